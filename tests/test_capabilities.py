@@ -402,7 +402,7 @@ FENCED_ELSEWHERE = {
         "not_committed_is_final_for_a_dead_holder_whose_commit_is_on_its_way",
     ),
     "order within a key": (
-        "tests/queue/sharded/test_ordered.py",
+        "tests/queue/sharded/consumer/test_ordered.py",
         "a_claim_of_a_former_holder_that_comes_late_claims_nothing",
     ),
     "once per micro-batch": (

@@ -22,7 +22,7 @@ from latchwork.testing.stores import Fault
 
 from .meetings import INTERRUPTED, LEASE, Generation, Meetings, plainly
 from .processes import CRASHED, STRUCK, Client, Clock, Party, calm, interrupt, strike, wait_for_all
-from .twins import Twins, came_to, outcome, time_passes
+from .twins import SQLite, Twins, came_to, outcome, time_passes
 
 LONG = 3.0
 WAYS = ((True, 0.3), (True, LONG), (False, 0.0), (False, 0.3), (False, LONG))
@@ -291,7 +291,9 @@ class Barriers(Twins):
         if deleted or (isinstance(answer, WaitTimeout) and "before" in str(answer)):
             return
         assert not isinstance(answer, NotFound) or not model.now or self.highest
-        ended = [one for one in model.generations if one.end and name in one.arrived and one not in model.heard[name]]
+        ended = [one for one in model.generations if one.end and one not in model.heard[name]]
+        # A party that was there only between two looks has left what it brought.
+        ended = [one for one in ended if name in one.arrived or name in one.said]
         fitting = [one for one in ended if model.hears(name, one) == plainly(answer)]
         assert fitting or isinstance(answer, NotFound), f"{name} was told {answer!r}, which is how no meeting ended"
         model.heard[name] += fitting[-1:]
@@ -393,3 +395,14 @@ class Barriers(Twins):
 
 def test_barriers_meet_alike_over_both_stores_and_as_a_list_of_meetings_says(agree):
     agree(Barriers, "barriers")
+
+
+def test_a_party_that_arrived_between_two_looks_of_the_model_may_hear_how_that_meeting_ended(tmp_path):
+    state = Barriers(SQLite(tmp_path / "store.db"))
+    try:
+        state.parties(n=1, far=True)
+        state.wait(pick=0, way=(False, 0.0))
+        state.wait(pick=1, way=(False, 0.0))
+        state.race(other=0, pick=0, place=1, way=(True, 0.3), what="start again")
+    finally:
+        state.teardown()

@@ -77,7 +77,7 @@ def _in_time(things: Iterable[T], seconds: float | None) -> Iterator[T]:
     return takewhile(lambda _: time.monotonic() < end, things)
 
 
-def catch(mutant: Mutant, most: int = 4000, known: int | None = None) -> Outcome | None:
+def catch(mutant: Mutant, most: int = 8000, known: int | None = None) -> Outcome | None:
     """The first run in which a checker catches the mutant: that of the known seed, then by seed; None where none does.
 
     A run in which the mutant itself fails, as one does that the code has moved away from under, proves nothing.
