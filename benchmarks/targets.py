@@ -14,16 +14,16 @@ from benchmarks._harness import table
 
 HEAD = ("what", "target", "measured", "met")
 PYTHON = (
-    "What is left is Python: our own, 951 bytecodes in 38 calls of functions for a count, takes 8.5 us a call while "
-    "caches are warm, and two to three times as much between two calls of the network, where the loop by hand takes 4. "
-    "The faster the network, the more it weighs. "
+    "What is left is Python: our own, 963 bytecodes in 39 calls of functions for a count, takes about 9 us a call "
+    "while caches are warm, and two to three times as much between two calls of the network, where the loop by hand "
+    "takes 4. The faster the network, the more it weighs. "
     "Mend: native code by hand for what every call goes through; mypyc gains too little (below)."
 )
 INCREMENT = "The raw guarded add, which remembers a token, is itself half to two thirds of a raw increment. " + PYTHON
 SINGLY = (
-    "What is left is Python: a publish is 2,530 bytecodes in 98 calls of functions around its two calls, 26 us while "
+    "What is left is Python: a publish is 2,567 bytecodes in 99 calls of functions around its two calls, 26 us while "
     "caches are warm and some 65 between two calls of the network, beside 49 of the client's own, where the loop by "
-    "hand adds 3; a receive with its acknowledgement makes 149 calls of functions for three of the store. No thread of "
+    "hand adds 3; a receive with its acknowledgement makes 150 calls of functions for three of the store. No thread of "
     "ours runs beside them. The faster the network, the more it weighs. Mend: publish and receive in batches, as a "
     "consumer does by itself; mypyc gains too little (below)."
 )
@@ -55,8 +55,8 @@ SPARK = (
     "start is half. Mend: more messages a query, fewer columns."
 )
 ROUND = (
-    "3,076 bytecodes in 108 calls of functions a message, 25 us while caches are warm, and some 50 more than the loop "
-    "by hand between calls of the network. Half is the queue's own (group commit, plan, hold), half the store's "
+    "2,980 bytecodes in 106 calls of functions a message, some 26 us while caches are warm, and some 50 more than the "
+    "loop by hand between calls of the network. Half is the queue's own (group commit, plan, hold), half the store's "
     "(values, retries, operations and guards filled in). The faster the network, the more it weighs. Mend: native code "
     "by hand for the store's half; mypyc gains too little (below)."
 )

@@ -1,4 +1,4 @@
-"""Publishing exactly once: the names of `queue/sharded/ledger` that the outbox and the sink need."""
+"""Publishing exactly once: the names of `queue/sharded/ledger` that are used outside the queues."""
 
 from .sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, Published
 

@@ -245,10 +245,7 @@ class _Attempt:
         learning = clock.wants_to_learn(store.seams)
         if learning:
             attempt = self._learning(plain(attempt))
-        try:
-            values = store._operate(attempt)
-        except (Unavailable, OutcomeUnknown) as failure:
-            values = store.policy.after(failure, store.seams, store._operate, attempt, doubt=self._doubted)
+        values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
         if not learning:
             return values[-1:]
         clock.learn(store.seams, values[-1])

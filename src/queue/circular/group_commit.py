@@ -13,7 +13,6 @@ A thread may be interrupted anywhere, as by Ctrl-C. Before it ends, the threads 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 from copy import copy
 from typing import Any
 
@@ -32,7 +31,6 @@ MOST = 256
 """Requests that are done under one hold of the lock."""
 HOLDS = 8
 """Holds that may be lost one after another before the request fails: then the lease is too short for the work."""
-_NO_LIMIT = nullcontext()
 
 
 class GroupCommit:
@@ -93,8 +91,7 @@ class GroupCommit:
                 raise nothing_done(failure) from failure
             # Requests without an id that came while the lock was being taken are part of the hold as well.
             requests = requests or self.line.take(mine, named)
-            left = self._left(requests)
-            with _NO_LIMIT if left is None else Deadline(self._seams, left):
+            with Deadline(self._seams, self._left(requests)):
                 if self._planner.carry_out(hold, own_txn, requests):
                     return
             requests = [request for request in requests if request.error is None]

@@ -16,7 +16,6 @@ from ...seams import Seams
 from ...store import RecordStore
 from ...store.port import MAX_TTL
 from ...unpicklable import Unpicklable
-from ..ledger import LEDGER_TTL
 from ..paged.backlog import Backlog
 from ..paged.cursor import Cursor, file_safe
 from ..paged.page import HEADER
@@ -24,6 +23,7 @@ from ..paged.queue import PagedQueue
 from ..paged.reader import PagedEntry
 from ..sharded.config import QueueConfig
 from ..sharded.envelope import Codec
+from ..sharded.ledger.ledger import LEDGER_TTL
 from ..sharded.queue import ShardedQueue
 from ..sharded.registry import QueueRegistry
 from .messages import pack, publish

@@ -224,10 +224,10 @@ class Shards:
             return outcomes
         ids = self._message_ids([rows[place].key for place in taken])
         for place, found in zip(taken, ids, strict=True):
-            mine = found == envelopes[place].msg_id
-            outcomes[place] = (
-                found if isinstance(found, LatchworkError) else WriteResult.DONE if mine else WriteResult.SPENT
-            )
+            if isinstance(found, LatchworkError):
+                outcomes[place] = found
+            else:
+                outcomes[place] = WriteResult.DONE if found == envelopes[place].msg_id else WriteResult.SPENT
         return outcomes
 
     def _message_ids(self, keys: Sequence[Key]) -> list[str | LatchworkError | None]:

@@ -164,8 +164,9 @@ class _Loading(Struct, eq=False):
             written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
-            if not late and written.count(WriteResult.DONE) == len(outcomes):  # all in one round, as nearly always
-                return [slots[place] for place in range(len(outcomes))]
+            if not late and written.count(WriteResult.DONE) == len(pending):  # all of them, as nearly always
+                outcomes.update(slots)
+                break
             again: list[int] = []
             for (place, slot), result in zip(slots.items(), written, strict=True):
                 if isinstance(result, LatchworkError):

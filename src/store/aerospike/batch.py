@@ -65,14 +65,14 @@ def read_rows(client: Any, wanted: Sequence[tuple[str, str, Any]], bins: list[st
 def read_fault(row: Any) -> ClientFault | None:
     """Return the error of a row that was read; None where it has a record."""
     if not row.result:
-        return None if row.record and row.record[1]["gen"] else _unanswered(UNANSWERED)
+        return None if _generation(row) else _unanswered(UNANSWERED)
     return _fault(row)
 
 
 def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
         # Every record has a generation, from 1 on. The answer to a removal has none.
-        if (row.record and row.record[1]["gen"]) or (sent and isinstance(row, Remove)):
+        if _generation(row) or (sent and isinstance(row, Remove)):
             return None
         return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
     if row.result == UNANSWERED and not row.in_doubt and batch not in _ALL_SENT:
@@ -112,6 +112,11 @@ def _fault(row: Any) -> ClientFault:
 
 def _unanswered(code: int) -> ClientFault:
     return ClientFault(code, in_doubt=True, message="the row was not answered", row=True)
+
+
+def _generation(row: Any) -> int:
+    generation: int = row.record[1]["gen"] if row.record else 0
+    return generation
 
 
 def _missing(batch: int, key: Key) -> LatchworkError:

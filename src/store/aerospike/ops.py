@@ -114,8 +114,8 @@ class ByName:
     def results(self, bins: dict[str, Any]) -> tuple[Any, ...]:
         """Return what the reading operations returned, from an answer that is named by bin."""
         names = self._names
-        if names is None:
-            return (bins,)
+        if not names:
+            return (bins,) if names is None else ()
         return tuple([nothing if (value := bins.get(name)) is None else value for name, nothing in names])
 
 

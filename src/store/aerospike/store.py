@@ -188,10 +188,7 @@ class AerospikeStore(RecordStore):
                 outcomes.append(row)
                 continue
             answer, fault = next(answered)
-            if fault is not None:
-                outcomes.append(self._error(fault, update))
-            else:
-                outcomes.append(row.answers.results(answer.record[2]) if row.answers.any else ())
+            outcomes.append(row.answers.results(answer.record[2]) if fault is None else self._error(fault, update))
         return outcomes
 
     def _row(self, update: Update, batch: BatchRows) -> BatchRow | LatchworkError:

@@ -136,6 +136,10 @@ def without_smallest(entries: dict[Any, Any], count: int) -> dict[Any, Any]:
     return changed
 
 
+_KEYS = (str, int, bytes)
+"""The types of map keys. Named here, since `str | int` would make an object for each call."""
+
+
 def map_key(key: Any) -> Any:
     """Return the key, where a map can have it. Raises `InvalidRequest`."""
     if not isinstance(key, _KEYS) or isinstance(key, bool):
@@ -144,9 +148,6 @@ def map_key(key: Any) -> Any:
 
 
 # ---- checking
-
-_KEYS = (str, int, bytes)
-"""The types of map keys. Named here, since `str | int` would make an object for each call."""
 
 
 def checked_bin(name: str) -> str:

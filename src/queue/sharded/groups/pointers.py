@@ -123,11 +123,9 @@ class SharedPointers(Shards):
         group.
         """
         found = super().stamped(slot, me, row)
-        return (
-            StampMiss.TAKEN
-            if found is StampMiss.ABSENT and slot.pointer <= self._joined_at.get(slot.shard, 0)
-            else found
-        )
+        if found is StampMiss.ABSENT and slot.pointer <= self._joined_at.get(slot.shard, 0):
+            return StampMiss.TAKEN
+        return found
 
     def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Acknowledge these messages for the group, and delete each for which no reader waits any more. One call,

@@ -153,10 +153,8 @@ class _Sweep:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
         swept = sides(*shards_of(store, first.client_id, first.config))
-        self.queue, self.target = (
-            swept[first.kind],
-            swept[SubqueueKind.PARKED if first.kind is SubqueueKind.PARKED else SubqueueKind.SIDELINE],
-        )
+        self.queue = swept[first.kind]
+        self.target = swept[SubqueueKind.PARKED if first.kind is SubqueueKind.PARKED else SubqueueKind.SIDELINE]
         self.stamp_rules = self.queue.stamp_rules
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms

@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import warnings
 from collections import Counter
 
 import pytest
 
-from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue import BatchingConfig, Consumer
 from latchwork.queue.sharded.consumer.handler import extend
 from latchwork.store import MemoryStore
-from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 
-
-class OneThread(ManualClock):
-    """Nothing runs in the background: the test is the worker."""
-
-    def spawn(self, run, name):
-        return None
+from .alone import OneThread, made
 
 
 class Interrupted(threading.Event):
@@ -38,14 +31,6 @@ class Interrupted(threading.Event):
     def set(self):
         assert not self.waits, "it would wait for ever for the lock"
         super().set()
-
-
-def made(store, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return QueueRegistry(store, "c").create(
-            QueueConfig("q", **{"shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
-        )
 
 
 @pytest.fixture

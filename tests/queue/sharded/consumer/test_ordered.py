@@ -13,16 +13,10 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import ShardHolder, Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore
-from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 from tests.queue.sharded.world import Torn
 
-
-class OneThread(ManualClock):
-    """Nothing runs in the background: a turn is shorter than the lease."""
-
-    def spawn(self, run, name):
-        return None
+from .alone import OneThread
 
 
 @pytest.fixture

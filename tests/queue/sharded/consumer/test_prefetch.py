@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import Counter
 
 import pytest
@@ -14,17 +13,11 @@ from latchwork.queue.sharded.active import ActiveShards
 from latchwork.queue.sharded.consumer.prefetch import PREFETCH, SPAN, WAIT, Pace
 from latchwork.queue.sharded.slots import Slot
 from latchwork.store import MemoryStore
-from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 
+from .alone import OneThread, made
+
 SWEEP = 60
-
-
-class OneThread(ManualClock):
-    """Nothing runs in the background: the test is the worker and the keeper."""
-
-    def spawn(self, run, name):
-        return None
 
 
 @pytest.fixture
@@ -35,14 +28,6 @@ def clock():
 @pytest.fixture
 def store(clock):
     return CountingStore(MemoryStore(clock))
-
-
-def made(store, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return QueueRegistry(store, "c").create(
-            QueueConfig("q", **{"shards": 1, "sweep_duration": SWEEP, "unsafe_limits": True, **options})
-        )
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 
 import pytest
@@ -16,15 +15,9 @@ from latchwork.queue.sharded.consumer.turn import MAX_RATE_WAIT
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
-from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 
-
-class OneThread(ManualClock):
-    """Nothing runs in the background: the test is the worker and the keeper."""
-
-    def spawn(self, run, name):
-        return None
+from .alone import OneThread, made
 
 
 @pytest.fixture
@@ -48,14 +41,6 @@ class Farms:
 
     def queues(self):
         return self.found
-
-
-def made(store, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return QueueRegistry(store, "c").create(
-            QueueConfig("q", **{"shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
-        )
 
 
 @pytest.fixture
