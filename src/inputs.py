@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -173,6 +174,18 @@ def checked_moment(what: str, moment: datetime) -> datetime:
 def seconds_of(span: Any) -> Any:
     """Convert a `timedelta` to seconds; return everything else as it is, still to be checked."""
     return span.total_seconds() if isinstance(span, timedelta) else span
+
+
+def checked_seconds(what: str, span: timedelta | float, low: float, high: float = math.inf, *, why: str = "") -> float:
+    """Return the seconds of a length of time, given as a `timedelta` or as a number, where they lie between the two.
+
+    why: what the upper limit is, for the message. Raises `InvalidRequest`.
+    """
+    seconds = seconds_of(span)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not low <= seconds <= high:  # no NaN, too
+        limits = f"{low:.10g} or more" if high == math.inf else f"{low:.10g} to {high:.10g}"
+        raise InvalidRequest(f"{what} is {shown(span)}; it must be seconds, or a timedelta, of {limits}{why}")
+    return float(seconds)
 
 
 def span_of(what: str, span: Any) -> timedelta:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -36,7 +38,7 @@ from latchwork.queue import (
     Shovel,
 )
 from latchwork.seams import SYSTEM
-from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.ops import writes
 from latchwork.testing import ManualClock, bring_back
 from latchwork.testing.stores import FaultyStore
@@ -47,15 +49,21 @@ PAGE = Path(__file__).parents[1] / "docs" / "capabilities.md"
 COLUMNS = ("primitive", "as", "backends", "lost reply", "fence", "farms", "command", "simulated as")
 
 
-def table():
+MODES = ("memory", "SQLite", "Aerospike AP", "Aerospike SC")
+
+
+def tables():
+    """The page's two tables: a row for each primitive, and a row for each promise that depends on the store."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    rows = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
     assert tuple(rows[0]) == COLUMNS
-    end = next(place for place, row in enumerate(rows) if row[0] == "" and place)
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows[2:end]]
+    end = next(place for place, row in enumerate(rows) if row[0] == "")
+    assert tuple(rows[end][1:]) == MODES
+    of_stores = {row[0]: dict(zip(MODES, row[1:], strict=True)) for row in rows[end + 2 :]}
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows[2:end]], of_stores
 
 
-ROWS = table()
+ROWS, OF_STORES = tables()
 
 
 # ---- what each row does, once; `name` is unlike every other
@@ -474,3 +482,47 @@ def test_rows_that_need_a_server_or_files_beside_the_store_say_so():
 
 def parameters_of(row):
     return getattr(getattr(named_by(row), "__init__", None), "__annotations__", {})
+
+
+# ---- the second table: what depends on the store
+
+SPLIT_BRAIN = ("tests/sim/test_split_brain.py", "one_of_two_updates_is_lost_not_promised")
+LOST_NODE = ("tests/test_cluster.py", "a_node_that_dies_loses_nothing_that_was_acknowledged")
+TOMBSTONES = (
+    "tests/store/aerospike/test_aerospike_durable.py",
+    "what_deletes_asks_for_a_tombstone_where_the_namespace_is_strongly_consistent_and_only_there",
+)
+WRITES_AND_DIES = """
+import os, sys
+from latchwork.store import Exists, Key, Put, SQLiteStore
+store = SQLiteStore(sys.argv[1])
+for name in ("kept", "deleted"):
+    store.operate(Key("capabilities", name), Put("n", 1), exists=Exists.ANY)
+store.delete(Key("capabilities", "deleted"))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_sqlite_outlives_its_process_and_deletes_stay_deleted_while_memory_is_gone_with_it(tmp_path):
+    path = tmp_path / "capabilities.db"
+    ended = subprocess.run([sys.executable, "-c", WRITES_AND_DIES, str(path)], check=False, timeout=120)
+    assert ended.returncode == -9
+    after = SQLiteStore(str(path))
+    assert after.get(Key("capabilities", "kept")).bins == {"n": 1}
+    assert after.get(Key("capabilities", "deleted")) is None
+    assert OF_STORES["survives the loss of the process"]["SQLite"] == "yes"
+    assert OF_STORES["deletes stay deleted after a cold restart"]["SQLite"] == "yes"
+    assert OF_STORES["survives the loss of the process"]["memory"] == "no"
+    assert (MemoryStore().describe().replication_factor, after.describe().replication_factor) == (1, 1)
+    assert OF_STORES["survives the loss of a node"]["SQLite"] == OF_STORES["survives the loss of a node"]["memory"]
+
+
+def test_what_the_page_says_of_aerospike_is_shown_or_asked_of_the_server_by_these_tests():
+    for row, column, said, (path, test) in (
+        ("survives a split brain", "Aerospike AP", "no: last write wins", SPLIT_BRAIN),
+        ("survives the loss of a node", "Aerospike AP", "with two replicas", LOST_NODE),
+        ("deletes stay deleted after a cold restart", "Aerospike SC", "yes", TOMBSTONES),
+    ):
+        assert OF_STORES[row][column] == said
+        assert f"def test_{test}(" in (PAGE.parents[1] / path).read_text()
+    assert OF_STORES["an update happens once or is said to be unknown"] == dict.fromkeys(MODES, "yes")

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from ..errors import InvalidRequest
-from ..plain import shown
+from ..inputs import checked_seconds
 from ..store.decode import Counter, decoded
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, largest, missing
 from ..store.model.ops import Add, Op, Put, Read
@@ -209,6 +208,4 @@ def believed_until(began: float, lease: float) -> float:
 
 def checked_lease(seconds: float) -> float:
     """Check the length of a lease in seconds, and return it. Raises `InvalidRequest`."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not MIN_LEASE <= seconds <= MAX_LEASE:
-        raise InvalidRequest(f"lease is {shown(seconds)} s; it must be {MIN_LEASE} to {MAX_LEASE:.0f}")
-    return float(seconds)
+    return checked_seconds("lease", seconds, MIN_LEASE, MAX_LEASE)

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
-from ..inputs import checked_timeout, checked_whole, is_int, seconds_of
+from ..inputs import checked_seconds, checked_timeout, checked_whole
 from ..plain import shown
 from ..retry import outlive
 from ..store.connect import as_store
@@ -287,12 +287,7 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
 
 def _seconds(per: Per) -> float:
     """Return the window in seconds. Raises `InvalidRequest`."""
-    seconds = seconds_of(per)
-    if not (is_int(seconds) or isinstance(seconds, float)) or not MIN_PER <= seconds <= MAX_PER:
-        raise InvalidRequest(
-            f"per is {shown(per)}; it must be a timedelta, or seconds, of {MIN_PER} to {MAX_PER:.0f} s"
-        )
-    return float(seconds)
+    return checked_seconds("per", per, MIN_PER, MAX_PER)
 
 
 def _made(store: RecordStore, name: str, limit: int, per: float, also: list[tuple[int, float]]) -> RateLimiter:

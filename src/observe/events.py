@@ -113,7 +113,9 @@ EVENTS: Mapping[str, Event] = _named(
         {"queue": QUEUE, "outcome": ("returned", "raised")},
         "seconds",
     ),
-    Event("expired", Kind.COUNTER, "Slots that held no message when they were received", {"queue": QUEUE}),
+    Event(
+        "expired", Kind.COUNTER, "Slots that were claimed or read, held no message, and were given up", {"queue": QUEUE}
+    ),
     Event(
         "sweeps",
         Kind.HISTOGRAM,

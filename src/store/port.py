@@ -192,7 +192,7 @@ class RecordStore(ABC):
         """Delete the record if the guard holds. True if it was there, False if it was not.
 
         With `repeatable`, an attempt in doubt is sent again, and True also means that the earlier one may have done it.
-        Raises `Refused`, `OutcomeUnknown`, `Unavailable`. Not durable on a community-edition server: a cold restart
+        Raises `Refused`, `OutcomeUnknown`, `Unavailable`. Not durable in an AP namespace of Aerospike: a cold restart
         can bring the record back.
         """
         removal = checked_removal(Removal(key, when))

@@ -261,7 +261,7 @@ def test_the_record_stays_small(memory, clock):
         ((1.5, 1), "limit is 1.5"),
         ((True, 1), "limit is True"),
         ((10**9 + 1, 1), "limit is 1000000001"),
-        ((1, 0.01), "per is 0.01; it must be a timedelta, or seconds, of 0.05"),
+        ((1, 0.01), "per is 0.01; it must be seconds, or a timedelta, of 0.05"),
         ((1, float("nan")), "per is nan"),
         ((1, "1"), "per is '1'"),
         ((1, True), "per is True"),

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
-from ...inputs import checked_store_name, checked_switch, farm_or_default, is_int
+from ...inputs import checked_seconds, checked_store_name, checked_switch, checked_text, farm_or_default, is_int
 from ...plain import shown
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
@@ -61,9 +61,7 @@ class QueueRegistry:
     def __init__(
         self, store: RecordStore, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
     ) -> None:
-        if not isinstance(idle_look, int | float) or isinstance(idle_look, bool) or not 0.05 <= idle_look <= 60:
-            raise InvalidRequest(f"idle_look is {shown(idle_look)} s; it must be 0.05 to 60")
-        self.idle_look = idle_look
+        self.idle_look = checked_seconds("idle_look", idle_look, 0.05, 60)
         self.store, self.client_id = as_store(store), client_id
         self.farm_id = farm_or_default(farm_id)
         self.records = QueueRecords(
@@ -129,7 +127,7 @@ class QueueRegistry:
 
     def get(self, name: str) -> ShardedQueue:
         """Return the queue of this name, active or not. Raises `NotFound`."""
-        queue = self._queues.get(_named("name", name))
+        queue = self._queues.get(checked_text("name", name))
         if queue is not None:
             if queue.live.active:
                 queue.used = True
@@ -236,7 +234,7 @@ class QueueRegistry:
 
     def unschedule(self, name: str) -> None:
         """Forget a schedule; what it has published stays. One call. Raises `NotFound`."""
-        self._schedules.remove(_named("name", name))
+        self._schedules.remove(checked_text("name", name))
 
     def schedules(self) -> list[Schedule]:
         """Return the schedules of this client in this farm, by name. One call. Raises `Corrupt` for one that is
@@ -430,12 +428,6 @@ class QueueRegistry:
 def _is_other(one: QueueConfig, other: QueueConfig) -> bool:
     """Whether these are settings of two queues, or of a group that was dropped and made again."""
     return bool(differences(one, other)) or getattr(one, "tag", None) != getattr(other, "tag", None)
-
-
-def _named(what: str, value: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidRequest(f"{what} is {shown(value)}; it must be text that is not empty")
-    return value
 
 
 def _swept(stored: Any, shard: int) -> int:

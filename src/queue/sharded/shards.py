@@ -366,13 +366,14 @@ class Shards:
             for row in self.store.repeat_many(rows)
         ]
 
-    def count_expired(self, slots: Sequence[Slot]) -> None:
-        """Count that these claimed pointers held no message. Approximate: a repeat counts twice. One call."""
-        if not slots:
-            return
-        counts = Counter(slot.shard for slot in slots)
-        self.store.repeat_many([Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
-        self.store.seams.note("expired", len(slots), queue=self.name)
+    def give_up(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
+        """Give up empty slots: write tombstones, as `write_tombstones` does, and count them. Two calls; approximate."""
+        outcomes = self.write_tombstones(slots, keep=keep)
+        counts = Counter(slot.shard for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True)
+        if counts:
+            self.store.repeat_many([Update(self.pointers_key(n), (Add(EXPIRED, c),)) for n, c in counts.items()])
+            self.store.seams.note("expired", counts.total(), queue=self.name)
+        return outcomes
 
     def extend(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Start the sweep duration of each again: True = done, False = absent or another delivery's. One call."""

@@ -81,9 +81,8 @@ def take(queue: Shards, stream: str) -> Owner:
 
     Three calls. Raises `QueueOwned` with the name of another stream that owns a shard; all shards are then released.
     """
-    if not isinstance(stream, str) or not 1 <= len(stream) <= MAX_STREAM:
-        raise InvalidRequest(f"streamId {shown(stream)}: it must be text of 1 to {MAX_STREAM} characters")
-    checked_text("streamId", stream)
+    if len(checked_text("streamId", stream)) > MAX_STREAM:
+        raise InvalidRequest(f"streamId is {shown(stream)}; it may have {MAX_STREAM} characters: use a shorter one")
     for _ in range(TAKEOVERS):
         owners = _owners(queue)
         _refuse_others(queue, owners, stream)
@@ -175,7 +174,7 @@ def _whole(
         absent = [pointer for pointer in absent if pointer not in found]
         if absent and queue.store.seams.monotonic() >= end:
             _owned(queue, shard, owner)  # else a stream that was fenced off would write into shards that another owns
-            absent = _write_tombstones(queue, shard, absent)
+            absent = _given_up(queue, shard, absent)
         elif absent:
             queue.store.seams.sleep(GRACE_POLL)
     there = [(pointer, envelope) for pointer in pointers if (envelope := found.get(pointer)) is not None]
@@ -296,13 +295,13 @@ def _present(
     return dict(zip(there, from_all(list(there.values())), strict=True))
 
 
-def _write_tombstones(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
-    """Write tombstones; return the pointers at which a message was written at the last moment.
+def _given_up(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
+    """Give up empty slots; return the pointers at which a message was written at the last moment.
 
     They live as long as the messages do, and as a ledger: a producer that wakes after a shorter life would add a row to
     a replay, or leave it where no later batch reads.
     """
-    outcomes = queue.write_tombstones([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
+    outcomes = queue.give_up([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
     for outcome in outcomes:
         if isinstance(outcome, LatchworkError):
             raise outcome

@@ -332,22 +332,16 @@ class Subqueue(Unpicklable, ABC):
     # ---- slots that were empty
 
     def _revisit(self, max_messages: int, ask: Ask) -> _Received:
-        """Try kept slots of these shards again; write tombstones into the slots whose grace is over."""
+        """Try kept slots of these shards again; give up those that are still empty after their grace."""
         again = self.pending.take(max_messages, ask.shards)
         now = self.store.seams.monotonic()
-        over = [entry for entry in again if entry.until <= now]
-        full = set(self._write_tombstones([entry.slot for entry in over])) if over else set()
-        left = [entry for entry in again if entry.until > now or entry.slot in full]
+        over = [entry.slot for entry in again if entry.until <= now]
+        outcomes = dict(zip(over, self.pointers.give_up(over), strict=True)) if over else {}
+        left = [entry for entry in again if outcomes.get(entry.slot) is not True]
         if not left:
             return [], None
         found = self.pointers.stamp([entry.slot for entry in left], [entry.me for entry in left])
         return self._classify(left, found, ask)
-
-    def _write_tombstones(self, slots: Sequence[Slot]) -> list[Slot]:
-        """Write tombstones into these slots, and count them; return the slots whose messages came in time."""
-        outcomes = self.pointers.write_tombstones(slots)
-        self.pointers.count_expired([slot for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True])
-        return [slot for slot, outcome in zip(slots, outcomes, strict=True) if outcome is not True]
 
     # ---- what was found
 

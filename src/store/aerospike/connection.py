@@ -26,6 +26,8 @@ from .url import TLS_SWITCHES, TLS_TEXTS, AerospikeUrl
 
 MAX_AGE = 60.0
 """Seconds for which what the servers say of a namespace is taken to hold: its settings may change under a client."""
+ASK_AGAIN = 1.0
+"""Seconds between two questions to servers that did not say what their namespace is."""
 NO_ANSWER = (-1, -10)
 """Codes with which the client says that it reached no server; the first is also that of its own mistakes."""
 _AUTH = {"internal": aerospike.AUTH_INTERNAL, "external": aerospike.AUTH_EXTERNAL, "pki": aerospike.AUTH_PKI}
@@ -82,6 +84,8 @@ class Link:
         self._now = seams.monotonic
         self._info: StoreInfo | None = None
         self._due = 0.0
+        self.durable: bool | None = None
+        self._ask_again = 0.0
         self._lock = threading.Lock()
         _links.add(self)
 
@@ -115,11 +119,26 @@ class Link:
                 raise
         return info
 
+    def is_durable(self) -> bool:
+        """Whether a deletion has to be durable: whether the namespace is strongly consistent. Kept in `durable`, as no
+        namespace changes in this while its servers run.
+
+        False also if they cannot be asked now: then a strongly consistent namespace refuses to delete, and a later call
+        asks again.
+        """
+        if self.durable is None and self._now() >= self._ask_again:
+            self._ask_again = self._now() + ASK_AGAIN
+            try:
+                self.durable = self.describe().strong_consistency
+            except Exception:  # noqa: BLE001 - a call does not fail for this question; the client may be anything
+                return False
+        return bool(self.durable)
+
     def drop(self) -> None:
         """Release a client that was made here; it closes when the calls in progress have ended."""
         if self.target is not None:
             with self._lock:
-                self.client = self._info = None  # by the next connection the namespace may be another
+                self.client = self._info = self.durable = None  # the next connection may be to another namespace
 
     @property
     def in_use(self) -> Any:

@@ -20,6 +20,10 @@ WRITE: Policy = {
 }
 ROW: Policy = {name: WRITE[name] for name in ("key", "commit_level")}
 """Of a row of a batch; how often it is tried is the batch's."""
+DURABLE: Policy = {"durable_delete": True}
+"""Of a write that may delete a record in a strongly consistent namespace. There the server refuses to delete a record
+without a tombstone, unless `strong-consistency-allow-expunge` is set; a Community Edition refuses to leave one.
+"""
 _EXISTS = {
     Exists.UPDATE: aerospike.POLICY_EXISTS_UPDATE,
     Exists.CREATE: aerospike.POLICY_EXISTS_CREATE,

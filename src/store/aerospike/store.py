@@ -3,7 +3,7 @@
 Nothing here retries: the port does, which knows what may be repeated. What Aerospike itself does not promise: on a
 community-edition (AP) cluster both sides of a network split accept writes and one side's are dropped when they meet,
 and deletes are not durable (a cold restart can bring records back). `require_sc=True` refuses to work on such a
-namespace.
+namespace. In a strongly consistent one each deletion leaves a tombstone, without which the server refuses it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .batch import read_fault, read_rows, write_rows
 from .connection import Link, shared_link
 from .default_ttl import may_make, update_or_create, update_or_create_many
 from .ops import ByName, InOrder, request_of
-from .policies import ONE_TRY, ROW, WRITE, policy_of, removing
+from .policies import DURABLE, ONE_TRY, ROW, WRITE, Policy, policy_of, removing
 from .prepared import ready_of
 from .results import FAILURES, FORBIDDEN, NOT_FOUND, ClientFault, error_of, fault_of
 from .rows import BatchRow, BatchRows
@@ -123,6 +123,8 @@ class AerospikeStore(RecordStore):
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
             client = self._client()
+            if self._link.durable is not False and self._link.is_durable():  # it may remove the last bin
+                policy = {**policy, **DURABLE}
             call = client.operate if type(answers) is ByName else client.operate_ordered
             found = call((self.namespace, *update.key), built, None, self._link.times.of_one(policy))
         except FAILURES as failure:
@@ -131,15 +133,19 @@ class AerospikeStore(RecordStore):
 
     def _delete(self, removal: Removal) -> bool:
         key = removal.key
-        policy = removing(WRITE, removal)
         try:
-            self._client().remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
+            client, policy = self._client(), removing(self._deleting(WRITE), removal)
+            client.remove((self.namespace, key.set, key.name), policy=self._link.times.of_one(policy))
         except FAILURES as failure:
             outcome = _removed(removal, fault_of(failure))
             if isinstance(outcome, bool):
                 return outcome
             raise outcome from None
         return True
+
+    def _deleting(self, base: Policy) -> Policy:
+        """Return the policy of a deletion."""
+        return {**base, **DURABLE} if self._link.is_durable() else base
 
     def _error(self, fault: ClientFault, update: Update) -> LatchworkError:
         writing = o.writes(update.ops)
@@ -176,8 +182,11 @@ class AerospikeStore(RecordStore):
             return update_or_create_many(updates, self._operate_many)
         batch = BatchRows()
         rows = [self._row(update, batch) for update in updates]
+        durable = self._link.durable is not False and self._link.is_durable()
         sent = [
-            (Write if row.writes else Read)((self.namespace, *update.key), row.built, policy=row.policy)
+            (Write if row.writes else Read)(
+                (self.namespace, *update.key), row.built, policy={**row.policy, **DURABLE} if durable else row.policy
+            )
             for update, row in zip(updates, rows, strict=True)
             if type(row) is BatchRow
         ]
@@ -200,7 +209,8 @@ class AerospikeStore(RecordStore):
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
         # Rows with the same guard share its policy.
-        made = {id(removal.when): removing(ROW, removal) for removal in {id(r.when): r for r in removals}.values()}
+        base = self._deleting(ROW)
+        made = {id(removal.when): removing(base, removal) for removal in {id(r.when): r for r in removals}.values()}
         rows = [Remove((self.namespace, *removal.key), policy=made[id(removal.when)]) for removal in removals]
         faults = self._batch(rows)
         return [

@@ -35,7 +35,7 @@ def _between_reserve_and_write(process, action) -> None:
 
 
 def slow_producer_publishes_again(world: World) -> None:
-    """A producer whose slot was buried is told by the tombstone, and its message is received without any sweep."""
+    """A producer whose slot was given up learns it from the tombstone, and its message comes without any sweep."""
     producer, consumer = world.process(), world.process()
     early: list = []
     _between_reserve_and_write(producer, lambda: early.extend(consumer.receive()))

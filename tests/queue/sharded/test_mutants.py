@@ -87,7 +87,7 @@ def no_deadline_for_producers(patch) -> None:
 
 
 def no_tombstone(patch) -> None:
-    patch.setattr(Shards, "write_tombstones", lambda self, slots: [True] * len(slots))
+    patch.setattr(Shards, "write_tombstones", lambda self, slots, keep=0: [True] * len(slots))
 
 
 def no_grace(patch) -> None:

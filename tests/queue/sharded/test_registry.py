@@ -303,7 +303,9 @@ def test_a_deactivated_queue_that_is_asked_for_lives_no_longer():
 
 @pytest.mark.parametrize("wrong", ["9", None, True, 0, 61], ids=repr)
 def test_a_pause_between_looks_that_is_none_is_refused_by_its_value(wrong):
-    with pytest.raises(InvalidRequest, match=f"idle_look is {wrong!r} s; it must be 0.05 to 60"):
+    with pytest.raises(
+        InvalidRequest, match=f"idle_look is {wrong!r}; it must be seconds, or a timedelta, of 0.05 to 60"
+    ):
         QueueRegistry(MemoryStore(), "c", idle_look=wrong)
 
 

@@ -62,6 +62,14 @@ def flat(steps):
     return [message for step in steps for message in step]
 
 
+def test_a_slot_that_a_stream_gives_up_is_counted_once_however_often_its_range_is_read(queue):
+    pointers = queue.pointers
+    pointers.reserve({0: 2})
+    for _ in range(2):
+        assert flat(ranges.read(pointers, 0, 0, 2)) == []
+    assert [state.expired for state in pointers.states()] == [2, 0]
+
+
 def test_a_range_is_read_a_thousand_at_a_time_and_waits_one_grace_however_many_slots_are_empty(
     store, clock, monkeypatch
 ):

@@ -109,7 +109,7 @@ def producer_slower_than_the_consumers_grace():
 
 
 def no_tombstones():
-    return mock.patch.object(pointers.Shards, "write_tombstones", lambda self, slots: [True] * len(slots))
+    return mock.patch.object(pointers.Shards, "write_tombstones", lambda self, slots, keep=0: [True] * len(slots))
 
 
 def consumer_dies_while_it_rejects():

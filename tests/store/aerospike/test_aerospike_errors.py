@@ -125,6 +125,7 @@ def test_a_batch_whose_rows_are_all_wrong_is_not_sent():
 
 def test_a_refused_ttl_of_a_server_that_cannot_be_asked_for_the_reason_may_be_tried_again():
     failing = store(Client(operate_ordered=FORBIDDEN, info_random_node=OVERLOADED))
+    failing._link.durable = False  # else it is asked first what the namespace is
     with pytest.raises(Unavailable) as refused:
         failing.operate(KEY, Put("n", 1), exists=Exists.ANY, ttl=60)
     assert again(refused.value)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ....background import Background, FailureLog, parallel_map
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
-from ....inputs import checked_kind, checked_number, checked_switch, checked_whole, is_int
+from ....inputs import checked_kind, checked_number, checked_switch, checked_whole
 from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
@@ -329,9 +329,5 @@ def _check_thresholds(start_at: Any, stop_at: Any) -> None:
         if stop_at != 0:
             raise InvalidRequest(f"stop_at is {shown(stop_at)} without start_at: give both")
         return
-    if not is_int(start_at) or not 1 <= start_at <= 1_000_000_000:
-        raise InvalidRequest(f"start_at is {shown(start_at)}; it must be a whole number of messages from 1")
-    if not is_int(stop_at) or not 0 <= stop_at < start_at:
-        raise InvalidRequest(
-            f"stop_at is {shown(stop_at)}; it must be a whole number from 0, less than start_at {start_at}"
-        )
+    checked_whole("start_at", start_at, 1, 1_000_000_000)
+    checked_whole(f"stop_at, which is below start_at {start_at},", stop_at, 0, start_at - 1)

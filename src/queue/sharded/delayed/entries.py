@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import is_int, seconds_of
+from ....inputs import checked_seconds, is_int
 from ....plain import shown
 from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
@@ -78,9 +78,7 @@ def checked_due(config: QueueConfig, delay: timedelta | float | None, at: dateti
     if delay is None:
         return None
     limit = limit_of(config).total_seconds()
-    seconds = seconds_of(delay)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= limit:
-        raise InvalidRequest(f"delay is {shown(delay)}; give 0 to {limit:.0f} s: the queue's expiry, or a year")
+    seconds = checked_seconds("delay", delay, 0, limit, why=" (the queue's expiry, or a year)")
     return Due(math.ceil(seconds * 1000), absolute=False) if seconds else None
 
 

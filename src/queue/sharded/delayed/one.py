@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import is_int, seconds_of
+from ....inputs import checked_seconds, is_int
 from ....plain import shown
 from ....store import Add, Compute, Record, Update
 from ....store.model.expr import SERVER_NOW
@@ -63,9 +63,7 @@ class DelayedView(DelayedMessages):
         `not_before` of a message says when it is due.
         """
         criteria = Criteria(reason, header, older_than, limit)
-        seconds = seconds_of(within)
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MOST_AHEAD:
-            raise InvalidRequest(f"within is {shown(within)}; it must be a timedelta or seconds, up to a day")
+        seconds = checked_seconds("within", within, 0.001, MOST_AHEAD, why=" (a day)")
         now, found, seen = self.store.seams.wall(), list[Message](), set[str]()
         for some in self._next_ids(seconds):
             ids = [one for one in dict.fromkeys(some) if one not in seen]  # one may be in two buckets

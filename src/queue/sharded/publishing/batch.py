@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ....deadline import Deadline
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown
-from ....inputs import checked_text, checked_timeout, seconds_of
+from ....inputs import checked_seconds, checked_text, checked_timeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ...rows import readable
@@ -35,7 +35,7 @@ from .publish import (
     wanted_of,
 )
 
-MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=365)
+MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=730)
 MAX_FOLLOW_UP = 65_536
 """Bytes, as the record of a batch is written by each call that publishes."""
 LOOKS = Poll(low=0.02, high=2.0, factor=1.5)
@@ -312,11 +312,10 @@ def checked_name(name: str) -> str:
 
 def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
     """Return the seconds that a batch lives. Raises `InvalidRequest`."""
-    seconds = lifetime(config) if life is None else seconds_of(life)
-    least, most = (1 if config.unsafe_limits else MIN_LIFE.total_seconds()), MAX_LIFE.total_seconds()
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not least <= seconds <= 2 * most:
-        raise InvalidRequest(f"life is {shown(life)}; give a timedelta of 1 min to 730 days, or None")
-    return round(seconds)
+    if life is None:
+        return lifetime(config)
+    least = 1 if config.unsafe_limits else MIN_LIFE.total_seconds()
+    return round(checked_seconds("life", life, least, MAX_LIFE.total_seconds(), why=" (two years)"))
 
 
 def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str, Any] | None:

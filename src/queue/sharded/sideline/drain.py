@@ -89,9 +89,8 @@ def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, lis
     given_up = 0
     if absent:
         source.store.seams.sleep(GRACE)
-        outcomes = dict(zip(absent, source.write_tombstones(absent), strict=True))
+        outcomes = dict(zip(absent, source.give_up(absent), strict=True))
         empty = [slot for slot in absent if outcomes[slot] is True]
-        source.count_expired(empty)
         given_up = len(empty)
         came = [slot for slot in absent if outcomes[slot] is False]
         found.update(dict.fromkeys(empty, StampMiss.TAKEN))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import checked_whole, is_int, seconds_of
+from ....inputs import checked_seconds, checked_whole, is_int
 from ....plain import shown
 from ....store import Bin, Param, Put, Record, Update, exists, missing
 from ....store.model.expr import SINCE_UPDATE, Bound
@@ -86,11 +86,7 @@ class Criteria:
         self, reason: str | None, header: Mapping[str, str] | None, older_than: timedelta | float | None, limit: int
     ) -> None:
         checked_whole("limit", limit, 1, MOST)
-        seconds = seconds_of(older_than)
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0  # NaN, too
-        ):
-            raise InvalidRequest(f"older_than is {shown(older_than)}; it must be a timedelta or seconds, 0 or more")
+        seconds = None if older_than is None else checked_seconds("older_than", older_than, 0)
         self.reason = None if reason is None else reason_of(reason)
         self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
 

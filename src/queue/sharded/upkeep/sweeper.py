@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
-from ....inputs import checked_whole
-from ....plain import shown
+from ....inputs import checked_seconds, checked_whole
 from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
@@ -131,8 +130,8 @@ class Sweeper:
             kinds = f"{type(registry).__name__} and {type(election).__name__}"
             raise InvalidRequest(f"a sweeper of {kinds}; give it a QueueRegistry and an election")
         checked_whole("parallelism", parallelism, 1, PARALLELISM)
-        _check_pause("initial_delay", initial_delay, 0)
-        _check_pause("interval", interval, SHORTEST)
+        checked_seconds("initial_delay", initial_delay, 0, TIMEOUT_MAX)
+        checked_seconds("interval", interval, SHORTEST, TIMEOUT_MAX)
         self.registry, self.election, self.parallelism = registry, election, parallelism
         self.initial_delay, self.interval = initial_delay, interval
         self._seams = registry.store.seams
@@ -398,11 +397,6 @@ def unread(epoch: int, unreadable: Mapping[str, LatchworkError]) -> SweepReport:
 
 def _has_failed(shard: ShardReport) -> bool:
     return bool(shard.refused or shard.damage or shard.stop in _FAILURES)
-
-
-def _check_pause(what: str, seconds: float, least: float) -> None:
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= TIMEOUT_MAX:
-        raise InvalidRequest(f"{what} is {shown(seconds)}; it must be seconds, {least:g} to {TIMEOUT_MAX:.0f}")
 
 
 def _failure_text(shard: ShardReport) -> str:

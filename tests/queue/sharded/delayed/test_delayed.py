@@ -260,7 +260,7 @@ def test_an_id_that_waits_is_not_taken_twice(store, clock):
         ({"delay": float("nan")}, "delay is nan"),
         ({"delay": "1"}, "delay is '1'"),
         ({"delay": True}, "delay is True"),
-        ({"delay": timedelta(days=3)}, "0 to 172800 s"),
+        ({"delay": timedelta(days=3)}, "0 to 172800"),
         ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - what is refused
         ({"at": 5}, "time zone"),
         ({"at": datetime(2090, 1, 1, tzinfo=timezone.utc)}, "ahead"),
