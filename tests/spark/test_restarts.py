@@ -97,7 +97,7 @@ def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, que
     finish(kept, reader, queue, store, range(N + 3))
 
 
-CALLS = 70
+CALLS = 71
 """Store calls of an undisturbed run."""
 
 
