@@ -114,8 +114,12 @@ def _consistency(info: StoreInfo) -> Iterator[Finding]:
 def _durability(info: StoreInfo) -> Iterator[Finding]:
     if info.backend == "aerospike" and info.replication_factor < 2:
         yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
-    if info.backend == "aerospike" and "community" in info.edition:
-        yield Finding(WARNING, "deletes are not durable: a cold restart can bring records back", "Enterprise Edition")
+    if info.backend == "aerospike" and not info.strong_consistency:
+        yield Finding(
+            WARNING,
+            "AP mode: deletes are not durable, and a cold restart can bring records back",
+            "use a strong-consistency namespace (Enterprise Edition), where every delete leaves a tombstone",
+        )
 
 
 def _expiry(info: StoreInfo) -> Iterator[Finding]:

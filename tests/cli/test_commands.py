@@ -762,9 +762,14 @@ def test_doctor_names_the_store_that_it_tried_and_not_its_password(lw, monkeypat
 def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
     done = lw("doctor", store="sqlite:/nowhere/shop.db")
     assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
-    community = StoreInfo("aerospike", "community", False, 2, 0, 2, 1)
-    (finding,) = import_module("latchwork.cli.doctor")._durability(community)
+
+
+@pytest.mark.parametrize("edition", ["community", "enterprise"])
+def test_doctor_says_that_deletes_are_not_durable_where_no_tombstones_are_left(edition):
+    findings = import_module("latchwork.cli.doctor")._durability
+    (finding,) = findings(StoreInfo("aerospike", edition, False, 2, 0, 2, 1))
     assert "cold restart" in finding.what
+    assert not list(findings(StoreInfo("aerospike", edition, True, 2, 0, 2, 1)))
 
 
 def test_doctor_reports_zookeeper_hosts_that_are_none(lw):

@@ -1,9 +1,9 @@
 """The Aerospike backend: operations and guards become one `operate` with a filter expression, without UDFs.
 
-Nothing here retries: the port does, which knows what may be repeated. What Aerospike itself does not promise: on a
-community-edition (AP) cluster both sides of a network split accept writes and one side's are dropped when they meet,
-and deletes are not durable (a cold restart can bring records back). `require_sc=True` refuses to work on such a
-namespace. In a strongly consistent one each deletion leaves a tombstone, without which the server refuses it.
+Nothing here retries: the port does, which knows what may be repeated. What Aerospike itself does not promise: in an AP
+namespace both sides of a network split accept writes and one side's are dropped when they meet, and deletes are not
+durable (a cold restart can bring records back). `require_sc=True` refuses to work on such a namespace. In a strongly
+consistent one each deletion leaves a tombstone, without which the server refuses it.
 """
 
 from __future__ import annotations
