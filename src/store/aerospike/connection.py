@@ -86,6 +86,7 @@ class Link:
         self._due = 0.0
         self.durable: bool | None = None
         self._ask_again = 0.0
+        self._asking = threading.RLock()
         self._lock = threading.Lock()
         _links.add(self)
 
@@ -126,19 +127,21 @@ class Link:
         False also if they cannot be asked now: then a strongly consistent namespace refuses to delete, and a later call
         asks again.
         """
-        if self.durable is None and self._now() >= self._ask_again:
-            self._ask_again = self._now() + ASK_AGAIN
-            try:
-                self.durable = self.describe().strong_consistency
-            except Exception:  # noqa: BLE001 - a call does not fail for this question; the client may be anything
-                return False
-        return bool(self.durable)
+        with self._asking:  # other threads wait for the answer; a log that is kept in this store asks within it
+            if self.durable is None and self._now() >= self._ask_again:
+                self._ask_again = self._now() + ASK_AGAIN
+                try:
+                    self.durable = self.describe().strong_consistency
+                except Exception:  # noqa: BLE001 - a call does not fail for this question; the client may be anything
+                    return False
+            return bool(self.durable)
 
     def drop(self) -> None:
         """Release a client that was made here; it closes when the calls in progress have ended."""
         if self.target is not None:
             with self._lock:
                 self.client = self._info = self.durable = None  # the next connection may be to another namespace
+                self._ask_again = 0.0
 
     @property
     def in_use(self) -> Any:
@@ -148,7 +151,7 @@ class Link:
     def forked(self) -> None:
         """Forget the client in a forked child: its threads and sockets stayed with the parent."""
         self.client = self._given = None
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.RLock()
 
 
 def _connected(target: AerospikeUrl) -> Any:

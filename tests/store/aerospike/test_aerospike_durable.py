@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -74,6 +76,38 @@ def test_a_namespace_that_could_not_be_asked_is_asked_again():
     clock.advance(2)
     store.delete(KEY)
     assert [policy.get("durable_delete", False) for policy in client.policies] == [False, False, True]
+
+
+def test_a_new_connection_asks_again_at_once(monkeypatch):
+    clients = [Client(strong="false"), Client(strong="true")]
+    made = iter(clients)
+    monkeypatch.setattr("latchwork.store.aerospike.connection._connected", lambda target: next(made))
+    for _ in range(2):
+        store = AerospikeStore.from_url("aerospike://set-up-anew.invalid/durable")
+        store.delete(KEY)
+        store.close()
+    assert [one.policies[0].get("durable_delete", False) for one in clients] == [False, True]
+
+
+def test_a_thread_that_comes_while_another_asks_waits_for_the_answer():
+    client, asked, answered = Client(strong="true"), threading.Event(), threading.Event()
+    store = AerospikeStore(client, "asked-at-once")
+    inner = client.info_random_node
+
+    def slow(command):
+        asked.set()
+        assert answered.wait(60)
+        return inner(command)
+
+    store.describe()  # so that what the log says of the namespace does not ask here
+    store._link._info, client.info_random_node = None, slow
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(store.delete, KEY)
+        assert asked.wait(60)
+        second = threads.submit(store.delete, OTHER)
+        answered.set()
+        assert (first.result(60), second.result(60)) == (True, True)
+    assert [policy["durable_delete"] for policy in client.policies] == [True, True]
 
 
 @pytest.mark.parametrize("name", DELETIONS)
