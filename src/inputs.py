@@ -100,7 +100,7 @@ def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None
 
 def checked_number(what: str, value: float, low: float = 0.0, high: float = NO_LIMIT) -> float:
     """Return the number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+    if not is_number(value) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a number from {low:g} to {high:g}")
     return value
 
@@ -122,6 +122,11 @@ def checked_switch(what: str, value: bool) -> bool:
 def is_int(value: Any) -> bool:
     """Whether it is a whole number; True and False are none here."""
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, perhaps NaN; True and False are none here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def checked_whole(what: str, value: int, low: int, high: int) -> int:
@@ -152,7 +157,7 @@ def checked_timeout(timeout: float | None, what: str = "timeout") -> float | Non
     """
     if timeout is None:
         return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout >= 0:
+    if not is_number(timeout) or not timeout >= 0:
         raise InvalidRequest(f"{what} is {shown(timeout)}; it must be seconds, 0 or more, or None for no limit")
     try:
         seconds = float(timeout)
@@ -181,18 +186,18 @@ def checked_seconds(what: str, span: timedelta | float, low: float, high: float 
 
     why: what the upper limit is, for the message. Raises `InvalidRequest`.
     """
-    seconds = seconds_of(span)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not low <= seconds <= high:  # no NaN, too
+    seconds: float = seconds_of(span)
+    if not is_number(seconds) or not low <= seconds <= high:  # true for NaN
         limits = f"{low:.10g} or more" if high == math.inf else f"{low:.10g} to {high:.10g}"
         raise InvalidRequest(f"{what} is {shown(span)}; it must be seconds, or a timedelta, of {limits}{why}")
-    return float(seconds)
+    return seconds
 
 
 def span_of(what: str, span: Any) -> timedelta:
     """Return a length of time that was given as a `timedelta` or as seconds. Raises `InvalidRequest`."""
     if isinstance(span, timedelta):
         return span
-    if isinstance(span, int | float) and not isinstance(span, bool) and -1e9 < span < 1e9:  # false for NaN
+    if is_number(span) and -1e9 < span < 1e9:  # false for NaN
         return timedelta(seconds=span)
     raise InvalidRequest(f"{what} is {shown(span)}; give a timedelta, or a number of seconds")
 

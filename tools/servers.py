@@ -329,7 +329,7 @@ def puts(host: str, port: int, namespace: str) -> bool:
     try:
         client = aerospike.client({"hosts": [(host, port)]}).connect()
         client.put((namespace, "ready", "ready"), {"ready": 1})
-        with suppress(aerospike.exception.AerospikeError):  # a strongly consistent namespace refuses it so
+        with suppress(aerospike.exception.ForbiddenError):  # no tombstone: refused where it is strongly consistent
             client.remove((namespace, "ready", "ready"))
         return True
     except aerospike.exception.AerospikeError:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import InvalidRequest
+from ..inputs import is_number
 from ..plain import one_line
 from ..store.connect import VARIABLE, connect, embedded, hidden
 from ..store.port import RecordStore
@@ -128,7 +129,7 @@ class RowsOnTerminal:
         heading = Text(self._title, style="table.title") if self._title else None
         table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
         for name, value in zip(names, self._rows[0].values(), strict=True):
-            numeric = isinstance(value, int | float) and not isinstance(value, bool)
+            numeric = is_number(value)
             table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
         for cells in lines:
             table.add_row(*map(Text, cells))  # rich reads no markup in a Text

@@ -208,4 +208,4 @@ def believed_until(began: float, lease: float) -> float:
 
 def checked_lease(seconds: float) -> float:
     """Check the length of a lease in seconds, and return it. Raises `InvalidRequest`."""
-    return checked_seconds("lease", seconds, MIN_LEASE, MAX_LEASE)
+    return float(checked_seconds("lease", seconds, MIN_LEASE, MAX_LEASE))

@@ -287,7 +287,7 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
 
 def _seconds(per: Per) -> float:
     """Return the window in seconds. Raises `InvalidRequest`."""
-    return checked_seconds("per", per, MIN_PER, MAX_PER)
+    return float(checked_seconds("per", per, MIN_PER, MAX_PER))
 
 
 def _made(store: RecordStore, name: str, limit: int, per: float, also: list[tuple[int, float]]) -> RateLimiter:

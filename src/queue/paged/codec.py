@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_origin
 import msgspec
 
 from ...errors import InvalidRequest, Unreadable
+from ...inputs import is_number
 from ...plain import shown
 from ..undecodable import why
 from .layout import Place
@@ -69,7 +70,7 @@ def milliseconds(moment: datetime | float) -> int:
     Raises `InvalidRequest` for any other type, and for a time that is out of range.
     """
     seconds = _timestamp(moment) if isinstance(moment, datetime) else moment
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not -_LATEST <= seconds <= _LATEST:
+    if not is_number(seconds) or not -_LATEST <= seconds <= _LATEST:
         raise InvalidRequest(
             f"a moment is a datetime or seconds since the epoch, at most {_LATEST} before or after, not {shown(moment)}"
         )

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from ...errors import AlreadyOpen, InvalidRequest
-from ...inputs import is_int
+from ...inputs import is_int, is_number
 from ...plain import shown
 from .files import Closable
 from .layout import Layout
@@ -31,9 +31,7 @@ def check_arguments(prefix: str, page_size: int, force_every: int, lifetime: flo
         raise InvalidRequest(
             f"force_every is {shown(force_every)}; it must be a whole number from 0 (leave it to the system)"
         )
-    if lifetime is not None and (
-        not isinstance(lifetime, int | float) or isinstance(lifetime, bool) or not 0 < lifetime <= MAX_LIFETIME
-    ):
+    if lifetime is not None and (not is_number(lifetime) or not 0 < lifetime <= MAX_LIFETIME):
         raise InvalidRequest(
             f"lifetime is {shown(lifetime)}; it must be more than 0 seconds and at most {MAX_LIFETIME}, or None to "
             "keep everything"

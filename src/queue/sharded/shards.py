@@ -370,9 +370,10 @@ class Shards:
         """Give up empty slots: write tombstones, as `write_tombstones` does, and count them. Two calls; approximate."""
         outcomes = self.write_tombstones(slots, keep=keep)
         counts = Counter(slot.shard for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True)
-        if counts:
-            self.store.repeat_many([Update(self.pointers_key(n), (Add(EXPIRED, c),)) for n, c in counts.items()])
-            self.store.seams.note("expired", counts.total(), queue=self.name)
+        if not counts:
+            return outcomes
+        self.store.repeat_many([Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
+        self.store.seams.note("expired", counts.total(), queue=self.name)
         return outcomes
 
     def extend(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:

@@ -127,6 +127,8 @@ class Link:
         False also if they cannot be asked now: then a strongly consistent namespace refuses to delete, and a later call
         asks again.
         """
+        if self.durable is not None:
+            return self.durable
         with self._asking:  # other threads wait for the answer; a log that is kept in this store asks within it
             if self.durable is None and self._now() >= self._ask_again:
                 self._ask_again = self._now() + ASK_AGAIN

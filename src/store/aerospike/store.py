@@ -123,7 +123,7 @@ class AerospikeStore(RecordStore):
             (built, policy), answers = ready.filled(update.params), ready.answers
         try:
             client = self._client()
-            if self._link.durable is not False and self._link.is_durable():  # it may remove the last bin
+            if self._link.is_durable():  # it may remove the last bin
                 policy = {**policy, **DURABLE}
             call = client.operate if type(answers) is ByName else client.operate_ordered
             found = call((self.namespace, *update.key), built, None, self._link.times.of_one(policy))
@@ -182,10 +182,12 @@ class AerospikeStore(RecordStore):
             return update_or_create_many(updates, self._operate_many)
         batch = BatchRows()
         rows = [self._row(update, batch) for update in updates]
-        durable = self._link.durable is not False and self._link.is_durable()
+        durable = self._link.is_durable()
         sent = [
             (Write if row.writes else Read)(
-                (self.namespace, *update.key), row.built, policy={**row.policy, **DURABLE} if durable else row.policy
+                (self.namespace, *update.key),
+                row.built,
+                policy={**row.policy, **DURABLE} if durable and row.writes else row.policy,
             )
             for update, row in zip(updates, rows, strict=True)
             if type(row) is BatchRow

@@ -330,4 +330,4 @@ def _check_thresholds(start_at: Any, stop_at: Any) -> None:
             raise InvalidRequest(f"stop_at is {shown(stop_at)} without start_at: give both")
         return
     checked_whole("start_at", start_at, 1, 1_000_000_000)
-    checked_whole(f"stop_at, which is below start_at {start_at},", stop_at, 0, start_at - 1)
+    checked_whole("stop_at", stop_at, 0, start_at - 1)
