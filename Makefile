@@ -1,10 +1,14 @@
 # Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
 # Each makes the virtual environment and installs what it needs, once.
 
-VENV   := .venv
+# LOCK=no takes the newest versions that pyproject.toml allows, in an environment of its own: make test LOCK=no
+LOCK   := requirements-dev.lock
+VENV   := $(if $(filter no,$(LOCK)),.venv-newest,.venv)
 PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
+EXTRAS := spark,connect,cli,metrics,demo,peers,dev
+PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
 # Some of a test run is waiting for processes and servers, so five workers for the two cores it is meant for. Each may
@@ -17,19 +21,29 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test long quick changed server lint coverage soak replay bench docs clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-install: $(STAMP) ## the virtual environment with everything in it
+install: $(STAMP) ## the virtual environment with everything in it; LOCK=no: newest versions
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(filter-out no,$(LOCK))
 	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; set BASE=python3.x"; exit 1; }
 	@echo "installing into $(VENV), once: a minute or two"
 	$(BASE) -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[spark,connect,cli,metrics,demo,dev]'
+ifeq ($(LOCK),no)
+	$(PIP) --upgrade --upgrade-strategy eager --editable '.[$(EXTRAS)]'
+else
+	$(PIP) --require-hashes --requirement $(LOCK)
+	$(PIP) --no-deps --no-build-isolation --editable .
+endif
 	@touch $(STAMP)
+
+lock:           ## requirements-dev.lock from pyproject.toml; UPGRADE=1: with the newest versions
+	@test -x build/uv/bin/uv || { $(BASE) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
+	build/uv/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 --all-extras --generate-hashes \
+	  --no-annotate --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file requirements-dev.lock
 
 java:
 	@java -version 2>&1 | sed -n 's/^[^"]*version "\([0-9]*\).*/\1/p' | grep -qE '^(1[7-9]|[2-9][0-9])$$' || { \
@@ -73,7 +87,7 @@ server: $(STAMP) ## an Aerospike to try things on, until Ctrl-C: an asd on the P
 lint: $(STAMP)  ## format, rules and types
 	@$(PYTHON) -m ruff format --check .
 	@$(PYTHON) -m ruff check .
-	@! grep -rnE '^\s*(from|import) src\b' --include='*.py' . --exclude-dir=$(VENV) || { echo "import latchwork, never src"; exit 1; }
+	@! grep -rnE '^\s*(from|import) src\b' --include='*.py' . --exclude-dir='.venv*' || { echo "import latchwork, never src"; exit 1; }
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py
@@ -100,11 +114,7 @@ soak: java $(STAMP) ## the long figures, up to 90 minutes: make soak MINUTES=10;
 replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
 	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"
 
-# What the benchmarks compare with. Who has no network runs them without: each says what it leaves out.
-$(VENV)/.peers: $(STAMP)
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[peers]' && touch $@ || echo "the other queues could not be installed"
-
-bench: java $(STAMP) $(VENV)/.peers ## every row of docs/benchmarks.md, side by side with its anchor
+bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
 	@$(COMPILE)
 	@$(PYTHON) -m benchmarks.run
 

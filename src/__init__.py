@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from .store.aerospike.store import AerospikeStore
     from .store.connect import connect
 
+__version__ = "0.1.0"
+
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
