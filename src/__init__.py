@@ -36,12 +36,11 @@ from .errors import (
     WaitTimeout,
 )
 from .lazy import offer
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .store.aerospike.store import AerospikeStore
     from .store.connect import connect
-
-__version__ = "0.1.0"
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from ..plain import PlainFormatter
+from ..version import __version__
 from .extra import without_extra
 
 if TYPE_CHECKING:
@@ -94,9 +95,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415 - it takes long to load
-
-        typer.echo(f"latchwork {version('latchwork')}")
+        typer.echo(f"latchwork {__version__}")
         raise typer.Exit
 
 
