@@ -18,7 +18,7 @@ try:
     from opentelemetry.trace import Link, SpanKind, StatusCode, Tracer
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"{missing}: pip install '.[metrics]'", name=missing.name) from None
+    raise ModuleNotFoundError(f"{missing}: pip install 'latchwork[metrics]'", name=missing.name) from None
 
 SCOPE = "latchwork"
 MAX_LINKS = 128

@@ -16,7 +16,7 @@ try:
     from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"{missing}: pip install '.[metrics]'", name=missing.name) from None
+    raise ModuleNotFoundError(f"{missing}: pip install 'latchwork[metrics]'", name=missing.name) from None
 
 Tell = Callable[[float], None]
 

@@ -316,5 +316,5 @@ def _task() -> TaskContext | None:
     try:
         from pyspark import TaskContext  # noqa: PLC0415 - an optional extra, needed only inside a task
     except ImportError:
-        raise Misconfigured("pyspark is not installed here: pip install '.[spark]'") from None
+        raise Misconfigured("pyspark is not installed here: pip install 'latchwork[spark]'") from None
     return TaskContext.get()

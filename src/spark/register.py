@@ -36,12 +36,14 @@ def register(spark: SparkSession) -> None:
 
         # Check before the imports below, which fail on an older PySpark with an error that does not name the reason.
         if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < NEEDED:
-            raise Misconfigured(f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install '.[spark]'")
+            raise Misconfigured(
+                f"PySpark is {pyspark.__version__}; it must be 4.2 or newer: pip install 'latchwork[spark]'"
+            )
         from pyspark.errors import AnalysisException  # noqa: PLC0415 - as above
 
         from .datasource import LatchworkSource  # noqa: PLC0415 - needs that extra
     except ImportError as missing:
-        raise Misconfigured(f"{missing}: pip install '.[spark]'") from missing
+        raise Misconfigured(f"{missing}: pip install 'latchwork[spark]'") from missing
     _check_workers(spark)
     try:
         spark.dataSource.register(LatchworkSource)
