@@ -21,7 +21,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs pythons release clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -129,5 +129,11 @@ docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docs
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@$(PYTHON) -m mkdocs build --quiet --strict
 
+pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is claimed and that is here
+	@$(PYTHON) -m tools.pythons
+
+release: $(STAMP) ## sdist and wheel in dist, checked, installed into clean environments and tried
+	@$(PYTHON) -m tools.release
+
 clean:          ## what the build made; the virtual environment too
-	rm -rf build dist out $(VENV)
+	rm -rf build dist out .venv .venv-*

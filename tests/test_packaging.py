@@ -1,11 +1,10 @@
-"""The folder `src` is the package `latchwork`; it hides nothing of the standard library and keeps to its layers."""
+"""The folder `src` is the package `latchwork`: it hides nothing of the standard library, and a wheel has all of it."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import inspect
-import runpy
 import subprocess
 import sys
 import zipfile
@@ -14,31 +13,13 @@ from pathlib import Path
 import pytest
 
 import latchwork
+from tools import release
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 FOUND_BY_SPARK = "pyspark_latchwork/__init__.py"
 BANNED = {"time", "random", "uuid", "secrets", "datetime.datetime.now", "threading.Thread", "threading.Event"}
-LAYERS = ("", "store", "coord", "queue", "testing", "observe", "spark", "cli")
-"""From the bottom up; the first is errors, retry, seams. Each may import itself and what is below."""
-ORDER = {
-    "store": "repeats model/ decode once port contract/ local/ aerospike/ sqlite/ connect __init__",
-    "coord": "inputs lease fencing waits/ contender limiter keeper holders lock semaphore rwlock election/ presence/ "
-    "latch/ barrier/ __init__",
-    "queue": "rows undecodable circular/ paged/ sharded/ ledger outbox/ __init__",
-    "queue/sharded": "envelope pointers bell sweep_record config stamps slots depth members shared_acks record pending "
-    "shards peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ publishing/ "
-    "queue registry stats upkeep/ consumer/ __init__",
-    "cli": "extra jsontext options findings demo probe snapshot session run/ worker large outbox app coord/ queue/ "
-    "stats doctor __init__ __main__",
-}
-"""The parts of each folder that has folders, from the bottom up: each may import what is before it."""
 PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "testing", "spark", "observe")))
-ABOVE_ALL = {"__init__.py", "__main__.py"}
-"""The modules of the package itself that may import every layer: the names that users see, and the command."""
-
-SHAPE = runpy.run_path(str(ROOT / "tools" / "shape.py"))
-
 _CHECK = """
 import sys, queue
 from pathlib import Path
@@ -96,9 +77,23 @@ def test_the_standard_librarys_queue_is_imported_from_a_wheel(wheel, tmp_path):
 
 def test_a_wheel_holds_every_module_and_its_types_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = {f"latchwork/{path.relative_to(ROOT / 'src').as_posix()}" for path in SOURCES}
-    assert names == expected | {"latchwork/py.typed", FOUND_BY_SPARK}
+        names = archive.namelist()
+    assert list(release.faults_of_wheel(names)) == []
+    without = [name for name in names if name != "latchwork/py.typed"]
+    assert list(release.faults_of_wheel([*without, "tests/test_retry.py"])) == [
+        "the wheel lacks latchwork/py.typed",
+        "the wheel has tests/test_retry.py",
+    ]
+
+
+def test_an_sdist_without_a_page_or_with_tests_that_lack_their_support_is_refused():
+    names = [f"l-1/{name}" for name in (*release.PAGES, FOUND_BY_SPARK, *(f"src/{each}" for each in release.modules()))]
+    assert list(release.faults_of_sdist(names)) == []
+    names.remove("l-1/SECURITY.md")
+    assert list(release.faults_of_sdist([*names, "l-1/tests/test_retry.py"])) == [
+        "the sdist lacks SECURITY.md",
+        "the sdist has tests/test_retry.py",
+    ]
 
 
 def test_a_wheel_carries_its_licence(wheel):
@@ -157,12 +152,6 @@ def test_all_that_is_public_says_what_it_does():
 # ---- what the sources import
 
 
-@pytest.fixture(scope="module")
-def imports():
-    """The files of the source that each of them imports."""
-    return {path: SHAPE["imports_of"](path, ROOT / "src") for path in SOURCES}
-
-
 def _imports(path):
     """Every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
     package = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1]
@@ -193,64 +182,6 @@ def test_clocks_ids_chance_and_threads_come_through_the_seams_alone():
     assert {"time", "random"} <= seams, "the check sees what it looks for"
 
 
-def test_imports_go_one_way():
-    checked = 0
-    for path in SOURCES:
-        parts = path.relative_to(ROOT / "src").parts
-        if len(parts) == 1 and parts[0] in ABOVE_ALL:
-            continue
-        layer = LAYERS.index(parts[0] if len(parts) > 1 else "")
-        for name in _imports(path):
-            if name.startswith("."):
-                target = name[1:].partition(".")[0]
-                assert LAYERS.index(target if target in LAYERS else "") <= layer, f"{path} imports {name}"
-                checked += 1
-    assert checked >= 100
-
-
-def _against_the_order(folder, graph):
-    """The imports between the parts of a folder that its written order does not allow."""
-    parts = SHAPE["inside"](ROOT / "src" / folder, graph)
-    order = {name: place for place, name in enumerate(ORDER[folder].split())}
-    names = {part: part.stem if part.suffix else f"{part.name}/" for part in parts}
-    assert set(names.values()) == set(order), f"the parts of {folder} and their written order differ"
-    pairs = ((names[one], names[other]) for one, others in parts.items() for other in others)
-    return {f"{one} imports {other}" for one, other in pairs if order[one] < order[other]}
-
-
-@pytest.mark.parametrize("folder", ORDER)
-def test_imports_within_a_folder_go_one_way(folder, imports):
-    assert _against_the_order(folder, imports) == set()
-    inside = ROOT / "src" / folder
-    one, other = next(
-        (a, b) for a in SOURCES for b in imports[a] if a.parent == inside != b.parent and inside in b.parents
-    )
-    wrong = imports | {other: imports[other] | {one}}
-    assert _against_the_order(folder, wrong) != set(), "the check sees what it looks for"
-
-
-def test_every_folder_with_folders_has_a_written_order(imports):
-    folders = {path.parent for path in imports}
-    parents = {folder.parent.relative_to(ROOT / "src").as_posix() for folder in folders if folder != ROOT / "src"}
-    assert parents - {"."} == set(ORDER)  # the source's own is `LAYERS`
-
-
-def test_no_file_imports_itself_through_others(imports):
-    assert SHAPE["circles_of"](imports) == []
-    some = next(path for path in SOURCES if imports[path])
-    first = next(iter(imports[some]))
-    wrong = imports | {first: imports[first] | {some}}
-    assert SHAPE["circles_of"](wrong) != [], "the check sees what it looks for"
-
-
-def test_no_folder_imports_itself_through_others(imports):
-    assert SHAPE["folder_circles_of"](imports) == []
-    latch, presence = (ROOT / "src" / "coord" / name / "layout.py" for name in ("latch", "presence"))
-    wrong = imports | {presence: imports[presence] | {latch}}
-    assert SHAPE["circles_of"](wrong) == [], "the files make no circle"
-    assert [len(circle) for circle in SHAPE["folder_circles_of"](wrong)] == [2], "their folders make one"
-
-
 @pytest.mark.parametrize(("folder", "other"), [("tests", "benchmarks"), ("benchmarks", "tests")])
 def test_tests_and_benchmarks_do_not_import_each_other(folder, other):
     files = list((ROOT / folder).rglob("*.py"))
@@ -258,13 +189,6 @@ def test_tests_and_benchmarks_do_not_import_each_other(folder, other):
     assert found == set()
     names = {name.split(".")[0] for path in files for name in _imports(path)}
     assert "tools" in names, "the check sees what it looks for"
-
-
-def test_every_module_says_what_it_is_and_stays_short():
-    for path in SOURCES:
-        text = path.read_text()
-        assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
-        assert text.count("\n") <= 450, f"{path} has {text.count(chr(10))} lines"
 
 
 def test_nothing_imports_the_package_by_the_name_of_its_folder():
