@@ -1,6 +1,6 @@
 """Counts the shape of the source: files and lines a folder, imports between folders, and circles of files and folders.
 
-Run it as `python tools/shape.py [FOLDER]`; the default is the folder `src` beside this one.
+Run it as `python -m tools.shape [FOLDER]`; the default is the folder `src` beside this one.
 """
 
 from __future__ import annotations
