@@ -1,0 +1,51 @@
+"""The lock of the development environment fits pyproject.toml, pins everything, and names no place of a machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+
+ROOT = Path(__file__).parents[1]
+LOCK = (ROOT / "requirements-dev.lock").read_text()
+PINS = [Requirement(line) for line in re.findall(r"^([a-z0-9][^\\\n]+)", LOCK, re.MULTILINE)]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CLAIMED = ("3.10", "3.11", "3.12", "3.13", "3.14")
+
+
+def asked():
+    """What pyproject.toml asks for, with all of its extras."""
+    return [Requirement(line) for line in sum(PROJECT["optional-dependencies"].values(), PROJECT["dependencies"])]
+
+
+def pinned(name, python):
+    """The versions that the lock has for a Python on Linux."""
+    found = {"python_full_version": f"{python}.9", "python_version": python, "sys_platform": "linux"}
+    pins = [pin for pin in PINS if pin.name == name.lower() and (not pin.marker or pin.marker.evaluate(found))]
+    return [str(pin.specifier).removeprefix("==") for pin in pins]
+
+
+@pytest.mark.parametrize("python", CLAIMED)
+def test_each_package_has_one_version_that_pyproject_allows(python):
+    assert len(asked()) > 20, "the packages are found"
+    wrong = {
+        str(each): versions
+        for each in asked()
+        if len(versions := pinned(each.name, python)) != 1 or not each.specifier.contains(versions[0])
+    }
+    assert wrong == {}, "run make lock"
+
+
+def test_every_version_is_exact_and_has_its_hashes():
+    assert len(PINS) > 100, "the pins are found"
+    assert [str(pin) for pin in PINS if not re.fullmatch(r"==[^,*]+", str(pin.specifier))] == []
+    blocks = re.split(r"\n(?=\S)", LOCK.partition("make lock\n")[2])
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+
+
+def test_the_lock_names_no_place():
+    assert re.findall(r"https?:|file:|index|find-links|/\w+/", LOCK) == []
