@@ -71,7 +71,7 @@ long: java $(STAMP) ## the tests that start many processes or servers for one pr
 	@$(PYTHON) -m pytest -m long $(AT_ONCE)
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
-QUICK := tests/test_packaging.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/local/test_local.py \
+QUICK := tests/test_packaging.py tests/test_layers.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py tests/store/local/test_local.py \
   tests/store/contract/test_contract.py tests/queue/sharded/test_promises.py tests/sim/test_counterexamples.py
 
 quick: $(STAMP) ## lint, types, and the tests that find most mistakes soonest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import shape
+from tools.shape import circles_of, folder_circles_of, imports_of
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = ("store", "coord", "queue", "testing, observe", "spark", "cli")
@@ -18,7 +18,7 @@ ABOVE = {SRC / "__init__.py", SRC / "__main__.py"}
 @pytest.fixture(scope="module")
 def imports():
     """The files of the source that each of them imports."""
-    return {path: shape.imports_of(path, SRC) for path in sorted(SRC.rglob("*.py"))}
+    return {path: imports_of(path, SRC) for path in sorted(SRC.rglob("*.py"))}
 
 
 def layer_of(path):
@@ -56,15 +56,15 @@ def test_an_import_that_points_up_or_to_the_side_is_noticed(imports, wrong):
 
 
 def test_no_file_imports_itself_through_others(imports):
-    assert shape.circles_of(imports) == []
+    assert circles_of(imports) == []
     some = next(path for path in imports if imports[path])
     first = next(iter(imports[some]))
-    assert shape.circles_of(imports | {first: imports[first] | {some}}) != [], "the check sees what it looks for"
+    assert circles_of(imports | {first: imports[first] | {some}}) != [], "the check sees what it looks for"
 
 
 def test_no_folder_imports_itself_through_others(imports):
-    assert shape.folder_circles_of(imports) == []
+    assert folder_circles_of(imports) == []
     latch, presence = (SRC / "coord" / name / "layout.py" for name in ("latch", "presence"))
     wrong = imports | {presence: imports[presence] | {latch}}
-    assert shape.circles_of(wrong) == [], "the files make no circle"
-    assert [len(circle) for circle in shape.folder_circles_of(wrong)] == [2], "their folders make one"
+    assert circles_of(wrong) == [], "the files make no circle"
+    assert [len(circle) for circle in folder_circles_of(wrong)] == [2], "their folders make one"

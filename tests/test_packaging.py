@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import latchwork
-from tools import release
+from tools.release import PAGES, faults_of_sdist, faults_of_wheel, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -78,19 +78,19 @@ def test_the_standard_librarys_queue_is_imported_from_a_wheel(wheel, tmp_path):
 def test_a_wheel_holds_every_module_and_its_types_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert list(release.faults_of_wheel(names)) == []
+    assert list(faults_of_wheel(names)) == []
     without = [name for name in names if name != "latchwork/py.typed"]
-    assert list(release.faults_of_wheel([*without, "tests/test_retry.py"])) == [
+    assert list(faults_of_wheel([*without, "tests/test_retry.py"])) == [
         "the wheel lacks latchwork/py.typed",
         "the wheel has tests/test_retry.py",
     ]
 
 
 def test_an_sdist_without_a_page_or_with_tests_that_lack_their_support_is_refused():
-    names = [f"l-1/{name}" for name in (*release.PAGES, FOUND_BY_SPARK, *(f"src/{each}" for each in release.modules()))]
-    assert list(release.faults_of_sdist(names)) == []
+    names = [f"l-1/{name}" for name in (*PAGES, FOUND_BY_SPARK, *(f"src/{each}" for each in modules()))]
+    assert list(faults_of_sdist(names)) == []
     names.remove("l-1/SECURITY.md")
-    assert list(release.faults_of_sdist([*names, "l-1/tests/test_retry.py"])) == [
+    assert list(faults_of_sdist([*names, "l-1/tests/test_retry.py"])) == [
         "the sdist lacks SECURITY.md",
         "the sdist has tests/test_retry.py",
     ]

@@ -108,6 +108,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             installed(file, version, Path(folder))
         print(f"{file.relative_to(ROOT)}: complete, installed, tried")
+    if f"## {version} (unreleased)" in (ROOT / "CHANGELOG.md").read_text():
+        print(f"before you publish them: CHANGELOG.md has no date for {version}")
 
 
 if __name__ == "__main__":
