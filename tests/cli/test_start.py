@@ -59,7 +59,7 @@ def test_a_package_loads_nothing_before_one_of_its_names_is_used(package):
     assert {name for name in found if name.startswith("latchwork.")} == {
         f"latchwork.{package}", "latchwork.errors", "latchwork.lazy", "latchwork.plain", "latchwork.version",
     }  # fmt: skip
-    assert len(found) <= 30
+    assert len(found) <= 40, "with what Python itself needs for them"
 
 
 def test_queues_load_neither_zookeeper_nor_the_command():

@@ -5,6 +5,7 @@ more. The process lives on; another one has to get the lock, within about a leas
 from __future__ import annotations
 
 import gc
+import sys
 from contextlib import suppress
 
 import pytest
@@ -14,6 +15,10 @@ from latchwork.store import Key, Put
 from tests.sim.stage import Stage
 from tests.support.interrupts import Interrupts, points_of
 
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 14),
+    reason="after an exception Python 3.14 leaves out instructions of a trace, so a point has no number to be found by",
+)
 LEASE = 1.0
 SOON = 2.5
 """Seconds in which a lock that is not renewed any more is had: a lease of its holder, one of watching, and a look."""
