@@ -26,9 +26,9 @@ ORDER = {
     "coord": "inputs lease fencing waits/ contender limiter keeper holders lock semaphore rwlock election/ presence/ "
     "latch/ barrier/ __init__",
     "queue": "rows undecodable circular/ paged/ sharded/ ledger outbox/ __init__",
-    "queue/sharded": "envelope pointers bell sweep_record config stamps slots depth members shared_acks record pending "
-    "shards peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ publishing/ "
-    "queue registry stats upkeep/ consumer/ __init__",
+    "queue/sharded": "envelope message_log pointers bell sweep_record config stamps slots depth members shared_acks "
+    "record pending shards peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ "
+    "publishing/ queue registry stats upkeep/ consumer/ __init__",
     "cli": "extra jsontext options findings demo probe snapshot session run/ worker large outbox app coord/ queue/ "
     "stats doctor __init__ __main__",
 }
