@@ -14,8 +14,10 @@ import urllib.request
 import pytest
 
 import latchwork
-from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.store import Put
+from latchwork.cli.probe import Probe
+from latchwork.observe import observe, watch_queues
+from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.store import MemoryStore, Put
 from tests.support.waiting import until
 
 JOBS = """
@@ -103,6 +105,24 @@ def handle(delivery):
     log.info("order %s comes", delivery.payload["order"])
     raise ValueError("no such order")
 """
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_the_probe_shows_the_queues_once_beside_the_programs_own_telemetry(watched, monkeypatch):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    from latchwork.observe.prometheus import PrometheusTelemetry
+
+    own = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", own)
+    telemetry = PrometheusTelemetry(own)
+    queues = QueueRegistry(observe(MemoryStore(), telemetry), "shop")
+    queues.create(QueueConfig("orders", shards=1)).publish(1)
+    if watched:
+        watch_queues(queues, telemetry)
+    status, _, text = Probe(Worker(queues), "127.0.0.1", 0).answer("/metrics")
+    assert status == 200
+    assert text.count(b'latchwork_queue_depth{part="ready",queue="orders"} 1.0') == 1, text.decode()
+    assert b"latchwork_store_calls" in text
 
 
 @pytest.mark.parametrize(
