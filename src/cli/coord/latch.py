@@ -60,7 +60,7 @@ def create(
     farm: Farm = None,
     level: Level = LatchLevel.DC,
     farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
-    ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 3600]")] = None,
+    ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 43200]")] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="succeed too if the latch exists already")] = False,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
