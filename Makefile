@@ -117,7 +117,7 @@ build/$(MERMAID):
 
 docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docstrings, into build/site
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
-	@$(PYTHON) -m mkdocs build --quiet --strict
+	@$(PYTHON) -m mkdocs build --quiet --strict && echo "the site is there: open build/site/index.html"
 
 clean:          ## what the build made; the virtual environment too
 	rm -rf build dist out $(VENV)

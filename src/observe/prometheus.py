@@ -22,7 +22,9 @@ Tell = Callable[[float], None]
 
 
 class PrometheusGauges(Telemetry):
-    """An adapter for gauges alone: `watch_queues` beside a telemetry that keeps the other metrics of the registry."""
+    """An adapter for gauges alone: `watch_queues` beside a telemetry that keeps the other metrics of the registry.
+    Safe to share between threads.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

@@ -102,8 +102,8 @@ class Latch(Handle):
         An existing counter is not changed, whatever has been counted. So a job that starts over needs a new latch id
         for each run: the latch of an earlier run may be released already. One store call, or two if the counter exists.
 
-        ttl: default 43,200 s (12 hours) for a new latch; an existing one keeps its remaining time. All other parameters:
-            see `create`.
+        ttl: default 43,200 s (12 hours) for a new latch; an existing one keeps its remaining time. All others: see
+            `create`.
 
         Raises `AlreadyExists` if the latch exists with other parties, and what else `create` raises.
         """
@@ -304,7 +304,7 @@ class Latch(Handle):
         """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
         return self._counted(self._read_record())
 
-    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
+    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[str | int]:
         """Return the parties that have not counted. One read.
 
         At XDC level as `"<farm>/<party>"`, of all farms whose parties were named.
