@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused, Unavailable
@@ -33,6 +33,7 @@ from .watch import DcReads, LatchProgress, XdcReads, by_farm, counts_of, progres
 LATCH_POLL = Poll(low=0.008, high=0.028, factor=2.0)
 """At most 40 reads a second and process, and half of all releases seen within 14 ms."""
 L = TypeVar("L", bound="Latch")
+P = TypeVar("P", bound=str | int)
 
 
 class Latch(Handle):
@@ -300,11 +301,15 @@ class Latch(Handle):
             return XdcReads(watch, partial(self._look, ids), self._store.seams)
         return DcReads(watch, bins_of(self._farm).count, partial(self._progress, ids), every=every)
 
-    def parties(self) -> set[Any]:
+    def parties(self) -> set[str | int]:
         """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
         return self._counted(self._read_record())
 
-    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[str | int]:
+    @overload
+    def missing(self, expected: None = None, *, lost_in: Group | None = None) -> set[str | int]: ...
+    @overload
+    def missing(self, expected: Iterable[P], *, lost_in: Group | None = None) -> set[P]: ...
+    def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """Return the parties that have not counted. One read.
 
         At XDC level as `"<farm>/<party>"`, of all farms whose parties were named.
@@ -362,7 +367,7 @@ class Latch(Handle):
         except Refused:
             return False
 
-    def _counted(self, record: Record) -> set[Any]:
+    def _counted(self, record: Record) -> set[str | int]:
         if self._level is LatchLevel.DC:
             return set(self._parties_in(record.bins.get(bins_of(self._farm).done, {})))
         counted = by_farm(record, layout.DONE)
@@ -374,7 +379,7 @@ class Latch(Handle):
             raise damaged(self._key, f"a bin {layout.DONE}* holds no parties")
         return done
 
-    def _named(self, record: Record) -> set[Any]:
+    def _named(self, record: Record) -> set[str | int]:
         if self._level is LatchLevel.DC:
             return set(layout.names_in(record.bins, self._farm, self._key) or ())
         farms = by_farm(record, layout.NAMES)
