@@ -1,6 +1,6 @@
 """The Python of the README and of each page as a module of its own, for the type checkers of `make lint`.
 
-    python -m tools.typed_pages build/typing/pages
+python -m tools.typed_pages build/typing/pages
 """
 
 from __future__ import annotations

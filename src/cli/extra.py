@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
 from typing import NoReturn
 from urllib.parse import unquote
 
@@ -18,6 +17,8 @@ def without_extra(failure: ImportError) -> NoReturn:
 
 def _remedy() -> str:
     """Return how the extra is installed from where the library came: the clone or the wheel, if that is known."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - it takes long to load
+
     try:
         origin = json.loads(distribution("latchwork").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):

@@ -1047,3 +1047,14 @@ def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_u
     assert re.search(r"renewed \d+\.\d s ago, its lease is 0\.05 s: it has run out", lw("lock", "show", "nightly").out)
     grant.release()
     assert lw("lock", "show", "nightly").out == f"nightly is free; its last fence is {grant.fence}\n"
+
+
+def test_the_latches_of_a_client_are_listed_and_no_others(run, url):
+    store = connect(url)
+    CountDownLatch.create(store, "shop", "night#1", 3, farm_id="jfk", ttl=600).count_down()
+    CountDownLatch.create(store, "shop2", "other", 1)
+    (row,) = run("latch", "list", *SHOP, "--json").json
+    assert (row["latch"], row["remaining"], row["counts"]) == ("night#1", 2, {"jfk": 2})
+    assert 0 < row["lives_s"] <= 600
+    assert run("latch", "list", *SHOP).out.splitlines()[1].startswith("night#1\t2\tjfk 2\t")
+    assert run("latch", "list", "--client", "nobody").out == "nobody has no latches in this store\n"
