@@ -77,6 +77,8 @@ lint: $(STAMP)  ## format, rules and types
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py
+	@$(PYTHON) -m tools.typed_pages build/typing/pages
+	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict build/typing/pages/*.py
 
 # Modules whose every branch is taken by a test that asserts something, and the tests that are enough for that.
 COVERED := src/retry.py src/background.py src/coord/contender.py src/coord/fencing.py src/coord/lease.py src/coord/lock.py \
