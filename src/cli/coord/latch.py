@@ -194,7 +194,8 @@ def show(
 def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET_SUFFIX) -> None:
     """List the latches of a client.
 
-    Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store: for a person, not for a script that runs each second.
+    Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store:
+    for a person, not for a script that runs each second.
 
     Example: latchwork latch list --client shop --json
     """

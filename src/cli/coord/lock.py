@@ -51,8 +51,9 @@ def run(
 def show(context: typer.Context, name: Name) -> None:
     """Show who holds the lock.
 
-    And when it was renewed last, by the server's clock. Exit code 3 if the lock was never taken. A holder that has not renewed for its whole lease has died or is paused: the next party that wants the lock takes
-    it, one lease after its first look.
+    And when it was renewed last, by the server's clock. Exit code 3 if the lock was never taken. A holder that has not
+    renewed for its whole lease has died or is paused: the next party that wants the lock takes it, one lease after its
+    first look.
 
     Example: latchwork lock show nightly --json
     """
