@@ -91,6 +91,8 @@ lint: $(STAMP)  ## format, rules and types
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py
+	@$(PYTHON) -m tools.typed_pages build/typing/pages
+	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict build/typing/pages/*.py
 
 # Modules whose every branch is taken by a test that asserts something, and the tests that are enough for that.
 COVERED := src/retry.py src/background.py src/coord/contender.py src/coord/fencing.py src/coord/lease.py src/coord/lock.py \
@@ -127,7 +129,7 @@ build/$(MERMAID):
 
 docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docstrings, into build/site
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
-	@$(PYTHON) -m mkdocs build --quiet --strict
+	@$(PYTHON) -m mkdocs build --quiet --strict && echo "the site is there: open build/site/index.html"
 
 pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is claimed and that is here
 	@$(PYTHON) -m tools.pythons

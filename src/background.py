@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from .errors import InvalidRequest, LatchworkError
@@ -18,7 +18,7 @@ R = TypeVar("R")
 ERROR_BACKOFF = Poll(low=0.1, high=10.0, factor=2.0, jitter=0.5)
 """Pauses of a task after each failure in a row."""
 QUIET = 60.0
-"""Seconds in which a task that fails repeatedly logs one failure of each kind."""
+"""Seconds in which a task that fails repeatedly logs one failure of each kind, and a handler a few."""
 
 
 class Activity:
@@ -105,6 +105,78 @@ class Background:
         return True
 
 
+class LimitedLog:
+    """A log with at most `most` lines a minute of each kind. The others are counted, and their number is logged: with
+    the next line of the kind, or by `flush` once the minute is over. Safe to share between threads.
+
+    kind: what lines of a kind have in common, for people.
+    """
+
+    def __init__(self, seams: Seams, log: logging.Logger, most: int = 1) -> None:
+        self._seams, self._log, self._most = seams, log, most
+        self._minutes: dict[str, _Minute] = {}
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child: a thread of the parent may hold it."""
+        self._lock = self._seams.lock()
+
+    def log(
+        self,
+        kind: str,
+        level: int,
+        text: str,
+        *,
+        failure: BaseException | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        """Log a text, with the traceback of a failure, unless the kind has had its lines of this minute.
+
+        extra: attributes of the log record.
+        """
+        withheld = self._withheld_before(kind, level)
+        if withheld is not None:
+            self._log.log(level, "%s%s", text, withheld, exc_info=failure, extra=extra)
+
+    def flush(self, *, now: bool = False) -> None:
+        """Log how many lines were not logged in minutes that are over; `now`: in all."""
+        if not self._minutes:
+            return
+        with self._lock:
+            end = float("inf") if now else self._seams.monotonic() - QUIET
+            over = {kind: minute for kind, minute in self._minutes.items() if minute.began <= end}
+            for kind in over:
+                del self._minutes[kind]
+        for kind, minute in over.items():
+            if minute.withheld:
+                self._log.log(minute.level, "%s: and %d more like it", kind, minute.withheld)
+
+    def _withheld_before(self, kind: str, level: int) -> str | None:
+        """Return the text about lines that were not logged; None if this one is not to be logged either."""
+        with self._lock:
+            now = self._seams.monotonic()
+            minute = before = self._minutes.get(kind)
+            if minute is None or now - minute.began >= QUIET:
+                minute = self._minutes[kind] = _Minute(now, level)
+            if minute.logged == self._most:
+                minute.withheld += 1
+                return None
+            minute.logged += 1
+        again = before is not None and before is not minute and before.withheld
+        return f"; {again} more since this was logged last" if again else ""
+
+
+@dataclass(slots=True)
+class _Minute:
+    """The lines of one kind in one minute."""
+
+    began: float
+    level: int
+    logged: int = 0
+    withheld: int = 0
+
+
 class FailureLog:
     """The log of a task's failures: one line a minute for each of two kinds, with the number of failures in between.
 
@@ -114,42 +186,19 @@ class FailureLog:
     """
 
     def __init__(self, seams: Seams, log: logging.Logger) -> None:
-        self._seams, self._log = seams, log
-        self.reset_after_fork()
-        reset_in_child(self)
-        self._logged_at: dict[int, float] = {}
-        self._withheld: Counter[int] = Counter()
-
-    def reset_after_fork(self) -> None:
-        """Replace the lock in a forked child: a thread of the parent may hold it."""
-        self._lock = self._seams.lock()
+        self._log, self._limited = log, LimitedLog(seams, log)
 
     def record(self, failure: Exception, what: str) -> None:
         """Log that `what` failed with this exception."""
         if isinstance(failure, LatchworkError):
             self.warn(f"{what} ({failure.code}): {failure}", code=failure.code)
             self._log.debug("%s", what, exc_info=failure)
-            return
-        withheld = self._withheld_before(logging.ERROR)
-        if withheld is not None:
-            self._log.error("%s%s", what, withheld, exc_info=failure)
+        else:
+            self._limited.log("defects", logging.ERROR, what, failure=failure)
 
     def warn(self, text: str, **extra: str) -> None:
         """Log a text as an error of this library."""
-        withheld = self._withheld_before(logging.WARNING)
-        if withheld is not None:
-            self._log.warning("%s%s", text, withheld, extra=extra)
-
-    def _withheld_before(self, level: int) -> str | None:
-        """Return the text about failures that were not logged; None if this one is not to be logged either."""
-        with self._lock:
-            now = self._seams.monotonic()
-            if now - self._logged_at.get(level, float("-inf")) < QUIET:
-                self._withheld[level] += 1
-                return None
-            self._logged_at[level] = now
-            withheld = self._withheld.pop(level, 0)
-        return f"; {withheld} more since this was logged last" if withheld else ""
+        self._limited.log("errors of the library", logging.WARNING, text, extra=extra)
 
 
 def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:

@@ -12,6 +12,8 @@ MOST_SHOWN = 100
 """Characters of a value that a message shows."""
 MOST_SAID = 1000
 """Characters of a message."""
+LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+"""A line of the command's log."""
 _WIDE, _DEEP, _BITS = 6, 3, 512
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # controls: newlines, and what begins an order to the terminal

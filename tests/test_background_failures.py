@@ -104,6 +104,7 @@ def eventually(condition):
 
 @FAILURES
 def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(failure, caplog):
+    caplog.set_level(logging.INFO, "latchwork.worker")
     seams = Pauses()
     queue = made(MemoryStore(seams=seams))
     receive, asked, seen = queue.await_messages, [], []
@@ -122,7 +123,8 @@ def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(f
     finally:
         consumer.stop()
     assert consumer.stats["troubles"] == 12
-    assert len(said(caplog, "met an error")) == 1
+    assert len(said(caplog, "has lost the store" if failure is AWAY else "met an error")) == 1
+    assert len(said(caplog, "has the store back")) == (failure is AWAY)
     longer = [ERROR_BACKOFF.low * 2**failures for failures in range(5)]
     assert [pause for pause in seams.drawn if pause in longer][: len(longer)] == longer
     assert max(seams.drawn) == ERROR_BACKOFF.high

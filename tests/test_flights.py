@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -213,6 +214,22 @@ def test_a_wait_that_times_out_names_every_missing_party(tmp_path):
     assert command == f"{sys.executable} {EXAMPLE / 'run.py'} --resume {tmp_path / 'run'}"
 
 
+def test_a_wait_ends_only_once_no_farm_has_got_on_for_its_time(example, monkeypatch):
+    """A loaded machine takes longer, and gets there."""
+    watch = example["watch"].Watch(SimpleNamespace(partitions=8), {})
+    now, steps, limit = [0.0], count(), 900
+    monkeypatch.setattr(example["watch"].Watch, "passed", property(lambda _: now[0]))
+    monkeypatch.setattr(watch, "_step", lambda *_: str(next(steps) if now[0] < limit else "no further"))
+
+    def wait(timeout, progress):
+        now[0] += timeout
+        progress(SimpleNamespace(counts={}))
+        return False
+
+    assert not watch.wait(SimpleNamespace(wait=wait), 300, lambda: None)
+    assert limit + 300 <= now[0] <= limit + 303
+
+
 def test_ctrl_c_leaves_no_farm_behind(tmp_path):
     run = start("--partitions", 2, "--dir", tmp_path / "run")
     pids = [int(pid) for pid in re.findall(r"process (\d+)", run.stdout.readline())]
@@ -220,6 +237,7 @@ def test_ctrl_c_leaves_no_farm_behind(tmp_path):
     output, _ = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "Traceback" not in output
+    assert f"\nto go on: {sys.executable} {EXAMPLE / 'run.py'} --resume {tmp_path / 'run'}\n" in output
     assert len(pids) == 4  # a plain consumer too
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 

@@ -49,7 +49,7 @@ def test_members_are_listed_though_another_thread_adds_one_meanwhile():
 
 def test_a_child_forked_while_another_thread_logs_a_failure_does_not_wait_for_it():
     failures = FailureLog(SYSTEM, logging.getLogger(__name__))
-    with held_by_another_thread(failures._lock):
+    with held_by_another_thread(failures._limited._lock):
         child = os.fork()
         if child == 0:
             signal.alarm(10)  # ends a child that waits without end

@@ -46,7 +46,7 @@ def main() -> int:
     try:
         status = coordinate(plan, flights, options)
     except KeyboardInterrupt:
-        print("\ninterrupted; the farms are stopped", file=sys.stderr)
+        print(f"\ninterrupted; the farms are stopped\nto go on: {again(plan)}", file=sys.stderr)
         status = INTERRUPTED
     if status:
         print(f"the files and the farms' logs are kept in {plan.directory}", file=sys.stderr)
@@ -60,7 +60,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Three farms of Spark jobs on real flights, one latch.")
     parser.add_argument("--partitions", type=int, default=8, help="of each farm (default 8)")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th flight (default: all)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds to wait for the farms (default 300)")
+    parser.add_argument(
+        "--timeout", type=float, default=300, help="seconds without any progress after which it gives up (default 300)"
+    )
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this directory")
@@ -102,13 +104,17 @@ def coordinate(plan: Plan, flights: data.pd.DataFrame, options: argparse.Namespa
         import report  # noqa: PLC0415 - matplotlib takes a second, and Java comes up meanwhile
 
         if not watch.wait(latch, options.timeout, lambda: end_checkers(children, checks)):
-            watch.event(f"timed out after {options.timeout:g} s; missing: {', '.join(latch.missing())}")
+            watch.event(f"no progress for {options.timeout:g} s; missing: {', '.join(latch.missing())}")
             watch.event(f"to go on: {again(plan)}")
             return TIMED_OUT
         children.join(farms)
-        if not checks.latch.wait(options.timeout, progress=None):
-            watch.event(f"timed out after {options.timeout:g} s: {checks.latch.count()} checks to go")
-            return TIMED_OUT
+        left = None
+        while not checks.latch.wait(options.timeout, progress=None):
+            before, left = left, checks.latch.count()
+            if left == before:
+                watch.event(f"no progress for {options.timeout:g} s: {left} checks to go")
+                watch.event(f"to go on: {again(plan)}")
+                return TIMED_OUT
         watch.event("all partitions and all checks have counted")
     outcome, merged = check(plan, flights)
     chart = options.out / "flights.png"

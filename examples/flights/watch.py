@@ -37,7 +37,8 @@ class Watch:
         self._plan, self._flights, self._began = plan, flights, time.monotonic()
         self._console = Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False) if self._console.is_terminal else None
-        self._said = float("-inf")
+        self._said, self._moved = float("-inf"), 0.0
+        self._latest: dict[str, str] = {}
         self._reached: dict[str, str] = {}
         self.history: list[tuple[float, dict[str, int]]] = []
         self.events: list[tuple[float, str]] = []
@@ -63,11 +64,14 @@ class Watch:
         self._console.print(f"{self.passed:4.0f} s  {text}", soft_wrap=True, markup=False)
 
     def wait(self, latch: SparkLatch, timeout: float, at_each_look: Callable[[], object]) -> bool:
-        """Wait for the latch, and show meanwhile what the farms have reached; whether it is released."""
-        while not latch.wait(min(EVERY, max(timeout - self.passed, 0)), progress=self._count):
+        """Wait for the latch, and show meanwhile what the farms have reached; whether it is released.
+
+        timeout: seconds without any progress of any farm, so that a slow machine is given its time.
+        """
+        while not latch.wait(min(EVERY, timeout), progress=self._count):
             self._show()
             at_each_look()
-            if self.passed > timeout:
+            if self.passed - self._moved > timeout:
                 return False
         self._said = float("-inf")
         self._show()
@@ -81,6 +85,8 @@ class Watch:
 
     def _show(self) -> None:
         reached = {farm: self._step(farm, to_go) for farm, to_go in self.history[-1][1].items()}
+        if reached != self._latest:
+            self._latest, self._moved = reached, self.passed
         if self._live:
             self._live.update(self._table(reached), refresh=True)
         elif self.passed - self._said >= (EVERY_LINE if reached != self._reached else EVERY_LINE_IN_VAIN):

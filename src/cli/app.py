@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from ..plain import PlainFormatter
+from ..plain import LOG_LINE, PlainFormatter
 from ..version import __version__
 from .extra import without_extra
 
@@ -99,6 +99,14 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _set_up_log(level: int) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(PlainFormatter(LOG_LINE))
+    logging.basicConfig(level=level, handlers=[handler])
+    if level == logging.ERROR:  # a command that waits must say for what, where that is the store
+        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)
+
+
 @app.callback()
 def _globals(
     context: typer.Context,
@@ -114,12 +122,8 @@ def _globals(
         from .session import Session, note  # noqa: PLC0415 - nor tables
     except ImportError as failure:
         without_extra(failure)
-    level = {0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.basicConfig(level=level, handlers=[handler])
-    if level == logging.ERROR:  # a command that waits must say for what, where that is the store
-        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)
+    if context.invoked_subcommand != "worker":  # which sets up its log once its program is loaded
+        _set_up_log({0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG))
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from typing import NoReturn
+from urllib.parse import unquote
 
 
 def without_extra(failure: ImportError) -> NoReturn:
     """Exit because a module that the command needs cannot be loaded; the text names it, and the remedy."""
     state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
-    sys.exit(f"latchwork: {failure.name} {state}; install the extra: pip install 'latchwork[cli]'")
+    sys.exit(f"latchwork: {failure.name} {state}; install the extra: {_remedy()}")
+
+
+def _remedy() -> str:
+    """Return how the extra is installed from where the library came: the clone or the wheel, if that is known."""
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - it takes long to load
+
+    try:
+        origin = json.loads(distribution("latchwork").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = str(origin.get("url", ""))
+    source = unquote(url.removeprefix("file://")) if url.startswith("file://") else ""
+    return f"pip install {shlex.quote(f'{source}[cli]')}" if source else "pip install 'latchwork[cli]'"

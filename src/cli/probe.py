@@ -132,9 +132,9 @@ def _metrics_of(worker: Worker) -> Callable[[], Answer]:
         from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest  # noqa: PLC0415 - an extra
 
         from ..observe import watch_queues  # noqa: PLC0415 - as above
-        from ..observe.prometheus import PrometheusTelemetry  # noqa: PLC0415 - as above
+        from ..observe.prometheus import PrometheusGauges  # noqa: PLC0415 - as above
     except ImportError:
         return lambda: (501, TEXT, b"no metrics: install prometheus-client, the extra `metrics`\n")
-    with suppress(InvalidRequest):  # the program's own telemetry shows these queues already
-        watch_queues(worker.registry, PrometheusTelemetry(REGISTRY))
+    with suppress(InvalidRequest):  # the program watches the queues by itself
+        watch_queues(worker.registry, PrometheusGauges(REGISTRY))
     return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY))

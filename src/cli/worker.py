@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import InvalidRequest
-from ..plain import shown
+from ..plain import LOG_LINE, PlainFormatter, shown
 from ..queue import Worker
 from .probe import Probe
 from .session import note
 
 
+class Level(Enum):
+    """The least severe lines that are logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 def worker(
+    context: typer.Context,
     where: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="the module, and the name of its Worker")],
     probe: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="serve /healthz, /readyz, /metrics and /scale/QUEUE here")
     ] = None,
     probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0: all")] = "127.0.0.1",
+    log_level: Annotated[Level | None, typer.Option(help="what is logged, at least [default: info]")] = None,
 ) -> None:
     """Run a worker until SIGTERM or Ctrl-C, which let its handlers finish; a second one does not wait.
 
     The module is looked for in the current folder too. Exit code 1 where a handler was given up.
 
+    Log lines go to stderr, unless the module configures Python's root logger: then they go where it says, and only
+    --log-level changes its level.
+
     Example: latchwork worker shop.jobs:worker --probe 8080
     """
-    found = _found(where)
+    verbose: int = context.find_root().params["verbose"]
+    level = log_level.name if log_level else {0: None, 1: "INFO"}.get(verbose, "DEBUG")
+    with _logging(level):
+        found = _found(where)
     if probe is None:
         finished = found.run()
     else:
@@ -38,6 +59,30 @@ def worker(
             finished = found.run()
     if not finished:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _logging(level: str | None) -> Iterator[None]:
+    """Set up the root logger, once the module is loaded, unless the module has given it handlers.
+
+    While the module is loaded, the library's own warnings are printed: a store may be away that it waits for.
+
+    level: None = INFO, or what the module has set.
+    """
+    root, library, handler = logging.getLogger(), logging.getLogger("latchwork"), logging.StreamHandler()
+    handler.setFormatter(PlainFormatter(LOG_LINE))
+    handler.addFilter(lambda _: not root.handlers)
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
+    if not root.handlers:
+        handler.filters.clear()
+        root.addHandler(handler)
+        level = level or "INFO"
+    if level is not None:
+        root.setLevel(level)
 
 
 def _found(where: str) -> Worker:

@@ -184,7 +184,7 @@ class Grant(Fenced):
     def __init__(self, name: str, leased: Leased, claim: TakenLease) -> None:
         super().__init__(leased.store, name, claim.fence, Lost(leased.store.seams, claim.until))
         self._leased = leased
-        self._freed = False
+        self._freed = self._is_kept_alive = False
         self.broken = claim.broken
         """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
         self.gives_back_late = True
@@ -275,10 +275,15 @@ class Grant(Fenced):
 
     def _lost_in_its_block(self, held: bool | None) -> LeaseLost:
         others = {True: "nobody has", False: "others have", None: "others may have"}[held]
+        lease = f"a lease longer than {self._leased.lease} s"
+        remedy = (
+            f"its renewals did not come in time: use {lease}"
+            if self._is_kept_alive
+            else f"use keep_alive=True or {lease}"
+        )
         return LeaseLost(
             f"the lease of {self._name!r} with fence {self._fence} was lost in the block that ends here, and {others} "
-            f"had it since; use keep_alive=True or a lease longer than {self._leased.lease} s, and fence what the "
-            "block writes to",
+            f"had it since; {remedy}, and fence what the block writes to",
             fence=self._fence,
         )
 
@@ -299,6 +304,7 @@ def kept_alive(grant: G) -> G:
     keeper = grant._keeper()  # noqa: SLF001 - the same module
     try:
         keeper.start()
+        grant._is_kept_alive = True  # noqa: SLF001 - as above
     except BaseException:  # also an interrupt: no variable would have this grant, and others would wait for its lease
         with suppress(LatchworkError):
             grant.release()

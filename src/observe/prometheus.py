@@ -21,7 +21,29 @@ except ModuleNotFoundError as missing:
 Tell = Callable[[float], None]
 
 
-class PrometheusTelemetry(Telemetry):
+class PrometheusGauges(Telemetry):
+    """An adapter for gauges alone: `watch_queues` beside a telemetry that keeps the other metrics of the registry.
+    Safe to share between threads.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        """Record nothing."""
+
+    def read(self, source: Callable[[], Iterable[Sample]]) -> None:
+        """Ask the source at each scrape. Raises `InvalidRequest` for a second source: no label separates them."""
+        try:
+            self._registry.register(_Gauges(source))
+        except ValueError as failure:
+            raise InvalidRequest(
+                "this telemetry watches the queues of a client already, and its figures do not name the client: "
+                f"watch the other one with a telemetry and a registry of its own ({failure})"
+            ) from None
+
+
+class PrometheusTelemetry(PrometheusGauges):
     """An adapter that keeps the metrics of `registry`. One is enough for all stores of a process.
     Safe to share between threads.
 
@@ -30,7 +52,7 @@ class PrometheusTelemetry(Telemetry):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        super().__init__(registry)
         try:
             self._metrics = {name: _metric(event, registry) for name, event in EVENTS.items()}
         except ValueError as failure:
@@ -51,16 +73,6 @@ class PrometheusTelemetry(Telemetry):
         if isinstance(series, Counter):
             return series.inc
         return series.observe if isinstance(series, Histogram) else series.set
-
-    def read(self, source: Callable[[], Iterable[Sample]]) -> None:
-        """Ask the source at each scrape. Raises `InvalidRequest` for a second source: no label separates them."""
-        try:
-            self._registry.register(_Gauges(source))
-        except ValueError as failure:
-            raise InvalidRequest(
-                "this telemetry watches the queues of a client already, and its figures do not name the client: "
-                f"watch the other one with a telemetry and a registry of its own ({failure})"
-            ) from None
 
 
 class _Gauges(Collector):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..coord.latch.base import TTL
+from ..coord.latch.handle import TTL
 from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
 from ..coord.latch.layout import MAX_PARTIES as MAX_PARTITIONS
 from ..coord.latch.progress import ProgressBar
@@ -123,7 +123,7 @@ class SparkLatch:
         A run that starts over with other input takes the next `generation`; the share of the earlier one may be counted
         already.
 
-        ttl: default 3,600 s for a share that is created; an existing one keeps its remaining time.
+        ttl: default 43,200 s (12 hours) for a share that is created; an existing one keeps its remaining time.
 
         Raises `AlreadyExists` if it exists for another number of partitions; else what `create` raises.
         """

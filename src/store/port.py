@@ -225,6 +225,13 @@ class RecordStore(ABC):
             raise InvalidRequest(f"a query for {shown(equals)}; an index finds str and int")
         return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=_reads_are_repeatable)
 
+    def scan(self, set: str) -> list[Record]:
+        """Return all records of a set, in no order, with their keys. It reads the whole set: for people, not for the
+        work of a program. Raises `InvalidRequest` on a store that cannot list its records.
+        """
+        checked_key(Key(set, "any"))
+        return self.policy.run(self.seams, self._scan, set, doubt=_reads_are_repeatable)
+
     def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
         """Make the index `{set}_{bin}` that `query` needs; one that exists already is no error."""
         _check_index(set, bin)
@@ -285,6 +292,9 @@ class RecordStore(ABC):
 
     @abstractmethod
     def _ensure_index(self, set: str, bin: str, kind: type) -> None: ...
+
+    def _scan(self, set: str) -> list[Record]:
+        raise InvalidRequest(f"{self!r} cannot list the records of the set {set!r}: name the record that is wanted")
 
     # ---- rows by themselves
 
@@ -399,6 +409,9 @@ class DelegatingStore(RecordStore):
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         self.inner._ensure_index(set, bin, kind)
+
+    def _scan(self, set: str) -> list[Record]:
+        return self.inner._scan(set)
 
 
 class PolicyView(DelegatingStore):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore, Outage
 from tests.cli.commands import leaves
 from tests.cli.conftest import command
+from tests.support.waiting import until
 
 SHOP = ("--client", "shop")
 
@@ -1036,3 +1038,26 @@ def test_what_cannot_be_run_ends_as_in_a_shell_and_holds_nothing(lw, words, prog
         assert len(done.err.splitlines()) == 1
         assert "secret" not in done.err
     assert lw(*words, "--", "true").code == 0, "at once: nobody holds it"
+
+
+def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_url):
+    assert lw("lock", "show", "nightly").code == 3
+    store = connect(sqlite_url)
+    grant = FencedLock(store, "nightly", owner="web-1", lease=0.05).acquire()
+    held = lw("--json", "lock", "show", "nightly").json
+    assert (held["held"], held["owner"], held["fence"], held["lease"]) == (True, "web-1", grant.fence, 0.05)
+    until(lambda: lw("--json", "lock", "show", "nightly").json["ran_out"])
+    assert re.search(r"renewed \d+\.\d s ago, its lease is 0\.05 s: it has run out", lw("lock", "show", "nightly").out)
+    grant.release()
+    assert lw("lock", "show", "nightly").out == f"nightly is free; its last fence is {grant.fence}\n"
+
+
+def test_the_latches_of_a_client_are_listed_and_no_others(run, url):
+    store = connect(url)
+    CountDownLatch.create(store, "shop", "night#1", 3, farm_id="jfk", ttl=600).count_down()
+    CountDownLatch.create(store, "shop2", "other", 1)
+    (row,) = run("latch", "list", *SHOP, "--json").json
+    assert (row["latch"], row["remaining"], row["counts"]) == ("night#1", 2, {"jfk": 2})
+    assert 0 < row["lives_s"] <= 600
+    assert run("latch", "list", *SHOP).out.splitlines()[1].startswith("night#1\t2\tjfk 2\t")
+    assert run("latch", "list", "--client", "nobody").out == "nobody has no latches in this store\n"

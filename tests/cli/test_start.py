@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import subprocess
 import sys
+import types
 
 import pytest
 
 from latchwork.cli.app import COMMANDS, loaded
+from latchwork.cli.extra import without_extra
 
 from .commands import leaves
 
@@ -83,3 +87,23 @@ def test_a_command_says_among_the_others_what_it_is_for(name):
     if hasattr(command, "commands"):
         assert command.help == line
     assert command.name == name
+
+
+@pytest.mark.parametrize(
+    ("origin", "remedy"),
+    [
+        (None, "pip install 'latchwork[cli]'"),
+        (
+            {"url": "file:///a%20b/latchwork-1.0-py3-none-any.whl"},
+            "pip install '/a b/latchwork-1.0-py3-none-any.whl[cli]'",
+        ),
+        ({"url": "file:///src/clone", "dir_info": {"editable": True}}, "pip install '/src/clone[cli]'"),
+    ],
+    ids=["by-name", "wheel", "clone"],
+)
+def test_a_command_without_its_extra_says_how_to_install_it_from_where_the_library_came(monkeypatch, origin, remedy):
+    installed = types.SimpleNamespace(read_text=lambda _: origin and json.dumps(origin))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: installed)
+    with pytest.raises(SystemExit) as ended:
+        without_extra(ModuleNotFoundError("no typer", name="typer"))
+    assert ended.value.code == f"latchwork: typer is not installed; install the extra: {remedy}"

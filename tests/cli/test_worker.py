@@ -14,8 +14,10 @@ import urllib.request
 import pytest
 
 import latchwork
-from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.store import Put
+from latchwork.cli.probe import Probe
+from latchwork.observe import observe, watch_queues
+from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.store import MemoryStore, Put
 from tests.support.waiting import until
 
 JOBS = """
@@ -86,6 +88,77 @@ def test_a_worker_serves_its_probes_and_drains_at_sigterm(place):
         process.kill()
         process.communicate()
     assert until(lambda: queue.depth().ready == 0)
+
+
+FAILING = """
+import logging
+import latchwork
+from latchwork.queue import QueueRegistry, Worker
+
+CONFIGURE
+
+log = logging.getLogger("shop")
+worker = Worker(QueueRegistry(latchwork.connect(), "shop"))
+
+@worker.handler("orders")
+def handle(delivery):
+    log.info("order %s comes", delivery.payload["order"])
+    raise ValueError("no such order")
+"""
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_the_probe_shows_the_queues_once_beside_the_programs_own_telemetry(watched, monkeypatch):
+    prometheus_client = pytest.importorskip("prometheus_client")
+    from latchwork.observe.prometheus import PrometheusTelemetry
+
+    own = prometheus_client.CollectorRegistry()
+    monkeypatch.setattr(prometheus_client, "REGISTRY", own)
+    telemetry = PrometheusTelemetry(own)
+    queues = QueueRegistry(observe(MemoryStore(), telemetry), "shop")
+    queues.create(QueueConfig("orders", shards=1)).publish(1)
+    if watched:
+        watch_queues(queues, telemetry)
+    status, _, text = Probe(Worker(queues), "127.0.0.1", 0).answer("/metrics")
+    assert status == 200
+    assert text.count(b'latchwork_queue_depth{part="ready",queue="orders"} 1.0') == 1, text.decode()
+    assert b"latchwork_store_calls" in text
+
+
+@pytest.mark.parametrize(
+    ("configure", "options", "form"),
+    [
+        ("", (), r"\d{4}-\S+ \S+ (INFO|WARNING) \S+ "),
+        ("logging.basicConfig(level=logging.INFO, format='MINE %(levelname)s %(name)s %(message)s')", (), "MINE "),
+        ("", ("--log-level", "warning"), r"\d{4}-\S+ \S+ WARNING "),
+    ],
+    ids=["as-it-is", "configured-by-the-module", "told-otherwise"],
+)
+def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place, configure, options, form):
+    folder, environment, queue = place
+    (folder / "failing.py").write_text(FAILING.replace("CONFIGURE", configure))
+    message_id = queue.publish({"order": 7, "card": "4111-1111"})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "latchwork.cli", "worker", "failing:worker", *options],
+        stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
+    )  # fmt: skip
+    seen = []
+    try:
+        for line in process.stderr:
+            seen.append(line)
+            if "ValueError: no such order" in line and " raised at " not in line:
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    said = "".join(seen)
+    assert f"the handler of 'orders' raised at message {message_id}, attempt 1: ValueError: no such order" in said
+    assert 'raise ValueError("no such order")' in said, "its traceback"
+    assert "4111" not in said
+    life = ("the worker of 'shop' works (", " drains: ", " has stopped; ", "INFO shop order 7 comes")
+    assert [one in said for one in life] == ["--log-level" not in options] * 4
+    assert not [line for line in seen if "latchwork.worker" in line and not re.match(form, line)]
 
 
 @pytest.mark.parametrize(

@@ -620,7 +620,7 @@ def batches() -> Iterator[Public]:
 def published(world):
     """A publication that is done, as nothing runs in the background: its answer is there."""
     publication = world.publisher.publish("p")
-    publication.resolve("id")
+    publication._resolve("id")
     return publication
 
 

@@ -157,7 +157,7 @@ def _again(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:
 
 
 def _all_well(self: Any, outcome: Any, *, real: Any = Pending.resolve) -> None:
-    real(self, self.message_id if isinstance(outcome, OutcomeUnknown) else outcome)
+    real(self, self.publication.message_id if isinstance(outcome, OutcomeUnknown) else outcome)
 
 
 def _all_failed(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:

@@ -31,7 +31,7 @@ from latchwork.testing import ManualClock
 def coordination(store: RecordStore) -> list[str]:
     latch = CountDownLatch.create(store, "shop", "night", parties=["orders", "stock"])
     latch.count_down(party="orders")
-    waiting: set[str] = latch.missing()
+    waiting: set[str] = latch.missing(["orders", "stock"])
     with FencedLock(store, "report") as grant:
         fence: int = grant.fence
     election = LeaseElection(store, "leader")

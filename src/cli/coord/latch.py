@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from ...coord import CountDownLatch, LatchLevel, LatchProgress
+from ...coord.latch.layout import COUNT, latches_in
+from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError
-from ...inputs import whole_of
+from ...inputs import is_int, whole_of
 from ...plain import shown
+from ...store.port import Record
 from ..options import Client, Farm
 from ..session import Session
 
@@ -60,7 +63,7 @@ def create(
     farm: Farm = None,
     level: Level = LatchLevel.DC,
     farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
-    ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 3600]")] = None,
+    ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 43200]")] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="succeed too if the latch exists already")] = False,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
@@ -185,6 +188,30 @@ def show(
     counts = ", ".join(f"{farm} {count}" for farm, count in progress.counts.items())
     lines = [f"{name}: {state}", f"counters: {counts}", *([f"counted: {', '.join(parties)}"] if parties else [])]
     session.say(*lines, **_facts(name, progress, counted=parties, missing=missing))
+
+
+@app.command("list")
+def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET_SUFFIX) -> None:
+    """List the latches of a client.
+
+    Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store:
+    for a person, not for a script that runs each second.
+
+    Example: latchwork latch list --client shop --json
+    """
+    session: Session = context.obj
+    rows = [_row(name, record) for name, record in sorted(latches_in(session.store, client, set_suffix).items())]
+    if not session.json:
+        rows = [row | {"counts": ", ".join(f"{farm} {count}" for farm, count in row["counts"].items())} for row in rows]
+    session.table(rows, f"latches of {client}", empty=f"{client} has no latches in this store")
+
+
+def _row(name: str, record: Record) -> dict[str, Any]:
+    """Return a row of the list; a counter that is damaged does not keep the others from being seen."""
+    counts = by_farm(record, COUNT)
+    remaining = sum(counts.values()) if all(map(is_int, counts.values())) else None
+    ttl = record.ttl if record.ttl >= 0 else None
+    return {"latch": name, "remaining": remaining, "counts": counts, "lives_s": ttl}
 
 
 @app.command()

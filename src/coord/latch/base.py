@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused, Unavailable
@@ -25,16 +25,15 @@ from ..waits.metrics import measured
 from ..waits.poller import INFINITY
 from ..waits.watch import Watch
 from . import layout
-from .handle import Handle, LatchLevel
+from .handle import TTL, Handle, LatchLevel
 from .layout import CountMode, Names, bins_of
 from .progress import ProgressBar
 from .watch import DcReads, LatchProgress, XdcReads, by_farm, counts_of, progress_of
 
-TTL = 3600
-"""Default time to live of a latch, in seconds."""
 LATCH_POLL = Poll(low=0.008, high=0.028, factor=2.0)
 """At most 40 reads a second and process, and half of all releases seen within 14 ms."""
 L = TypeVar("L", bound="Latch")
+P = TypeVar("P", bound=str | int)
 
 
 class Latch(Handle):
@@ -68,7 +67,8 @@ class Latch(Handle):
         farms: at XDC level, the farms that must create their counter before the latch can be released. Default: the
             farms that have a counter, which is safe only if one coordinator creates the whole count. Refused at DC
             level, where only this farm's counter decides.
-        ttl: time to live in seconds. Waiting for a latch that expires raises `NotFound`; expiry never releases it.
+        ttl: time to live in seconds, from the last count of a handle that creates it. Waiting for a latch that expires
+            raises `NotFound`; expiry never releases it.
         set_suffix: the latch is stored in the set `D_LTCH#<set_suffix>`. Every handle must use one suffix.
         policy: how often, and for how long, a call is tried again.
 
@@ -103,7 +103,7 @@ class Latch(Handle):
         An existing counter is not changed, whatever has been counted. So a job that starts over needs a new latch id
         for each run: the latch of an earlier run may be released already. One store call, or two if the counter exists.
 
-        ttl: default 3,600 s for a new latch; an existing one keeps its remaining time. All other parameters: see
+        ttl: default 43,200 s (12 hours) for a new latch; an existing one keeps its remaining time. All others: see
             `create`.
 
         Raises `AlreadyExists` if the latch exists with other parties, and what else `create` raises.
@@ -157,7 +157,10 @@ class Latch(Handle):
         nonce = self._identity()
         # The form does not contain the nonce: latches of equal size share it, and making one takes longer than a count.
         form = layout.counted_once(self._farm, nonce is None, layout.token_capacity(nonce), self._ttl, mode)
-        return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
+        try:
+            return int(self._store.once(form.fill(self._key, nonce=nonce, n=-change, change=change), token=token)[0])
+        except NotFound:
+            raise self._gone() from None
 
     def _count_party(self, mode: CountMode, n: int, party: str | int) -> int:
         bins, nonce, kind = bins_of(self._farm), self._identity(), layout.kind_of(party)
@@ -168,6 +171,8 @@ class Latch(Handle):
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
             update = form.fill(self._key, nonce=nonce, party=party, n=n, change=-n)
             return int(self._store.repeat(update)[0])
+        except NotFound:
+            raise self._gone() from None
         except Refused as refusal:
             reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party), Compute(bins.first[kind]))
             read = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
@@ -296,10 +301,14 @@ class Latch(Handle):
             return XdcReads(watch, partial(self._look, ids), self._store.seams)
         return DcReads(watch, bins_of(self._farm).count, partial(self._progress, ids), every=every)
 
-    def parties(self) -> set[Any]:
+    def parties(self) -> set[str | int]:
         """Return the parties that have counted: names at DC level, `"<farm>/<party>"` of all farms at XDC. One read."""
         return self._counted(self._read_record())
 
+    @overload
+    def missing(self, expected: None = None, *, lost_in: Group | None = None) -> set[str | int]: ...
+    @overload
+    def missing(self, expected: Iterable[P], *, lost_in: Group | None = None) -> set[P]: ...
     def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """Return the parties that have not counted. One read.
 
@@ -358,7 +367,7 @@ class Latch(Handle):
         except Refused:
             return False
 
-    def _counted(self, record: Record) -> set[Any]:
+    def _counted(self, record: Record) -> set[str | int]:
         if self._level is LatchLevel.DC:
             return set(self._parties_in(record.bins.get(bins_of(self._farm).done, {})))
         counted = by_farm(record, layout.DONE)
@@ -370,7 +379,7 @@ class Latch(Handle):
             raise damaged(self._key, f"a bin {layout.DONE}* holds no parties")
         return done
 
-    def _named(self, record: Record) -> set[Any]:
+    def _named(self, record: Record) -> set[str | int]:
         if self._level is LatchLevel.DC:
             return set(layout.names_in(record.bins, self._farm, self._key) or ())
         farms = by_farm(record, layout.NAMES)

@@ -19,6 +19,8 @@ from ..inputs import checked_farm, checked_ttl
 from . import layout
 from .layout import Names, bins_of
 
+TTL = 43_200
+"""Default time to live of a latch, in seconds: longer than a night's work, and over before the next night."""
 H = TypeVar("H", bound="Handle")
 T = TypeVar("T")
 
@@ -111,9 +113,15 @@ class Handle:
         )
 
     def _gone(self) -> NotFound:
+        latch = f"latch {self._key.name!r} of farm {self._farm!r} in {self._store!r}"
+        if not self._identified:
+            why = f"there is no {latch}: it was not created yet, or under another name, or has ended"
+        else:
+            why = f"the {latch} has ended: it was deleted (and perhaps made again), or has expired"
+        lives = f"its ttl, {TTL} by default" if self._ttl is None else f"ttl={self._ttl}"
         return NotFound(
-            f"no latch {self._key.name!r} for farm {self._farm!r} that this handle means, in {self._store!r}: it was "
-            "never created, was deleted (and perhaps made again) or has expired; create it, or get a new handle",
+            f"{why}; it lived for {lives} seconds after its creator's last count: create it with a ttl that covers the "
+            "whole work",
             key=self._key,
         )
 

@@ -34,7 +34,7 @@ from ...store.model.form import Form
 from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
 from ...store.once import Once
-from ...store.port import MAX_SET, Key
+from ...store.port import MAX_SET, Key, Record, RecordStore
 from ..inputs import FARM_COUNT, checked_farm, named
 
 T = TypeVar("T")
@@ -164,6 +164,17 @@ def latch_key(client_id: str, latch_id: str, set_suffix: str) -> Key:
     if len(set_name.encode()) > MAX_SET:
         raise InvalidRequest(f"set_suffix {shown(set_suffix)} is too long: at most {MAX_SET - len('D_LTCH#')} bytes")
     return Key(set_name, f"D_LTCH#{client_id}#{latch_id}")
+
+
+def latches_in(store: RecordStore, client_id: str, set_suffix: str) -> dict[str, Record]:
+    """Return the records of a client's latches, by the latches' ids. It reads the whole set: for people."""
+    any_key = latch_key(client_id, "any", set_suffix)
+    begin = any_key.name.removesuffix("any")
+    return {
+        str(record.key.name).removeprefix(begin): record
+        for record in store.scan(any_key.set)
+        if str(record.key.name).startswith(begin)
+    }
 
 
 def has_joined(bins: Mapping[str, Any], farm: str) -> bool:

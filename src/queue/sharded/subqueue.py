@@ -23,6 +23,7 @@ from .active import BUSY, IDLE_LOOK, ActiveShards
 from .batches.ends import Home
 from .delivery import Delivery, Outcome, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
+from .message_log import MessageLog
 from .peek import peek, peek_all
 from .pending import ClaimedSlot, Doubt, PendingSlots
 from .shards import Shards
@@ -86,6 +87,7 @@ class Subqueue(Unpicklable, ABC):
         self.pointers, self.codec, self.store, self.failure_policy = pointers, codec, pointers.store, failure_policy
         self.active = ActiveShards(pointers, idle_look)
         self.pending = PendingSlots(self.store.seams)
+        self.message_log = MessageLog(self.store.seams, pointers.name)
 
     @property
     def name(self) -> str:
@@ -359,7 +361,10 @@ class Subqueue(Unpicklable, ABC):
 
     def _park(self, held: Stamped, parked: Shards, reason: Reason) -> None:
         envelope = replace(held.envelope, reason=reason.value, not_before=0)
-        record_outcomes(self.pointers, move(self.pointers, [held], parked, [envelope]), reason.value)
+        rows = move(self.pointers, [held], parked, [envelope])
+        record_outcomes(self.pointers, rows, reason.value)
+        if not isinstance(rows[0], LatchworkError):
+            self.message_log.parked(envelope, reason.value)
 
     # ---- settling
 

@@ -230,13 +230,20 @@ class AerospikeStore(RecordStore):
     # ---- queries
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        return self._found(set, f"set {set}, index on {bin}", predicates.equals(bin, equals))
+
+    def _scan(self, set: str) -> list[Record]:
+        return self._found(set, f"set {set}")
+
+    def _found(self, set: str, where: str, *predicate: Any) -> list[Record]:
         try:
             query = self._client().query(self.namespace, set)
-            query.where(predicates.equals(bin, equals))
+            if predicate:
+                query.where(*predicate)
             with lenient() as strange:
                 found = query.results(self._link.times.of_many(ONE_TRY))
         except FAILURES as failure:
-            raise error_of(fault_of(failure), f"set {set}, index on {bin}", write=False) from None
+            raise error_of(fault_of(failure), where, write=False) from None
         if strange.met:
             found = [row for row in found if _is_sound(set, row)]
         return [_record(Key(set, row[0][2]), row) for row in found if _is_named(set, row)]

@@ -91,12 +91,15 @@ class MemoryStore(RecordStore):
         return [outcome(self._delete, removal) for removal in removals]
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
+        return [record for record in self._scan(set) if _same(record.bins.get(bin), equals)]
+
+    def _scan(self, set: str) -> list[Record]:
         with self._lock:
             now = self._now()
             return [
                 local.as_record(key, stored, (), now)
                 for key, stored in self._records.items()
-                if key.set == set and not stored.expired(now) and _same(stored.bins.get(bin), equals)
+                if key.set == set and not stored.expired(now)
             ]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:

@@ -100,20 +100,27 @@ def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], key
 
 
 def matching(
-    connection: sqlite3.Connection, set: str, bin: str, equals: str | int, pass_over: Callable[[int], None]
+    connection: sqlite3.Connection,
+    set: str,
+    bin: str | None,
+    equals: str | int | None,
+    pass_over: Callable[[int], None],
 ) -> list[FoundRow]:
-    """Return the rows of the set's records whose bin has that value, by the index if there is one.
+    """Return the rows of the set's records whose bin has that value, by the index if there is one; without a bin of
+    all.
 
     pass_over: is called with the numbers of rows that cannot be read because they are damaged.
     """
     # The set and the bin stand in the text, since only so does SQLite see that the index of `ensure_index` fits.
-    where = f"WHERE set_name = {quoted(set)} AND latchwork_bin(bins, {quoted(bin)}) = ?"
+    where, values = f"WHERE set_name = {quoted(set)}", () if bin is None else (equals,)
+    if bin is not None:
+        where += f" AND latchwork_bin(bins, {quoted(bin)}) = ?"
     try:
-        rows = connection.execute(f"{_ANY} {where}", (equals,)).fetchall()
+        rows = connection.execute(f"{_ANY} {where}", values).fetchall()
     except FAILURES as failure:
         only_damage(failure)
         rows = []
-        for (number,) in connection.execute(f"SELECT id FROM records {where}", (equals,)).fetchall():  # noqa: S608 - names are quoted
+        for (number,) in connection.execute(f"SELECT id FROM records {where}", values).fetchall():  # noqa: S608 - names are quoted
             try:
                 rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
             except FAILURES as failure:

@@ -147,6 +147,13 @@ class SQLiteStore(RecordStore):
 
         return self._read(ask, set)
 
+    def _scan(self, set: str) -> list[Record]:
+        def ask(connection: sqlite3.Connection, set: str, now: int) -> list[Record]:
+            rows = sqlite_rows.matching(connection, set, None, None, self._pass_over)
+            return [record for one in rows if (record := self._readable(one, now)) is not None]
+
+        return self._read(ask, set)
+
     def _readable(self, found: FoundRow, now: int) -> Record | None:
         """Return a record that a query has found, if it is sound and lives."""
         try:

@@ -549,12 +549,16 @@ def test_a_handle_that_is_told_a_time_to_live_gives_it(memory, join):
     assert memory.get(key()).ttl == 60
 
 
-def test_a_latch_that_get_or_create_makes_lives_for_an_hour(memory):
-    latch = CountDownLatch.get_or_create(memory, "shop", ID, 3, farm_id="dc1")
-    assert memory.get(key()).ttl == 3600
-    memory._server.advance(1800)
+@pytest.mark.parametrize("make", [CountDownLatch.create, CountDownLatch.get_or_create])
+def test_a_latch_outlives_a_night_and_ends_before_the_next_one(memory, make):
+    latch = make(memory, "shop", ID, 3, farm_id="dc1")
+    assert memory.get(key()).ttl == 12 * 3600
+    memory._server.advance(10 * 3600)
     latch.count_down()
-    assert memory.get(key()).ttl == 3600
+    assert memory.get(key()).ttl == 12 * 3600
+    memory._server.advance(14 * 3600)
+    with pytest.raises(NotFound, match=r"has ended: .* it lived for ttl=43200 seconds after its creator's last count"):
+        latch.count_down()
 
 
 # ---- several farms

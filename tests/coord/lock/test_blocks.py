@@ -65,6 +65,15 @@ def test_a_block_that_outlives_its_lease_ends_with_lease_lost_though_nobody_took
     assert store.get(RECORD).bins["locked"] == 0
 
 
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_what_to_do_about_a_lost_lock_is_said_and_not_what_was_done_already(store, clock, keep_alive):
+    lock = FencedLock(store, "lock", lease=10)
+    with pytest.raises(LeaseLost) as caught, lock.acquire(keep_alive=keep_alive):
+        clock.advance(11)
+    assert ("use keep_alive=True" in str(caught.value)) is not keep_alive
+    assert "a lease longer than 10.0 s, and fence what the block writes to" in str(caught.value)
+
+
 def test_a_block_whose_lock_was_taken_by_force_ends_with_lease_lost(store):
     with pytest.raises(LeaseLost, match="others have had it since"), FencedLock(store, "lock").acquire():
         store.operate(RECORD, Put("locked", 0))

@@ -20,6 +20,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..upkeep.upkeep import upkeep_of
 from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
+from .life import AWAY, Life
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate
@@ -108,7 +109,7 @@ class Consumer(Unpicklable):
         wanted = None if concurrency is None else check_concurrency(concurrency)
         self._seams = queue.store.seams
         self._stopping = self._seams.event()
-        self._gave_up = False
+        self._given_up = 0
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
@@ -119,12 +120,14 @@ class Consumer(Unpicklable):
         self._settlements = Settlements(queue, self._counters)
         self._prefetched = Prefetched(queue, self._settlements)
         self._runs = Runs(queue, self._settlements, self._counters)
+        self._tells = True
         self.state = ConsumerState(
             queue,
             self._runs,
             wanted,
             self._stopping,
             Signals(self._stopping.is_set),
+            Life(self._seams, f"the consumer of {queue.name!r}"),
             self._wake_supervisor,
             self._report,
             self._pause,
@@ -156,6 +159,20 @@ class Consumer(Unpicklable):
         """
         self.state.wanted = check_concurrency(workers)
 
+    def belong_to_worker(self, signals: Signals, life: Life) -> None:
+        """Stop at the signals of a worker, and leave it to the worker to log that it starts, drains and stops."""
+        self.state.signals, self.state.life, self._tells = signals, life, False
+
+    @property
+    def running(self) -> int:
+        """Handlers that run and were not given up."""
+        return max(0, self._runs.open_runs - self._runs.stuck)
+
+    @property
+    def given_up(self) -> int:
+        """Handlers that `stop` gave up."""
+        return self._given_up
+
     @property
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
@@ -177,6 +194,8 @@ class Consumer(Unpicklable):
             self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
             if self._upkeep is not None:
                 self._upkeep.join(self, self.queue.name)
+            if self._tells:
+                self.state.life.started({self.queue.name: self.concurrency})
         except BaseException:  # also an interrupt: its receiver may have no reference to stop this consumer
             self._end(0.0)
             raise
@@ -204,7 +223,10 @@ class Consumer(Unpicklable):
         """
         if self._pid not in (0, os.getpid()):
             return True
-        end = self._seams.monotonic() + (self.grace if grace is None else checked_number("grace", grace))
+        grace = self.grace if grace is None else checked_number("grace", grace)
+        end = self._seams.monotonic() + grace
+        if self._tells:
+            self.state.life.drains(self.running, grace)
         try:
             try:
                 self._finish(end)
@@ -212,7 +234,10 @@ class Consumer(Unpicklable):
                 self._end(max(0.0, end + 2 * SUPERVISE_EVERY - self._seams.monotonic()))
         finally:
             self._end(0.0)  # again, as an interrupt may have ended the first call early
-        return not self._gave_up
+        self.queue.message_log.flush(now=True)
+        if self._tells:
+            self.state.life.stopped(self._given_up)
+        return not self._given_up
 
     def _finish(self, end: float) -> None:
         """Take no more messages; let handlers finish until `end`, and give up the others."""
@@ -223,7 +248,7 @@ class Consumer(Unpicklable):
             self._prefetched.hand_back()
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
-        self._gave_up = self._gave_up or self._workers > self._runs.stuck
+        self._given_up += max(0, self._workers - self._runs.stuck)
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._prefetched.hand_back(last=True)
@@ -264,6 +289,7 @@ class Consumer(Unpicklable):
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
+            self.queue.message_log.flush()
             if not self.state.ends():
                 self._survive(self.queue.registry.refresh_if_due)
                 self._survive(self._scale_workers)
@@ -352,6 +378,7 @@ class Consumer(Unpicklable):
             try:
                 self._turns.take()
                 failures = 0
+                self.state.life.found()
             except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                 failures += 1
                 self._pause(failure, failures)
@@ -362,7 +389,11 @@ class Consumer(Unpicklable):
 
     def _pause(self, failure: Exception, failures: int) -> None:
         """Report a failure, and wait for as long as is due after that many failures in a row."""
-        self._report(failure)
+        if isinstance(failure, AWAY):
+            self._counters.add("troubles")
+            self.state.life.lost(failure)
+        else:
+            self._report(failure)
         self._stopping.wait(ERROR_BACKOFF.pause(failures, self._seams))
 
     def _report(self, failure: Exception) -> None:

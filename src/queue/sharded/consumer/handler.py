@@ -130,32 +130,21 @@ class Invoker:
             return [None] * messages
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
             why = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
-            self._log(deliveries, why, failure)
+            self._queue.message_log.failed(deliveries[0].held.envelope, messages - 1, "raised at", why, failure=failure)
             return [(Reason.EXCEPTION, why)] * messages
 
     def _log_rejected(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
-        """Log an answer that is not valid: its author may believe that the message was acknowledged."""
-        odd = [(one, why[1]) for one, why in zip(deliveries, verdicts, strict=True) if why is not None and why[1]]
-        if odd:
-            first, why = odd[0]
-            others = f" and {len(odd) - 1} others" if len(odd) > 1 else ""
-            log.warning("%r rejected message %s%s: %s", self._name, first.message_id, others, why)
-
-    def _log(self, deliveries: Sequence[Delivery], why: str, failure: BaseException) -> None:
-        """Log what is needed to find the failure: message and attempt, the exception, and at DEBUG its traceback.
-
-        A message's payload is never logged; if an exception quotes it, that is the handler's decision.
+        """Log the first message that was rejected, or rather one whose answer is not valid: its author may believe that
+        it was acknowledged.
         """
-        first, others = deliveries[0], f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
-        log.warning(
-            "the handler of %r raised at message %s%s, attempt %d: %s",
-            self._name,
-            first.message_id,
-            others,
-            first.attempts,
-            why,
-        )
-        log.debug("where the handler of %r raised", self._name, exc_info=failure)
+        failed = [
+            (delivery, why[1])
+            for delivery, why in zip(deliveries, verdicts, strict=True)
+            if why is not None and not delivery.settled
+        ]
+        if failed:
+            first, why = next((one for one in failed if one[1]), failed[0])
+            self._queue.message_log.failed(first.held.envelope, len(failed) - 1, "rejected", why or "")
 
 
 class Settlements:
@@ -278,6 +267,7 @@ class Runs:
 
     def __init__(self, queue: ShardedQueue, settlements: Settlements, counters: Counters) -> None:
         self._settlements, self._seams, self._counters = settlements, queue.store.seams, counters
+        self._message_log = queue.message_log
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._timeout = queue.config.handler_timeout.total_seconds()
         self._lock = self._seams.lock()
@@ -384,7 +374,7 @@ class Runs:
         if run.started is None and run.on_given_up is None:
             return not self._settlements.hand_back(left)
         self._counters.add("timed_out", len(left))
-        log.warning("a handler was given up: it %s; %d messages go to the sideline", why, len(left))
+        self._message_log.failed(left[0].held.envelope, len(left) - 1, "was given up at", f"it {why}")
         return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))
 
     def _open_runs(self) -> list[HandlerCall]:

@@ -15,6 +15,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
 from .handler import HandlerCall, Invoker, Runs, Settlements, Verdict, text_of
+from .life import Life
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
@@ -40,6 +41,7 @@ class ConsumerState:
 
     wanted: the workers that it was asked for; None = as many as the queue's record says.
     stopping: set once it takes no more messages.
+    life: what is logged of its life.
     attend: wake the supervising thread for what waits: messages that were not begun, and acknowledgements.
     report: count and log a failure.
     pause: count and log a failure, then wait for as long as is due after that many failures in a row.
@@ -50,6 +52,7 @@ class ConsumerState:
     wanted: int | None
     stopping: Event
     signals: Signals
+    life: Life
     attend: Callable[[], None]
     report: Callable[[Exception], None]
     pause: Callable[[Exception, int], None]

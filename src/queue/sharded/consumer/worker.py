@@ -27,6 +27,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
 from .handler import check_handler
+from .life import Life
 from .prefetch import checked_prefetch
 from .rate import checked_rate
 from .signals import Signals
@@ -98,6 +99,7 @@ class Worker(Unpicklable):
         self._stopping = self._background.stopping
         self._signals = Signals(self._stopping.is_set)
         self._failure_log = FailureLog(self._seams, log)
+        self._life = Life(self._seams, f"the worker of {registry.client_id!r}")
 
     def __repr__(self) -> str:
         return f"Worker({self.registry.client_id!r}, queues={sorted(self._handlers)})"
@@ -165,6 +167,7 @@ class Worker(Unpicklable):
             for consumer in self.consumers.values():
                 consumer.start()
             self._background.start()
+            self._life.started({name: consumer.concurrency for name, consumer in self.consumers.items()})
         except BaseException:  # also an interrupt: its receiver may have no reference to stop this worker
             self.stop(0)
             raise
@@ -183,15 +186,16 @@ class Worker(Unpicklable):
             rate=handled.rate,
             per_key=handled.per_key,
         )
-        consumer.state.signals = self._signals  # one signal stops all consumers
+        consumer.belong_to_worker(self._signals, self._life)  # one signal stops all consumers
         return consumer
 
     def stop(self, grace: float | None = None) -> bool:
         """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`)."""
         self._signals.drains = True
         self._stopping.set()
-        end = self._seams.monotonic() + (self.grace if grace is None else checked_number("grace", grace))
-        consumers = list(self.consumers.values())
+        grace = self.grace if grace is None else checked_number("grace", grace)
+        end, consumers = self._seams.monotonic() + grace, list(self.consumers.values())
+        self._life.drains(sum(consumer.running for consumer in consumers), grace)
         try:
             done = parallel_map(
                 self._seams,
@@ -205,6 +209,7 @@ class Worker(Unpicklable):
             for consumer in consumers:
                 consumer.stop(0)
             raise
+        self._life.stopped(sum(consumer.given_up for consumer in consumers))
         return all(done)
 
     def run(self) -> bool:

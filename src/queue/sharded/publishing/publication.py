@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from copy import copy
+from typing import Any
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
 from ....inputs import checked_timeout
 from ....plain import shown
 from ....seams import Seams
-from ..envelope import Envelope
 from .publish import Outcome, Prepared, Terms
 
 log = logging.getLogger(__name__)
 
 
-class Publication:
-    """The outcome of one message: a future like `concurrent.futures.Future`. Safe to share between threads.
+class Publication(Future[str]):
+    """The outcome of one message: a `concurrent.futures.Future`, so `await asyncio.wrap_future(publication)` works too.
+    Safe to share between threads.
 
     message_id: the id of the message if it is published. With `dedup`, the result is the id of the first message with
         that key, which may be another one.
     """
 
-    __slots__ = ("_callbacks", "_done", "_lock", "_outcome", "_seams", "message_id")
-
     def __init__(self, seams: Seams, message_id: str) -> None:
+        super().__init__()
         self._seams, self.message_id = seams, message_id
-        self._callbacks: list[Callable[[Publication], object]] = []
+        self._callbacks: list[Callable[[Any], object]] = []
         self._outcome: Outcome | None = None
-        self._lock, self._done = seams.lock(), seams.event()
+        self._lock, self._known = seams.lock(), seams.event()
 
     def __repr__(self) -> str:
         outcome = self._outcome
@@ -39,6 +40,17 @@ class Publication:
     def done(self) -> bool:
         """Whether the outcome of the message is known."""
         return self._outcome is not None
+
+    def running(self) -> bool:
+        """Whether the outcome of the message is not known yet."""
+        return self._outcome is None
+
+    def cancel(self) -> bool:
+        """Return False: what was given to a publisher is published, also if nobody waits for it any more.
+
+        So a timeout around `asyncio.wrap_future` ends the wait alone.
+        """
+        return False
 
     def result(self, timeout: float | None = None) -> str:
         """Return the message's id, once it is safe.
@@ -57,7 +69,7 @@ class Publication:
         outcome = self._awaited(timeout)
         return outcome if isinstance(outcome, LatchworkError) else None
 
-    def add_done_callback(self, callback: Callable[[Publication], object]) -> None:
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call `callback(publication)` once the outcome is known; at once where it is.
 
         It is called in the publisher's own thread: it must not wait, as all that is to be published waits for it. An
@@ -72,66 +84,82 @@ class Publication:
         self._call(callback)
 
     def _awaited(self, timeout: float | None) -> Outcome:
-        self._done.wait(checked_timeout(timeout))
+        self._known.wait(checked_timeout(timeout))
         if self._outcome is None:
             raise WaitTimeout(f"message {shown(self.message_id)} was not published within {timeout} s; it still may be")
         return self._outcome
 
-    def _call(self, callback: Callable[[Publication], object], logged: type[BaseException] = Exception) -> None:
+    def _call(self, callback: Callable[[Any], object], logged: type[BaseException] = Exception) -> None:
         try:
             callback(self)
         except logged:
             log.exception("a callback of %r failed", self)
 
+    # ---- for the publisher
 
-_NOTHING = Prepared(Envelope(b""), None)
+    def _resolve(self, outcome: Outcome) -> None:
+        """Store the outcome, if there is none yet, and wake the threads that wait for it."""
+        with self._lock:
+            self._outcome = outcome = self._outcome or outcome
+        self._known.set()
+        # `concurrent.futures.wait` and `as_completed` look at the state of a future by themselves.
+        if super().done():
+            return
+        if isinstance(outcome, LatchworkError):
+            self.set_exception(outcome)
+        else:
+            self.set_result(outcome)
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            self._call(self._callbacks.pop(0), logged=BaseException)  # SystemExit would end the publisher's thread
+
+    def _reset_after_fork(self) -> None:
+        super().__init__()
+        self._lock, self._known, self._callbacks = self._seams.lock(), self._seams.event(), []
+        self._resolve(
+            OutcomeUnknown(f"message {shown(self.message_id)} is published by the parent of this process: ask there")
+        )
 
 
-class Pending(Publication):
-    """A publication with what its publisher needs.
+class Pending:
+    """A message that waits to be published, and its publication.
 
     unique: that its dedup key has a message already is an error.  size: bytes of its payload.  since: when it began to
     wait (monotonic).
     """
 
-    __slots__ = ("message", "since", "size", "terms", "unique")
+    __slots__ = ("message", "publication", "since", "size", "terms", "unique")
 
     def __init__(self, seams: Seams, message: Prepared, terms: Terms, *, unique: bool) -> None:
-        super().__init__(seams, message.envelope.msg_id)
+        self.publication = Publication(seams, message.envelope.msg_id)
         self.message, self.terms, self.unique = message, terms, unique
         self.size, self.since = len(message.envelope.data), 0.0
 
     def resolve(self, outcome: Outcome) -> None:
         """Store the outcome, if there is none yet, and wake the threads that wait for it."""
-        own = self._own(outcome)
-        with self._lock:
-            self._outcome = self._outcome or own
-        self._done.set()
-        self.message = _NOTHING  # a publication that is kept must not keep the payload in memory
+        self.publication._resolve(self._own(outcome))  # noqa: SLF001 - the same module
 
     def call_back(self) -> None:
         """Call the callbacks of one that has an outcome, so that no other comes."""
-        while self._callbacks:
-            self._call(self._callbacks.pop(0), logged=BaseException)  # SystemExit would end the publisher's thread
+        self.publication._call_back()  # noqa: SLF001 - as above
 
     def wait(self, timeout: float | None) -> bool:
         """Whether the outcome is known within this number of seconds."""
-        return self._done.wait(timeout)
+        return self.publication._known.wait(timeout)  # noqa: SLF001 - as above
 
     def reset_after_fork(self) -> None:
         """Drop the message in a forked child: only the parent continues with it."""
-        self._lock, self._done, self._callbacks = self._seams.lock(), self._seams.event(), []
-        self.resolve(
-            OutcomeUnknown(f"message {shown(self.message_id)} is published by the parent of this process: ask there")
-        )
+        self.publication._reset_after_fork()  # noqa: SLF001 - as above
 
     def _own(self, outcome: Outcome) -> Outcome:
         """Return the outcome for this message; an error may be that of others too, so this one gets a copy."""
+        message_id = self.publication.message_id
         if isinstance(outcome, LatchworkError):
             own = copy(outcome)
-            own.details, own.__cause__ = {"message_id": self.message_id, **outcome.details}, outcome.__cause__
+            own.details, own.__cause__ = {"message_id": message_id, **outcome.details}, outcome.__cause__
             return own
-        if self.unique and outcome != self.message_id:
+        if self.unique and outcome != message_id:
             return AlreadyExists(
                 f"message {shown(outcome)} is in the queue already, by its dedup key; this one was not published",
                 message_id=outcome,

@@ -132,7 +132,7 @@ class Publisher(Unpicklable):
         except Unavailable:
             if self._withdrawn(one):
                 raise
-        return one
+        return one.publication
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the outcome of all that was published here before is known; whether it is, within `timeout` s.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
+from concurrent.futures import wait
 from contextlib import suppress
 from datetime import timedelta
 
@@ -19,7 +21,7 @@ from latchwork.errors import (
     Unavailable,
     WaitTimeout,
 )
-from latchwork.queue import Publisher, QueueConfig, QueueRegistry
+from latchwork.queue import Publication, Publisher, QueueConfig, QueueRegistry
 from latchwork.seams import SYSTEM, Seams
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -406,6 +408,28 @@ def test_callbacks_get_the_publication_and_none_of_them_keeps_others_from_theirs
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_coroutine_waits_for_a_publication_and_gives_up_the_wait_alone(gate):
+    queue = queue_on(gate)
+
+    async def published():
+        first = publisher.publish(1)
+        assert await asyncio.wrap_future(first) == first.message_id
+        assert type(first) is Publication
+        gate.open.clear()
+        second = publisher.publish(2)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.wrap_future(second), 0.01)
+        assert (second.cancel(), second.cancelled(), second.running(), second.done()) == (False, False, True, False)
+        gate.open.set()
+        return second
+
+    with queue.publisher() as publisher:
+        second = asyncio.run(published())
+        assert wait([second], timeout=30).not_done == set(), "of concurrent.futures"
+    assert second.done()
+    assert payloads(queue) == [1, 2]
+
+
 def test_a_callback_that_exits_keeps_no_other_message_from_being_stored(gate, caplog):
     publisher = queue_on(gate).publisher()
     gate.open.clear()
@@ -508,7 +532,7 @@ def test_a_full_publisher_whose_start_was_interrupted_begins_again():
 def test_a_child_forked_between_two_outcomes_knows_both(store):
     publisher = queue_on(store).publisher(linger=1)
     one, other = publisher.publish(1), publisher.publish(2)
-    one.resolve(one.message_id)
+    one._resolve(one.message_id)
     publisher.reset_after_fork()
     assert one.result(0) == one.message_id
     assert isinstance(other.exception(0), OutcomeUnknown)
@@ -525,7 +549,7 @@ def test_wherever_a_child_is_forked_it_finds_all_messages_that_wait(n):
 
     def trace(frame, event, _):
         if frame.f_code is publisher._taken.__func__.__code__:
-            lost.append(len(set(some) - set(publisher._unanswered())))
+            lost.append(len(set(some) - {pending.publication for pending in publisher._unanswered()}))
             return trace
         return None
 
