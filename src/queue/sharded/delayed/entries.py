@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -38,8 +39,10 @@ MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 DAY = 86_400
+SKEW = 1.0
+"""Seconds by which the clocks of two servers may differ, for the order of messages that are put off alike."""
 _ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
-_IN = SERVER_NOW + Param("ms")
+_IN = largest(SERVER_NOW + Param("ms"), Param("least"))
 _AT = largest(Param("ms"), SERVER_NOW)
 """A time in the past is now: else the message may have expired before it is published, and the leader looks at all
 buckets since then.
@@ -57,10 +60,9 @@ class Due(NamedTuple):
     ms: int
     absolute: bool
 
-    @property
-    def value(self) -> Any:
-        """The expression that the server computes."""
-        return Bound(_AT if self.absolute else _IN, {"ms": self.ms})
+    def value(self, least: int) -> Any:
+        """Return the expression that the server computes. least: ms since the epoch, for one from the present time."""
+        return Bound(_AT, {"ms": self.ms}) if self.absolute else Bound(_IN, {"ms": self.ms, "least": least})
 
 
 def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
@@ -92,6 +94,32 @@ def bucket_of(due: int) -> int:
     return -(-due // WIDTH)
 
 
+def in_order(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of entries in the order in which they are delivered: by their time, and as they were published.
+
+    found: the bins of each.
+
+    The messages of one call are due at one moment, give or take the few milliseconds in which the server, or each of
+    several, stores them: they keep the order in which they were given.
+    """
+    places = {name: _place_in(bins) for name, bins in found.items()}
+    latest: dict[str, int] = {}
+    moments: dict[str, tuple[int, int]] = {}
+    for name in sorted(places, key=lambda one: places[one][1]):
+        call, number, due = places[name]
+        latest[call] = max(latest.get(call, 0), due)
+        moments[name] = latest[call], number
+    return sorted(moments, key=moments.__getitem__)
+
+
+def _place_in(bins: Mapping[str, Any]) -> tuple[str, int, int]:
+    """Return the call that stored an entry, the entry's number among all of that process, and its time."""
+    by, due = bins.get("by"), bins.get("due")
+    call, _, number = by.rpartition(".") if isinstance(by, str) else ("", "", "")
+    is_number = number.isascii() and number.isdigit() and len(number) < 19
+    return call, int(number) if is_number else 0, due if is_int(due) else 0
+
+
 def ids_in(stored: Any) -> list[str]:
     """Return the ids in a bucket's record, without what is none."""
     return [one for one in stored if isinstance(one, str) and one] if isinstance(stored, Mapping) else []
@@ -106,6 +134,8 @@ class DelayedMessages:
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
         self._k: dict[int, int] = {}
         self._has_control = False
+        self._numbers = count()
+        self._last: dict[tuple[Due, int], tuple[int, float]] = {}
 
     def entry(self, message_id: str) -> Key:
         """Return the key of an entry."""
@@ -154,12 +184,13 @@ class DelayedMessages:
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
         names = [one.msg_id for one in envelopes] if names is None else names
-        # Each has a token of its own: of two that have one id, only the first is there.
-        tokens = [f"{by}.{n}" for n in range(len(envelopes))]
+        # Each has a token of its own: of two that have one id, only the first is there. Its number is for their order.
+        tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
+        value = due.value(self._least(due))
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), Put("due", due.value), Put("by", token),
+                (*one.ops(now), Put("due", value), Put("by", token),
                  Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
@@ -171,11 +202,34 @@ class DelayedMessages:
             for update, row, token in zip(made, self.store.repeat_many(made), tokens, strict=True)
         ]
         ids: dict[int, list[str]] = defaultdict(list)
+        places: list[int | LatchworkError] = []
+        latest = 0
         for name, row in zip(names, rows, strict=True):
-            if not isinstance(row, LatchworkError):
-                ids[bucket_of(row[0])].append(name)
+            if isinstance(row, LatchworkError):
+                places.append(row)
+                continue
+            latest = max(latest, row[0])  # in no bucket before that of a message that was given before it
+            places.append(bucket_of(latest))
+            ids[bucket_of(latest)].append(name)
+        self._note_last(due, latest)
         failures = self._enter(ids, ttl)
-        return [row if isinstance(row, LatchworkError) else failures.get(bucket_of(row[0])) for row in rows]
+        return [place if isinstance(place, LatchworkError) else failures.get(place) for place in places]
+
+    def _least(self, due: Due) -> int:
+        """Return when the last message was due that this thread has put off for as long, if that was a moment ago.
+
+        The server that stores the next message may have a clock a little behind that of the one before.
+        """
+        latest, since = self._last.get((due, self.store.seams.thread()), (0, 0.0))
+        return latest if self.store.seams.monotonic() - since < SKEW else 0
+
+    def _note_last(self, due: Due, latest: int) -> None:
+        thread = due, self.store.seams.thread()
+        if not due.absolute and latest > self._last.get(thread, (0, 0.0))[0]:
+            self._last.pop(thread, None)
+            self._last[thread] = latest, self.store.seams.monotonic()
+            while len(self._last) > CHUNK:
+                self._last.pop(next(iter(self._last)), None)
 
     def _make_control(self) -> None:
         """Make the control record, from which on buckets are looked at. One call for a process."""

@@ -17,7 +17,7 @@ from ....store.model.expr import SERVER_NOW
 from ...rows import read_each, readable
 from ..envelope import BINS, MAX_TIME, Codec, Message, date, from_bins, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
-from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
+from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in, in_order
 
 BUCKETS = 1_000
 """Records of buckets, or messages, read in one call."""
@@ -182,9 +182,10 @@ class DelayedView(DelayedMessages):
 
     def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """Store copies of them there, each due when it is here."""
-        records = read_each(self.store, [self.entry(name) for name in names])
+        records = dict(zip(names, read_each(self.store, [self.entry(name) for name in names]), strict=True))
+        order = in_order({name: one.bins if isinstance(one, Record) else {} for name, one in records.items()})
         outcomes: list[tuple[str, Outcome | LatchworkError]] = []
-        for name, record in zip(names, records, strict=True):
+        for name, record in [(name, records[name]) for name in order]:
             if isinstance(record, LatchworkError):
                 outcomes.append((name, record))
                 continue
@@ -194,7 +195,9 @@ class DelayedView(DelayedMessages):
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
             away = structs.replace(envelope, batch=None)
-            (failure,) = target.publish([away], [None], Due(due, absolute=True), names=[name])
+            shard = bins.get("shard")  # of its key
+            bound = shard % target.config.shards if is_int(shard) and shard >= 0 else None
+            (failure,) = target.publish([away], [bound], Due(due, absolute=True), names=[name])
             outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
         return outcomes
 

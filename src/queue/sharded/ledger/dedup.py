@@ -86,7 +86,9 @@ def publish_or_find(
     If the first publisher of a key died between its calls, the message is completed: with the id and the place in a
     batch that the first publisher gave, and with this payload.
     """
-    first = {one.key: one for one in reversed(wanted)}
+    first: dict[str, KeyedMessage] = {}
+    for one in wanted:  # in this order their slots are reserved
+        first.setdefault(one.key, one)
     ids: dict[str, KeyEntry | LatchworkError] = {}
     chosen = list(first.values())
     for begin in range(0, len(chosen), CHUNK):

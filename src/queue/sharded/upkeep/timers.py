@@ -16,7 +16,7 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...rows import read_each, readable
 from ..config import GroupConfig
-from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
+from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in, in_order
 from ..envelope import from_bins
 from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
@@ -136,6 +136,8 @@ class QueueTimers:
             self._pass_expired()
             before = self._now  # the server's time before anything below was read
             look = self._look()
+            if look.lowered:  # what came late is older than what was found, so it comes first
+                look = self._look()
             blocked = look.last + 1
             for number in sorted(number for number in look.full if number * WIDTH <= look.now):
                 leadership.check()
@@ -260,10 +262,9 @@ class QueueTimers:
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
-        for one, row in zip(ids, taken, strict=True):
-            if isinstance(row, LatchworkError):
-                continue
-            bins = row[0]
+        found = {one: row[0] for one, row in zip(ids, taken, strict=True) if not isinstance(row, LatchworkError)}
+        for one in in_order(found):
+            bins = found[one]
             envelope = from_bins(bins)
             if envelope is None or self._has_expired(bins):
                 expired.add(one)
