@@ -114,7 +114,7 @@ def in_order(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _place_in(bins: Mapping[str, Any]) -> tuple[str, int, int]:
     """Return the call that stored an entry, the entry's number among all of that process, and its time."""
-    by, due = bins.get("by"), bins.get("due")
+    by, due = bins.get("by"), bins.get("due", 0)
     call, _, number = by.rpartition(".") if isinstance(by, str) else ("", "", "")
     is_number = number.isascii() and number.isdigit() and len(number) < 19
     return call, int(number) if is_number else 0, due if is_int(due) else 0

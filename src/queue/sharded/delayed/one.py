@@ -195,7 +195,7 @@ class DelayedView(DelayedMessages):
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
             away = structs.replace(envelope, batch=None)
-            shard = bins.get("shard")  # of its key
+            shard = bins.get("shard", -1)  # of its key
             bound = shard % target.config.shards if is_int(shard) and shard >= 0 else None
             (failure,) = target.publish([away], [bound], Due(due, absolute=True), names=[name])
             outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))

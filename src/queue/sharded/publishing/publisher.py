@@ -28,7 +28,7 @@ from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
-from .publish import Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
+from .publish import Outcome, Publishable, checked_terms, store_messages, with_dedups
 
 log = logging.getLogger(__name__)
 
