@@ -1,36 +1,45 @@
 """Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols P16).
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
-and `by`, which attempt made it; `moving` once it is on its way, `cancelled` once it never will be. A bucket, key
-`B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
-and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
-buckets were passed, and the counts `in` and `out`.
+and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
+`cancelled` once it never will be. A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
+quarter of a second, at most 500 in a record, and as many records as it takes. One control record a queue, key
+`C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import checked_seconds, is_int
+from ....errors import (
+    AlreadyExists,
+    BinMismatch,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
+from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ..batches.blocks import GONE, Blocks, place_of_text
-from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
-from ..envelope import MAX_ID, Envelope
+from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
+from ..envelope import CONTENT, Envelope
+from .stored import Entry, horizon_in, waiting_in
 
-MAX_NAME = MAX_ID + 64
-"""Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
 WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
 CHUNK = 500
@@ -52,6 +61,8 @@ _LOWERED = smallest(Bin(HORIZON) - 1, Param("to"))
 not seen.
 """
 WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+_AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
+_EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
 
 
 class Due(NamedTuple):
@@ -94,37 +105,6 @@ def bucket_of(due: int) -> int:
     return -(-due // WIDTH)
 
 
-def in_order(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the names of entries in the order in which they are delivered: by their time, and as they were published.
-
-    found: the bins of each.
-
-    The messages of one call are due at one moment, give or take the few milliseconds in which the server, or each of
-    several, stores them: they keep the order in which they were given.
-    """
-    places = {name: _place_in(bins) for name, bins in found.items()}
-    latest: dict[str, int] = {}
-    moments: dict[str, tuple[int, int]] = {}
-    for name in sorted(places, key=lambda one: places[one][1]):
-        call, number, due = places[name]
-        latest[call] = max(latest.get(call, 0), due)
-        moments[name] = latest[call], number
-    return sorted(moments, key=moments.__getitem__)
-
-
-def _place_in(bins: Mapping[str, Any]) -> tuple[str, int, int]:
-    """Return the call that stored an entry, the entry's number among all of that process, and its time."""
-    by, due = bins.get("by"), bins.get("due", 0)
-    call, _, number = by.rpartition(".") if isinstance(by, str) else ("", "", "")
-    is_number = number.isascii() and number.isdigit() and len(number) < 19
-    return call, int(number) if is_number else 0, due if is_int(due) else 0
-
-
-def ids_in(stored: Any) -> list[str]:
-    """Return the ids in a bucket's record, without what is none."""
-    return [one for one in stored if isinstance(one, str) and one] if isinstance(stored, Mapping) else []
-
-
 class DelayedMessages:
     """The entries and buckets of one queue. Safe to share between threads."""
 
@@ -132,6 +112,7 @@ class DelayedMessages:
         self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
+        self.group = config.tag if isinstance(config, GroupConfig) else None
         self._k: dict[int, int] = {}
         self._has_control = False
         self._numbers = count()
@@ -190,7 +171,7 @@ class DelayedMessages:
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), Put("due", value), Put("by", token),
+                (*one.ops(now), Put("due", value), Put("by", token), Put("group", self.group),
                  Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
@@ -198,7 +179,7 @@ class DelayedMessages:
             for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
         ]  # fmt: skip
         rows = [
-            self._ours(update.key, row, token)
+            self._ours(update, row, token)
             for update, row, token in zip(made, self.store.repeat_many(made), tokens, strict=True)
         ]
         ids: dict[int, list[str]] = defaultdict(list)
@@ -240,20 +221,34 @@ class DelayedMessages:
                 raise row
             self._has_control = True
 
-    def _ours(self, key: Key, row: Row, by: str) -> Row:
+    def _ours(self, made: Update, row: Row, by: str) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
-        it.
+        it; if it was cancelled, it is replaced.
         """
         if not isinstance(row, AlreadyExists):
             return row
+        key, name = made.key, made.key.name.rpartition("/")[2]
         try:
-            record = self.store.get(key, "by", "due")
+            found = self._entry_at(key)
+            if found is not None and found.by != by and found.cancelled and not found.moving:
+                # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
+                self.leave_batches([found.batch])
+                again = Bound(_AS_CANCELLED, {"by": found.cancelled})
+                (row,) = self.store.repeat_many([Update(key, (*_EMPTY, *made.ops), again, ttl=made.ttl)])
+                if not isinstance(row, Refused | NotFound):
+                    return row
+                found = self._entry_at(key)
         except LatchworkError as failure:
             return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
-        if record is not None and record.bins.get("by") == by:
-            return (record.bins["due"],)
-        name = key.name.rpartition("/")[2]
+        if found is None:
+            return Unavailable(f"the delayed message {name!r} of {self.name!r} expired just now: publish it again")
+        if found.by == by:
+            return (found.due,)
         return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
+
+    def _entry_at(self, key: Key) -> Entry | None:
+        record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
+        return None if record is None else Entry.of(record.bins)
 
     def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
         """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""
@@ -276,8 +271,8 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    passed = isinstance(seen, LatchworkError) or not is_int(seen[0]) or seen[0] >= number * WIDTH
-                    if passed or row[0] > number * WIDTH:
+                    horizon = None if isinstance(seen, LatchworkError) else horizon_in(seen[0], row[0])
+                    if horizon is None or max(horizon, row[0] - 1) >= number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]
                     if not left[number]:
@@ -317,8 +312,17 @@ class DelayedMessages:
         """Have the buckets read again from this one on: ids may have been put there after the last read."""
         lower = Put(HORIZON, Bound(_LOWERED, {"to": (number - 1) * WIDTH}))
         row = self.store.repeat_many([Update(self.control, (lower,))])[0]
+        if isinstance(row, BinMismatch | Corrupt | Refused):  # the horizon is damaged
+            row = self.rebuilt()
         if isinstance(row, LatchworkError):
             failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
+
+    def rebuilt(self) -> Row:
+        """Write a damaged control record anew, so that all buckets are looked at of which anything can be left. One
+        call. A repeat is harmless, also if it arrives late.
+        """
+        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), Put(IN, 0), Put(OUT, 0))
+        return self.store.repeat_many([Update(self.control, begin)])[0]
 
     def cancel(self, message_id: str) -> bool:
         """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
@@ -360,5 +364,4 @@ class DelayedMessages:
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
         record = self.store.get(self.control, IN, OUT)
-        came, went = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT))
-        return max(0, came - went) if is_int(came) and is_int(went) else 0
+        return waiting_in(*(record.bins.get(bin, 0) for bin in (IN, OUT))) if record else 0

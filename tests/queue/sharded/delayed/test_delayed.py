@@ -9,11 +9,19 @@ from unittest import mock
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown, RecordTooBig
+from latchwork.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LatchworkError,
+    LeaseLost,
+    OutcomeUnknown,
+    RecordTooBig,
+    Unavailable,
+)
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
-from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
+from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import MemoryStore, Param, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
@@ -133,9 +141,22 @@ def test_what_is_due_is_moved_while_a_late_publisher_comes_at_every_look(store, 
 def test_a_queue_whose_delayed_messages_cannot_be_moved_is_logged_once_a_minute(store, clock, caplog):
     queue = queue_on(store)
     queue.publish("later", delay=1)
-    store.operate(queue.delayed.control, Put(HORIZON, "damaged"))
-    run_until(Timers(Farms(queue)), clock, 119)
+    with mock.patch.object(QueueTimers, "_look", side_effect=Unavailable("away")):
+        run_until(Timers(Farms(queue)), clock, 119)
     assert len([one for one in caplog.records if "moved later" in one.message]) == 2
+
+
+@pytest.mark.parametrize("horizon", [None, "damaged", 1.5, -1, 2**62, 2**62 - 1, []])
+def test_a_damaged_horizon_is_written_anew_and_every_message_comes(store, clock, monkeypatch, caplog, horizon):
+    monkeypatch.setattr(entries, "DAY", 100)
+    queue = queue_on(store, message_expiry=60, unsafe_limits=True)
+    queue.publish("before", delay=5)
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    queue.publish("at once", delay=0.2)
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert payloads(queue) == ["at once", "before"]
+    assert caplog.text.count("was damaged") == 1
 
 
 def test_a_delay_of_nothing_is_an_ordinary_publish(store):
