@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -146,12 +146,13 @@ class DelayedMessages:
         self,
         envelopes: Sequence[Envelope],
         shards: Sequence[int | None],
-        due: Due,
+        due: Due | Sequence[Due],
         *,
         names: Sequence[str] | None = None,
     ) -> list[LatchworkError | None]:
         """Store messages, up to 1,000, for later; None for each that is safe, else the error.
 
+        due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
@@ -160,23 +161,24 @@ class DelayedMessages:
 
         Raises `InvalidRequest` as `ahead` does.
         """
-        ahead = self.ahead(due)
+        dues = [due] * len(envelopes) if isinstance(due, Due) else due
+        ahead = max(map(self.ahead, set(dues)), default=0)
         self._make_control()
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
         names = [one.msg_id for one in envelopes] if names is None else names
         # Each has a token of its own: of two that have one id, only the first is there. Its number is for their order.
         tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
-        value = due.value(self._least(due))
+        values = {at: at.value(self._least(at)) for at in set(dues)}
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), Put("due", value), Put("by", token), Put("group", self.group),
+                (*one.ops(now), Put("due", values[at]), Put("by", token), Put("group", self.group),
                  Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+            for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         rows = [
             self._ours(update, row, token)
@@ -184,15 +186,15 @@ class DelayedMessages:
         ]
         ids: dict[int, list[str]] = defaultdict(list)
         places: list[int | LatchworkError] = []
-        latest = 0
-        for name, row in zip(names, rows, strict=True):
+        latest = dict.fromkeys(dues, 0)
+        for name, at, row in zip(names, dues, rows, strict=True):
             if isinstance(row, LatchworkError):
                 places.append(row)
                 continue
-            latest = max(latest, row[0])  # in no bucket before that of a message that was given before it
-            places.append(bucket_of(latest))
-            ids[bucket_of(latest)].append(name)
-        self._note_last(due, latest)
+            latest[at] = max(latest[at], row[0])  # in no bucket before that of a message that was given before it
+            places.append(bucket_of(latest[at]))
+            ids[bucket_of(latest[at])].append(name)
+        self._note_last(latest)
         failures = self._enter(ids, ttl)
         return [place if isinstance(place, LatchworkError) else failures.get(place) for place in places]
 
@@ -204,13 +206,14 @@ class DelayedMessages:
         latest, since = self._last.get((due, self.store.seams.thread()), (0, 0.0))
         return latest if self.store.seams.monotonic() - since < SKEW else 0
 
-    def _note_last(self, due: Due, latest: int) -> None:
-        thread = due, self.store.seams.thread()
-        if not due.absolute and latest > self._last.get(thread, (0, 0.0))[0]:
-            self._last.pop(thread, None)
-            self._last[thread] = latest, self.store.seams.monotonic()
-            while len(self._last) > CHUNK:
-                self._last.pop(next(iter(self._last)), None)
+    def _note_last(self, latest: Mapping[Due, int]) -> None:
+        now, thread = self.store.seams.monotonic(), self.store.seams.thread()
+        for due, moment in latest.items():
+            if not due.absolute and moment > self._last.get((due, thread), (0, 0.0))[0]:
+                self._last.pop((due, thread), None)
+                self._last[due, thread] = moment, now
+        for old in list(self._last)[:-CHUNK]:
+            self._last.pop(old, None)
 
     def _make_control(self) -> None:
         """Make the control record, from which on buckets are looked at. One call for a process."""
