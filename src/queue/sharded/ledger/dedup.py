@@ -17,7 +17,7 @@ from ....store import Update
 from ..envelope import Envelope
 from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
-from .chunks import Chunk, LedgerRecords, place, slot_of
+from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import LedgerTarget
 from .writer import ChunkWriter, NewMessage
 
@@ -128,7 +128,7 @@ class _Attempt:
         chunks: dict[str, Chunk | None] = {}
         for (key, records), row in zip(self._records.items(), rows, strict=True):
             try:
-                chunks[key] = records.chunk(0, row)
+                chunks[key] = records.single(row)
             except LatchworkError as failure:
                 self._ids[key] = failure
         return chunks
@@ -175,7 +175,8 @@ class _Attempt:
 
     def _found(self, key: str, entries: dict[str, Chunk]) -> None:
         try:
-            found = self._records[key].read([0])[0]
+            (row,) = self._store.repeat_many([self._records[key].reading(0)])
+            found = self._records[key].single(row)
         except LatchworkError as failure:
             self._ids[key] = failure
             return
@@ -206,7 +207,8 @@ class _Attempt:
         return finished
 
     def _is_ours(self, key: str, chunk: Chunk) -> bool:
-        return self._wanted[key].envelope.msg_id in chunk.places
+        at = chunk.places.get(self._wanted[key].envelope.msg_id, DONE)
+        return at != DONE and not at.endswith(EXAMINED)  # else another attempt completes it by now
 
     def _complete(self, key: str, chunk: Chunk, *, is_written: bool) -> None:
         """Set the id that the key has; finish what its publisher left undone."""
