@@ -13,6 +13,7 @@ from ..errors import FencedOut, LatchworkError, OutcomeUnknown, Refused
 from ..forks import reset_in_child
 from ..inputs import checked_switch, checked_timeout
 from ..seams import Seams
+from ..store.decode import damaged
 from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing, unbound
 from ..store.model.ops import Op, Put
 from ..store.model.record import check_guard
@@ -167,6 +168,10 @@ class Fenced(Unpicklable):
         """Return the highest fence in the bin's value; None if there is none."""
         return value if isinstance(value, int) else None
 
+    def _has_fences(self, value: Any) -> bool:
+        """Whether this is what the ratchet leaves in the bin, and not damaged."""
+        return type(value) is int
+
     def _refusal(self, key: Key, bin: str, refusal: Refused) -> LatchworkError:
         """Return the error for a refusal by the store; it keeps the doubt of that refusal."""
         doubt = bool(refusal.details.get("doubt"))
@@ -174,7 +179,10 @@ class Fenced(Unpicklable):
             record = self._store.get(key, bin)
         except LatchworkError as failure:
             return self._unread(key, failure) if doubt else refusal
-        seen = self._highest(record.bins.get(bin)) if record else None
+        kept = record.bins.get(bin) if record else None
+        seen = self._highest(kept)
+        if kept is not None and not self._has_fences(kept):
+            return damaged(key, f"bin {bin!r} holds a {type(kept).__name__}, which is no fence")
         if seen is None or seen <= self._fence:
             return refusal
         self._store.seams.note("fences_refused", by="resource")

@@ -90,9 +90,10 @@ class Holders:
             }
         except (AttributeError, TypeError, ValueError):
             raise _damaged() from None
-        if not all(map(_is_sound, entries.values())):
+        wish, wished = bins.get(WISH), bins.get(WISHED) or 0
+        if not all(map(_is_sound, entries.values())) or not isinstance(wish, str | None) or type(wished) is not int:
             raise _damaged()
-        return cls(entries, bins.get(WISH), bins.get(WISHED) or 0, bins)
+        return cls(entries, wish, wished, bins)
 
 
 def _damaged() -> Corrupt:

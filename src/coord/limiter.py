@@ -173,8 +173,9 @@ class RateLimiter:
             return Decision(True, left, 0.0)
         record = self._store.get(self._key, LAST, *(limit.bin for limit in self.limits))
         bins = record.bins if record else {}
-        self._watch(bins.get(LAST, ""))
-        room = max(_until_room(limit, bins.get(limit.bin) or {}, n, now) for limit in self.limits)
+        last = bins.get(LAST, "")
+        self._watch(last if isinstance(last, str) else "")
+        room = max(_until_room(limit, _cells_in(bins, limit.bin), n, now) for limit in self.limits)
         # If the server's clock was set back, the cells say a time that is too late.
         return Decision(False, left, min(room, max(0.0, self._until_reset())))
 
@@ -266,6 +267,13 @@ def _window(bin: str, cell: Expr) -> Expr:
     for age in range(CELLS + 1):
         total = total + If(MapHas(bin, cell - age), MapValue(bin, cell - age), Const(0))
     return If(exists(bin), total, Const(0))
+
+
+def _cells_in(bins: Mapping[str, Any], bin: str) -> dict[int, int]:
+    """Return the calls that were counted, by cell, without what is none: as the server's sum, it does not count."""
+    cells = bins.get(bin)
+    sound = cells.items() if isinstance(cells, Mapping) else ()
+    return {cell: n for cell, n in sound if type(cell) is int and type(n) is int}
 
 
 def _until_room(limit: Limit, cells: Mapping[int, int], n: int, now: int) -> float:

@@ -247,6 +247,9 @@ class Permits(Grant):
         seen = [value.get(slot) for slot in self.slots] if isinstance(value, dict) else []
         return max((fence for fence in seen if type(fence) is int), default=None)
 
+    def _has_fences(self, value: Any) -> bool:
+        return isinstance(value, dict)
+
 
 @lru_cache(maxsize=1024)
 def _fenced(bin: str, slots: tuple[int, ...], when: Expr | None) -> Expr:

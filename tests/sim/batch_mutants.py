@@ -12,7 +12,7 @@ from unittest import mock
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import delivery
 from latchwork.queue.sharded.batches import ends, records
-from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, Counts, place_of
+from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.store import Param, Put, has
@@ -77,8 +77,8 @@ class _OwnBlockAlone:
     def __init__(self, _: BatchRecords) -> None:
         pass
 
-    def counts(self, state: BatchState) -> Counts:
-        return Counts(done=state.given)
+    def is_done(self, state: BatchState) -> bool:
+        return state.complete
 
 
 BATCH_RULES = (

@@ -15,20 +15,22 @@ from typing import Any
 
 from ...background import parallel_map
 from ...deadline import Deadline
-from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
+from ...errors import Corrupt, FencedOut, InvalidRequest, Refused, Unavailable, Unreadable
 from ...inputs import checked_kind, checked_timeout, farm_or_default
 from ...plain import shown
 from ...seams import Task
 from ...store.connect import as_store
+from ...store.decode import damaged
 from ...store.model.expr import Bin, Param, missing
 from ...store.model.ops import Put
 from ...store.port import NEVER, Exists, Key, RecordStore
 from ..contender import TRANSIENT, TakenLease
 from ..fencing import Fenced
 from ..inputs import checked_farm, checked_owner
-from ..lease import FENCE, LOCKED
+from ..lease import BINS, FENCE, LOCKED, LeaseView
 from ..lock import LOCKS, Grant
 from .election import RECOVERY, Leadership
+from .znodes import MAX_EPOCH
 from .zookeeper import LOOK, ZooKeeperElection
 
 log = logging.getLogger("latchwork.election")
@@ -49,8 +51,9 @@ class GlobalElection(ZooKeeperElection):
     farm_id: the farm of this candidate; default $LATCHWORK_FARM, else "local".
     resources: keys of records, at most 100, that a new leader seals in every farm (bin `fence`), besides the election's
         own record. A resource that is not named refuses a deposed leader once a later one has written to it there.
-    all_farms: whether a term needs all farms. False: it begins without farms that cannot be reached, other than its
-        own; `unsealed` and a warning in the log name them, and they are sealed as soon as they answer. True: while a
+    all_farms: whether a term needs all farms. False: it begins without farms that cannot be reached, or whose records
+        are damaged, other than its own; `unsealed` and a warning in the log name them, and they are sealed as soon as
+        they answer, or are repaired. True: while a
         farm cannot be sealed no candidate leads, and `run` raises `WaitTimeout` with that reason.
     candidate: a name for people and logs; the line shows it as `farm/candidate`.
     path, lease: as in `ZooKeeperElection`.
@@ -187,6 +190,7 @@ class GlobalElection(ZooKeeperElection):
         if grant is None:
             return None
         try:
+            _check_epoch(self._contender.key, self.farm, claim.fence)
             self._line.keep(claim.fence, self._version)
             self._unsealed = self._sealed_enough(grant)
             grant.check()
@@ -209,7 +213,7 @@ class GlobalElection(ZooKeeperElection):
         if unsealed and (self._all_farms or self.farm in unsealed):
             raise Unavailable(
                 f"the next epoch of {self.name!r} cannot be sealed in {sorted(unsealed)}: the stores there do not "
-                "answer; it is tried again",
+                "answer, or the log names a damaged record there; it is tried again",
                 farms=sorted(unsealed),
             )
         return unsealed
@@ -221,9 +225,10 @@ class GlobalElection(ZooKeeperElection):
         return frozenset(farm for farm in failed if farm is not None)
 
     def _unreachable(self, grant: Grant, farm: str) -> str | None:
-        """Seal the term in one farm; return the farm if its store could not be reached.
+        """Seal the term in one farm; return the farm if its store could not be reached, or its records are damaged.
 
-        Raises `FencedOut` if the farm has seen a later epoch.
+        Raises `FencedOut` if the farm has seen a later epoch, and `Corrupt` if a record of this candidate's own farm is
+        damaged.
         """
         store = self._stores[farm]
         try:
@@ -232,9 +237,14 @@ class GlobalElection(ZooKeeperElection):
                     self._seal_record(farm, store, grant.fence)
                 term = Fenced(store, self.name, grant.fence, grant.lost)
                 for key in self._resources:
-                    term.seal(key)
+                    _seal_resource(farm, term, key)
         except TRANSIENT as failure:
             self._minor_failure_log.record(failure, f"{self!r}: the epoch {grant.fence} is not sealed in farm {farm!r}")
+            return farm
+        except (Corrupt, Unreadable) as damage:
+            if farm == self.farm:
+                raise
+            self._failure_log.record(damage, f"{self!r}: farm {farm!r} cannot be sealed until it is repaired")
             return farm
         except FencedOut as refusal:
             self._above = max(self._above, refusal.details.get("seen", 0))
@@ -245,8 +255,10 @@ class GlobalElection(ZooKeeperElection):
         try:
             _raise_fence(store, self.name, epoch)
         except Refused:
-            record = store.get(Key(LOCKS, self.name), FENCE)
-            seen = (record.bins.get(FENCE) or 0) if record else 0
+            key = Key(LOCKS, self.name)
+            record = store.get(key, *BINS)
+            seen = LeaseView.of(key, record.bins).fence if record else 0
+            _check_epoch(key, farm, seen)
             if seen == epoch:
                 raise InvalidRequest(
                     f"farms {shown(farm)} and {shown(self.farm)} have one store; give each farm the store of its own "
@@ -293,6 +305,20 @@ class GlobalElection(ZooKeeperElection):
 
     def _rank(self, farm: str) -> int:
         return self._prefer.index(farm) if farm in self._prefer else len(self._prefer)
+
+
+def _seal_resource(farm: str, term: Fenced, key: Key) -> None:
+    try:
+        term.seal(key)
+    except FencedOut as refusal:
+        _check_epoch(key, farm, refusal.details.get("seen", 0))
+        raise
+
+
+def _check_epoch(key: Key, farm: str, epoch: int) -> None:
+    """Raise `Corrupt` for an epoch that no farm can have come to: else all other farms would take it over."""
+    if epoch > MAX_EPOCH:
+        raise damaged(key, f"its fence in farm {farm!r} is {epoch}, above {MAX_EPOCH}, which no epoch comes to")
 
 
 def _raise_fence(store: RecordStore, name: str, epoch: int) -> None:

@@ -14,6 +14,10 @@ from ...inputs import checked_text, whole_of
 from ...plain import shown
 from ...seams import Seams
 
+MAX_EPOCH = 2**59
+"""The largest epoch that is taken over from another farm or from ZooKeeper. Epochs begin as microseconds since 1970,
+which come to it in 18,000 years; and a larger number is a damaged one, as a flipped bit makes it."""
+
 
 def line_path(path: str, name: str) -> str:
     """Return the path of an election's line. Raises `InvalidRequest` if it is not a valid path in ZooKeeper."""
@@ -75,7 +79,7 @@ class CandidateNode:
         except NoNodeError:
             raise Unavailable(f"the line {self._path} in ZooKeeper vanished; it is entered again") from None
         epoch = whole_of(data.decode("latin-1")) if data else 0
-        if epoch is None:
+        if epoch is None or epoch > MAX_EPOCH:
             raise Corrupt(f"{self._path} in ZooKeeper holds {data[:40]!r}, which is no epoch: delete the node")
         return epoch, int(stat.version)
 

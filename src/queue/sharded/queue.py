@@ -16,8 +16,9 @@ from ...plain import shown
 from ...store import RecordStore
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
-from .delayed.entries import MAX_NAME, Due, checked_due
+from .delayed.entries import Due, checked_due
 from .delayed.one import DelayedView
+from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of
 from .envelope import Codec, Envelope, Message, check_fits, checked_id, not_begun, reason_of
@@ -427,7 +428,8 @@ class QueueGroup(ShardedQueue):
 
         Raises `NotFound` if it was dropped before, and the store's errors.
         """
-        end(self.registry.records, self.config, self.pointers, [self.sideline.pointers, self.parked.pointers])
+        others = [self.sideline.pointers, self.parked.pointers]
+        end(self.registry.records, self.config, self.pointers, others, self.delayed.control)
         self.registry.forget(self)
 
     def publish(self, *_: Any, **__: Any) -> NoReturn:

@@ -146,7 +146,7 @@ def test_epochs_grow_where_the_last_leader_could_not_seal_the_next_one_s_farm(ca
 
 def test_a_farm_that_has_seen_a_later_epoch_makes_the_candidate_begin_again_above_it(candidate, farms):
     """As after a ZooKeeper that was set up anew and knows nothing."""
-    later = 2**60
+    later = 2**58
     farms["lhr"].operate(Key(LOCKS, "office"), Put("fencing-ctr", later), Put("locked", 0), exists=Exists.ANY)
     assert candidate("iad").run(lambda leadership: leadership.epoch, timeout=20) == later + 1
     assert farms["lhr"].fence() == later + 1
@@ -168,10 +168,41 @@ def test_an_epoch_that_another_kept_meanwhile_is_given_back(candidate, zoo, farm
     assert farms["lhr"].fence() is None, "nothing was sealed"
 
 
-def test_a_line_that_keeps_no_epoch_is_reported(candidate, zoo):
-    zoo.kept = b"nonsense"
-    with pytest.raises(Corrupt, match="nonsense"):
+@pytest.mark.parametrize("kept", [b"nonsense", b"1000000000000000000", b"576460752303423489"])
+def test_a_line_that_keeps_no_epoch_is_reported(candidate, zoo, kept):
+    zoo.kept = kept
+    with pytest.raises(Corrupt, match=kept.decode()):
         candidate("iad").run(lambda leadership: None, timeout=20)
+
+
+DAMAGED = [2**62 + 5, 2**61, 2**59 + 1, "x", 1.5, [7]]
+
+
+@pytest.mark.parametrize("fence", DAMAGED)
+@pytest.mark.parametrize("where", [Key(LOCKS, "office"), RESOURCE])
+def test_a_damaged_farm_is_named_and_its_fence_is_taken_over_by_no_other(  # noqa: PLR0917 - fixtures
+    candidate, farms, zoo, caplog, fence, where
+):
+    bin = "fence" if where == RESOURCE else "fencing-ctr"
+    farms["lhr"].operate(where, Put(bin, fence), exists=Exists.ANY)
+    one = candidate("iad", resources=[RESOURCE])
+    one.start()
+    leadership = until(lambda: one.leadership)
+    assert leadership.epoch < 2**58
+    assert farms["iad"].fence() == int(zoo.kept) == leadership.epoch
+    assert one.unsealed == {"lhr"}
+    assert f"{where.set}/{where.name}" in caplog.text
+    farms["lhr"].delete(where)
+    until(lambda: not one.unsealed)
+    assert farms["lhr"].fence() == leadership.epoch
+
+
+@pytest.mark.parametrize("fence", DAMAGED)
+def test_a_candidate_whose_own_farm_is_damaged_says_so_and_keeps_nobody_else_from_the_office(candidate, farms, fence):
+    farms["lhr"].operate(Key(LOCKS, "office"), Put("fencing-ctr", fence), exists=Exists.ANY)
+    with pytest.raises(Corrupt, match="latchwork_locks/office"):
+        candidate("lhr").run(lambda leadership: None, timeout=20)
+    assert candidate("iad").run(lambda leadership: leadership.epoch, timeout=20) < 2**58
 
 
 # ---- farms that cannot be reached

@@ -7,13 +7,16 @@ read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
 
 from ....errors import LatchworkError, NotFound, Refused, Unavailable
 from ....inputs import is_int
 from ....store import Compute, Exists, Key, MapPut, MapRemove, Param, Put, Read, RecordStore, Update, exists
+from ....store.decode import decoded
 from ....store.model.expr import Bound, Const, Expr, If, MapSize, all_of
 from ....store.model.ops import Op
 from ....store.port import MAX_TTL
@@ -40,6 +43,15 @@ _SIZES = tuple(Compute(size(bin)) for bin in (DONE, GONE, OUT))
 _SETTLED: tuple[Op, ...] = (*_SIZES, Read(LAST))
 _GROWING = (DONE, GONE, VOUCHED)
 _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
+
+
+class _Block(Struct, frozen=True):
+    """The ordinals in the bins of a block."""
+
+    done: dict[int, Any] = {}
+    gone: dict[int, Any] = {}
+    out: dict[int, Any] = {}
+    kept: dict[int, Any] = {}
 
 
 class BatchPlace(NamedTuple):
@@ -178,7 +190,14 @@ class Blocks:
             for (block, ordinals), key, record in zip(left.items(), keys, records, strict=True):
                 if isinstance(record, LatchworkError):
                     failures.append(record)
-                elif (update := self._taking(key, block[1], ordinals, bin, record.bins if record else {})).ops:
+                    continue
+                try:
+                    stored = decoded(_Block, key, record.bins if record else {})
+                except LatchworkError as damage:
+                    failures.append(damage)
+                    continue
+                update = self._taking(key, block[1], ordinals, bin, stored)
+                if update.ops:
                     updates[block] = update
             rows = dict(zip(updates, self.store.repeat_many(list(updates.values())) if updates else (), strict=True))
             others = [row for row in rows.values() if not isinstance(row, Refused)]
@@ -189,13 +208,13 @@ class Blocks:
             failures.append(Unavailable(busy))
         return failures
 
-    def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, bins: Mapping[str, Any]) -> Update:
+    def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, stored: _Block) -> Update:
         """Return the update that takes out the ordinals that are neither done nor gone, nor vouched for."""
         stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
-        there: set[Any] = {one for name in stay for one in (bins.get(name) or ())}
+        there = {one for name in stay for one in getattr(stored, name)}
         chosen = [one for one in ordinals if one not in there]
         ops = _moving(chosen, bin, *(() if bin == OUT else (OUT,))) if chosen else ()
-        sizes = {name: len(bins.get(name) or ()) for name in _GROWING}
+        sizes = {name: len(getattr(stored, name)) for name in _GROWING}
         return Update(key, ops, Bound(_AS_READ, sizes), exists=Exists.ANY, or_absent=True, ttl=life)
 
     def counts(self, batch: str, numbers: Sequence[int]) -> list[Counts]:

@@ -61,7 +61,7 @@ def _end_if_done(queue: Home, of: str, name: str, tag: str) -> None:
     if record is None or record.bins.get("tag") != tag:
         return
     state = records.state(name, record.bins)
-    if state.ended or not state.complete or Tally(records).counts(state).settled < state.given:
+    if state.ended or not Tally(records).is_done(state):
         return
     end(queue, state, names_in(index.bins if index else {}).get(name, 0))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import starmap
-from typing import Any
+from itertools import chain, islice, starmap
+from typing import Annotated, Any
 from urllib.parse import quote
+
+from msgspec import Meta, Struct
 
 from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
 from ....inputs import is_int
@@ -26,10 +28,11 @@ from ....store import (
     Update,
     missing,
 )
+from ....store.decode import Counter, damaged, decoded
 from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
 from ....store.port import MAX_TTL
 from ...rows import read_each, readable
-from .blocks import BLOCK, OUT, BatchPlace, Blocks, Counts, batch_id
+from .blocks import BLOCK, OUT, STEP, BatchPlace, Blocks, Counts, batch_id
 
 MAX_NAME = 128
 """Characters in the name of a batch."""
@@ -52,6 +55,26 @@ _SPAN = ListOf((Bin("next"), Param("n")))
 _LISTED = missing(NAMES) | (MapSize(NAMES) < MOST) | has(NAMES, Param("name", str))
 _AS_LISTED = has(NAMES, Param("name", str)) & MapValue(NAMES, Param("name", str)).eq(Param("since"))
 _FORGOTTEN = _AS_LISTED & (Param("since") + FORGOTTEN < SERVER_NOW)
+
+
+class _Stored(Struct, frozen=True):
+    """The bins of a batch's record."""
+
+    tag: str
+    life: Annotated[int, Meta(ge=1, le=MAX_TTL)]
+    next: Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
+    open: dict[str, tuple[int, int]] = {}
+    then: dict[str, Any] | None = None
+    closed: Counter = 0
+    settled: int = 0
+    ended: Counter = 0
+
+    def spans(self) -> dict[str, range]:
+        """Return the ordinals of calls that publish. Raises `ValueError` where they cannot have been given out."""
+        spans = {call: range(end - n, end) for call, (end, n) in self.open.items() if 0 < n <= end <= self.next}
+        if len(spans) < len(self.open) or sum(map(len, spans.values())) > self.next:
+            raise ValueError("has ordinals that were not given out")
+        return spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +151,14 @@ class BatchRecords:
 
     def state(self, name: str, bins: Mapping[str, Any]) -> BatchState:
         """Return the batch in these bins. Raises `Corrupt`."""
-        calls = bins.get("open") or {}
+        stored = decoded(_Stored, self.key(name), bins)
         try:
-            spans = {call: range(int(end) - int(n), int(end)) for call, (end, n) in calls.items()}
-        except (AttributeError, TypeError, ValueError):
-            raise self._damaged(name, "open") from None
-        tag, life, given = bins.get("tag"), _time(bins.get("life")), _time(bins.get("next"))
-        if not isinstance(tag, str) or not 0 < life <= MAX_TTL:
-            raise self._damaged(name, "tag or life")
-        if not is_int(bins.get("next")) or not 0 <= given <= MAX_MESSAGES:
-            raise self._damaged(name, "next")
-        then = bins.get("then")
+            spans = stored.spans()
+        except ValueError as wrong:
+            raise damaged(self.key(name), f"bin 'open' {wrong}") from None
         return BatchState(
-            name, tag, life, given, spans, then if isinstance(then, Mapping) else None,
-            _time(bins.get("closed")), "settled" in bins, _time(bins.get("ended")),
+            name, stored.tag, stored.life, stored.next, spans, stored.then,
+            stored.closed, bool(stored.settled), stored.ended,
         )  # fmt: skip
 
     def names(self) -> dict[str, int]:
@@ -233,7 +250,9 @@ class BatchRecords:
 
     def settle_open(self, state: BatchState) -> None:
         """Take out what calls have published that had not ended at the close. Three calls, or some more."""
-        self.blocks.take_out([self.place(state, n) for span in state.open.values() for n in span], OUT)
+        ordinals = chain.from_iterable(state.open.values())
+        while some := list(islice(ordinals, STEP * BLOCK)):
+            self.blocks.take_out([self.place(state, n) for n in some], OUT)
         guard = Bound(_SAME, {"tag": state.tag})
         self.store.operate(self.key(state.name), Put("settled", 1), when=guard, repeatable=True)
 
@@ -273,9 +292,6 @@ class BatchRecords:
     def _gone(self, name: str) -> NotFound:
         return NotFound(f"no batch {name!r} of queue {self.queue!r}: its time may be over", name=name)
 
-    def _damaged(self, name: str, bins: str) -> Corrupt:
-        return Corrupt(f"{self.key(name)}: {bins} cannot be read: delete the record, and begin another batch")
-
 
 class Tally:
     """The counts of one batch, again and again: blocks in which all is done are asked once. For one thread."""
@@ -284,6 +300,28 @@ class Tally:
         self._records = records
         self._whole = 0
         self._over = Counts()
+        self._left: int | None = None
+
+    def is_done(self, state: BatchState) -> bool:
+        """Whether the batch is complete, and waits for no message. One call, and some for 1,000 settled blocks each.
+
+        Messages are handled about in order, so the last block tells most: blocks are asked from the last to the first,
+        until one is not settled.
+        """
+        if not state.complete:
+            return False
+        if self._left is None:
+            self._left = -(-state.given // BLOCK)
+        batch, n = self._records.place(state, 0).batch, 1
+        while self._left:
+            first = max(0, self._left - n)
+            found = self._records.blocks.counts(batch, range(first, self._left))
+            for counts in reversed(found):
+                if counts.settled < min(BLOCK, state.given - (self._left - 1) * BLOCK):
+                    return False
+                self._left -= 1
+            n = min(4 * n, 1_000)
+        return True
 
     def counts(self, state: BatchState) -> Counts:
         """Return the counts by now. One call for each 500,000 ordinals of blocks that are not complete; none if there

@@ -1,10 +1,10 @@
 """Messages that are published now and delivered later: entries, and buckets of ids by time (docs/protocols P16).
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
-and `by`, which attempt made it; `moving` once it is on its way, `cancelled` once it never will be. A bucket, key
-`B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
-and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
-buckets were passed, and the counts `in` and `out`.
+and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
+`cancelled` once it never will be. A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
+quarter of a second, at most 500 in a record, and as many records as it takes. One control record a queue, key
+`C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`.
 """
 
 from __future__ import annotations
@@ -14,22 +14,32 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import checked_seconds, is_int
+from ....errors import (
+    AlreadyExists,
+    BinMismatch,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
+from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ..batches.blocks import GONE, Blocks, place_of_text
-from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
-from ..envelope import MAX_ID, Envelope
+from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
+from ..envelope import CONTENT, Envelope
+from .stored import Entry, horizon_in, waiting_in
 
-MAX_NAME = MAX_ID + 64
-"""Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
 WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
 CHUNK = 500
@@ -38,8 +48,10 @@ MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 DAY = 86_400
+SKEW = 1.0
+"""Seconds by which the clocks of two servers may differ, for the order of messages that are put off alike."""
 _ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
-_IN = SERVER_NOW + Param("ms")
+_IN = largest(SERVER_NOW + Param("ms"), Param("least"))
 _AT = largest(Param("ms"), SERVER_NOW)
 """A time in the past is now: else the message may have expired before it is published, and the leader looks at all
 buckets since then.
@@ -49,6 +61,8 @@ _LOWERED = smallest(Bin(HORIZON) - 1, Param("to"))
 not seen.
 """
 WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+_AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
+_EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
 
 
 class Due(NamedTuple):
@@ -57,10 +71,9 @@ class Due(NamedTuple):
     ms: int
     absolute: bool
 
-    @property
-    def value(self) -> Any:
-        """The expression that the server computes."""
-        return Bound(_AT if self.absolute else _IN, {"ms": self.ms})
+    def value(self, least: int) -> Any:
+        """Return the expression that the server computes. least: ms since the epoch, for one from the present time."""
+        return Bound(_AT, {"ms": self.ms}) if self.absolute else Bound(_IN, {"ms": self.ms, "least": least})
 
 
 def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
@@ -92,11 +105,6 @@ def bucket_of(due: int) -> int:
     return -(-due // WIDTH)
 
 
-def ids_in(stored: Any) -> list[str]:
-    """Return the ids in a bucket's record, without what is none."""
-    return [one for one in stored if isinstance(one, str) and one] if isinstance(stored, Mapping) else []
-
-
 class DelayedMessages:
     """The entries and buckets of one queue. Safe to share between threads."""
 
@@ -104,8 +112,11 @@ class DelayedMessages:
         self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
+        self.group = config.tag if isinstance(config, GroupConfig) else None
         self._k: dict[int, int] = {}
         self._has_control = False
+        self._numbers = count()
+        self._last: dict[tuple[Due, int], tuple[int, float]] = {}
 
     def entry(self, message_id: str) -> Key:
         """Return the key of an entry."""
@@ -135,12 +146,13 @@ class DelayedMessages:
         self,
         envelopes: Sequence[Envelope],
         shards: Sequence[int | None],
-        due: Due,
+        due: Due | Sequence[Due],
         *,
         names: Sequence[str] | None = None,
     ) -> list[LatchworkError | None]:
         """Store messages, up to 1,000, for later; None for each that is safe, else the error.
 
+        due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
@@ -149,33 +161,59 @@ class DelayedMessages:
 
         Raises `InvalidRequest` as `ahead` does.
         """
-        ahead = self.ahead(due)
+        dues = [due] * len(envelopes) if isinstance(due, Due) else due
+        ahead = max(map(self.ahead, set(dues)), default=0)
         self._make_control()
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
         names = [one.msg_id for one in envelopes] if names is None else names
-        # Each has a token of its own: of two that have one id, only the first is there.
-        tokens = [f"{by}.{n}" for n in range(len(envelopes))]
+        # Each has a token of its own: of two that have one id, only the first is there. Its number is for their order.
+        tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
+        values = {at: at.value(self._least(at)) for at in set(dues)}
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), Put("due", due.value), Put("by", token),
+                (*one.ops(now), Put("due", values[at]), Put("by", token), Put("group", self.group),
                  Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+            for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         rows = [
-            self._ours(update.key, row, token)
+            self._ours(update, row, token)
             for update, row, token in zip(made, self.store.repeat_many(made), tokens, strict=True)
         ]
         ids: dict[int, list[str]] = defaultdict(list)
-        for name, row in zip(names, rows, strict=True):
-            if not isinstance(row, LatchworkError):
-                ids[bucket_of(row[0])].append(name)
+        places: list[int | LatchworkError] = []
+        latest = dict.fromkeys(dues, 0)
+        for name, at, row in zip(names, dues, rows, strict=True):
+            if isinstance(row, LatchworkError):
+                places.append(row)
+                continue
+            latest[at] = max(latest[at], row[0])  # in no bucket before that of a message that was given before it
+            places.append(bucket_of(latest[at]))
+            ids[bucket_of(latest[at])].append(name)
+        self._note_last(latest)
         failures = self._enter(ids, ttl)
-        return [row if isinstance(row, LatchworkError) else failures.get(bucket_of(row[0])) for row in rows]
+        return [place if isinstance(place, LatchworkError) else failures.get(place) for place in places]
+
+    def _least(self, due: Due) -> int:
+        """Return when the last message was due that this thread has put off for as long, if that was a moment ago.
+
+        The server that stores the next message may have a clock a little behind that of the one before.
+        """
+        latest, since = self._last.get((due, self.store.seams.thread()), (0, 0.0))
+        return latest if self.store.seams.monotonic() - since < SKEW else 0
+
+    def _note_last(self, latest: Mapping[Due, int]) -> None:
+        now, thread = self.store.seams.monotonic(), self.store.seams.thread()
+        for due, moment in latest.items():
+            if not due.absolute and moment > self._last.get((due, thread), (0, 0.0))[0]:
+                self._last.pop((due, thread), None)
+                self._last[due, thread] = moment, now
+        for old in list(self._last)[:-CHUNK]:
+            self._last.pop(old, None)
 
     def _make_control(self) -> None:
         """Make the control record, from which on buckets are looked at. One call for a process."""
@@ -186,20 +224,34 @@ class DelayedMessages:
                 raise row
             self._has_control = True
 
-    def _ours(self, key: Key, row: Row, by: str) -> Row:
+    def _ours(self, made: Update, row: Row, by: str) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
-        it.
+        it; if it was cancelled, it is replaced.
         """
         if not isinstance(row, AlreadyExists):
             return row
+        key, name = made.key, made.key.name.rpartition("/")[2]
         try:
-            record = self.store.get(key, "by", "due")
+            found = self._entry_at(key)
+            if found is not None and found.by != by and found.cancelled and not found.moving:
+                # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
+                self.leave_batches([found.batch])
+                again = Bound(_AS_CANCELLED, {"by": found.cancelled})
+                (row,) = self.store.repeat_many([Update(key, (*_EMPTY, *made.ops), again, ttl=made.ttl)])
+                if not isinstance(row, Refused | NotFound):
+                    return row
+                found = self._entry_at(key)
         except LatchworkError as failure:
             return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
-        if record is not None and record.bins.get("by") == by:
-            return (record.bins["due"],)
-        name = key.name.rpartition("/")[2]
+        if found is None:
+            return Unavailable(f"the delayed message {name!r} of {self.name!r} expired just now: publish it again")
+        if found.by == by:
+            return (found.due,)
         return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
+
+    def _entry_at(self, key: Key) -> Entry | None:
+        record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
+        return None if record is None else Entry.of(record.bins)
 
     def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
         """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""
@@ -222,8 +274,8 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    passed = isinstance(seen, LatchworkError) or not is_int(seen[0]) or seen[0] >= number * WIDTH
-                    if passed or row[0] > number * WIDTH:
+                    horizon = None if isinstance(seen, LatchworkError) else horizon_in(seen[0], row[0])
+                    if horizon is None or max(horizon, row[0] - 1) >= number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]
                     if not left[number]:
@@ -263,8 +315,17 @@ class DelayedMessages:
         """Have the buckets read again from this one on: ids may have been put there after the last read."""
         lower = Put(HORIZON, Bound(_LOWERED, {"to": (number - 1) * WIDTH}))
         row = self.store.repeat_many([Update(self.control, (lower,))])[0]
+        if isinstance(row, BinMismatch | Corrupt | Refused):  # the horizon is damaged
+            row = self.rebuilt()
         if isinstance(row, LatchworkError):
             failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
+
+    def rebuilt(self) -> Row:
+        """Write a damaged control record anew, so that all buckets are looked at of which anything can be left. One
+        call. A repeat is harmless, also if it arrives late.
+        """
+        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), Put(IN, 0), Put(OUT, 0))
+        return self.store.repeat_many([Update(self.control, begin)])[0]
 
     def cancel(self, message_id: str) -> bool:
         """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
@@ -306,5 +367,4 @@ class DelayedMessages:
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
         record = self.store.get(self.control, IN, OUT)
-        came, went = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT))
-        return max(0, came - went) if is_int(came) and is_int(went) else 0
+        return waiting_in(*(record.bins.get(bin, 0) for bin in (IN, OUT))) if record else 0

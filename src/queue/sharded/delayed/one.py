@@ -10,20 +10,20 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import checked_seconds, is_int
+from ....inputs import checked_seconds
 from ....plain import shown
-from ....store import Add, Compute, Record, Update
-from ....store.model.expr import SERVER_NOW
+from ....store import Add, Bin, Compute, Param, Put, Read, Update, exists
+from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ...rows import read_each, readable
-from ..envelope import BINS, MAX_TIME, Codec, Message, date, from_bins, message_of
+from ..envelope import Codec, Message, date, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
-from .entries import IDS, MAX_NAME, OUT, WIDTH, DelayedMessages, Due, bucket_of, ids_in
+from .entries import IDS, OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of
+from .stored import ENTRY, MAX_NAME, Entry, ids_in, in_order
 
 BUCKETS = 1_000
 """Records of buckets, or messages, read in one call."""
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0
 """Seconds from now in which messages are due that are searched, by default and at most."""
-_STATE = ("data", "moving", "cancelled")
 
 
 class Elsewhere(Protocol):
@@ -69,9 +69,9 @@ class DelayedView(DelayedMessages):
             ids = [one for one in dict.fromkeys(some) if one not in seen]  # one may be in two buckets
             seen.update(ids)
             keys = [self.entry(one) for one in ids]
-            records = readable(read_each(self.store, keys, *BINS, "due", "shard", "moving", "cancelled"))
-            waiting = zip(ids, [record.bins if record else {} for record in records], strict=True)
-            messages = [self._message(one, bins) for one, bins in waiting if _waits(bins)]
+            records = readable(read_each(self.store, keys, *ENTRY))
+            waiting = zip(ids, [Entry.of(record.bins if record else {}) for record in records], strict=True)
+            messages = [self._message(one, entry) for one, entry in waiting if entry.waits(self.group)]
             found += [message for message in messages if message and criteria.matches(message, now)]
             if len(found) >= limit:
                 break
@@ -97,15 +97,22 @@ class DelayedView(DelayedMessages):
         """
         named = checked_ids(ids, MAX_NAME)
         names = [name_of(one) for one in named]
-        records = read_each(self.store, [self.entry(name) for name in names], *_STATE)
+        now, by = self._server_now(), self.store.seams.unique()
+        hasten = Put("due", Bound(smallest(Bin("due"), Param("now")), {"now": now}))
+        waiting = Bound(WAITS & exists("data"), {"by": by})
+        updates = [Update(self.entry(name), (hasten, Read("group")), waiting) for name in names]
         rows: list[tuple[str, Outcome | LatchworkError]] = []
-        rows += [(name, one) for name, one in zip(names, records, strict=True) if isinstance(one, LatchworkError)]
-        there = [name for name, one in zip(names, records, strict=True) if isinstance(one, Record) and _waits(one.bins)]
+        there: list[str] = []
+        for name, row in zip(names, self.store.repeat_many(updates) if updates else [], strict=True):
+            if isinstance(row, LatchworkError):
+                rows.append((name, _outcome(row)))
+            elif Entry.of({"group": row[0]}).is_of(self.group):
+                there.append(name)
         # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
-        number = bucket_of(self._server_now()) if there else 0
+        number = bucket_of(now)
         failure = self._enter({number: there}, self.kept).get(number)
-        row = Outcome.DONE if failure is None else _in_doubt(failure)
-        return outcomes_of(named, [*rows, *((name, row) for name in there)])
+        entered = Outcome.DONE if failure is None else _in_doubt(failure)
+        return outcomes_of(named, [*rows, *((name, entered) for name in there)])
 
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
         """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each
@@ -161,13 +168,11 @@ class DelayedView(DelayedMessages):
             (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
         return int(now)
 
-    def _message(self, name: str, bins: Mapping[str, Any]) -> Message | None:
-        envelope = from_bins(bins)
-        if envelope is None:
+    def _message(self, name: str, entry: Entry) -> Message | None:
+        if entry.message is None:
             return None
-        shard = bins.get("shard", -1)
-        message = message_of(envelope, Codec(self.config.codec), shard if isinstance(shard, int) else -1, 0)
-        return _replaced(message, name, bins.get("due"))
+        message = message_of(entry.message, Codec(self.config.codec), entry.shard, 0)
+        return replace(message, message_id=name, not_before=date(entry.due) if entry.due else None)
 
     def cancelled(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """Cancel messages, as `cancel` does; return the outcome of each. One call, and one to count them."""
@@ -182,25 +187,23 @@ class DelayedView(DelayedMessages):
 
     def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """Store copies of them there, each due when it is here."""
-        records = read_each(self.store, [self.entry(name) for name in names])
         outcomes: list[tuple[str, Outcome | LatchworkError]] = []
-        for name, record in zip(names, records, strict=True):
+        found: dict[str, Entry] = {}
+        for name, record in zip(names, read_each(self.store, [self.entry(name) for name in names]), strict=True):
             if isinstance(record, LatchworkError):
                 outcomes.append((name, record))
-                continue
-            bins = record.bins if record else {}
-            envelope, due = from_bins(bins), bins.get("due")
-            if not _waits(bins) or envelope is None or not isinstance(due, int):
+            else:
+                found[name] = Entry.of(record.bins if record else {})
+        for name in in_order(found):
+            entry = found[name]
+            if not entry.waits(self.group) or entry.message is None or not entry.due:
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
-            away = structs.replace(envelope, batch=None)
-            (failure,) = target.publish([away], [None], Due(due, absolute=True), names=[name])
+            away = structs.replace(entry.message, batch=None)
+            shard = None if entry.shard < 0 else entry.shard % target.config.shards
+            (failure,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
             outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
         return outcomes
-
-
-def _waits(bins: Mapping[str, Any]) -> bool:
-    return "data" in bins and "moving" not in bins and "cancelled" not in bins
 
 
 def _outcome(row: Any) -> Outcome | LatchworkError:
@@ -228,8 +231,3 @@ def _twice(here: Outcome | LatchworkError, there: Outcome | LatchworkError | Non
 
 def _due(message: Message) -> float:
     return message.not_before.timestamp() if message.not_before else 0.0
-
-
-def _replaced(message: Message, name: str, due: Any) -> Message:
-    is_time = is_int(due) and 0 <= due <= MAX_TIME
-    return replace(message, message_id=name, not_before=date(due) if is_time else None)

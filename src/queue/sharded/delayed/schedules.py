@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from ....errors import Corrupt, InvalidRequest, NotFound, Refused
-from ....inputs import checked_choice, checked_moment, checked_text, span_of
+from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
 from ....plain import shown
 from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, Read, RecordStore, has, lacks
 from ....store.decode import damaged
@@ -39,6 +39,7 @@ SPECS, LAST = "specs", "last"
 _ONCE = Once(64, result=1)
 """A request that arrives after its repeat neither puts an old schedule back nor removes a new one."""
 _UNCHANGED = MapValue(LAST, Param("name", str)).eq(Param("old"))
+_IS_THERE = has(SPECS, Param("name", str))
 _LAST_IS_LOST = has(SPECS, Param("name", str)) & lacks(LAST, Param("name", str))
 
 
@@ -225,9 +226,11 @@ class ScheduleRecords:
         """Note that all ticks up to `new` are settled; False where the schedule was removed or changed. One call."""
         return self._note(name, new, Bound(_UNCHANGED, {"name": name, "old": old}))
 
-    def begin(self, name: str, now: int) -> bool:
-        """Let the ticks of a schedule whose last tick was lost begin `now`; False where they have begun. One call."""
-        return self._note(name, now, Bound(_LAST_IS_LOST, {"name": name}))
+    def begin(self, name: str, now: int, *, lost: bool = True) -> bool:
+        """Let the ticks of a schedule whose last tick was lost, or is damaged, begin `now`; False where they began.
+        One call.
+        """
+        return self._note(name, now, Bound(_LAST_IS_LOST if lost else _IS_THERE, {"name": name}))
 
     def _note(self, name: str, new: int, guard: Bound) -> bool:
         try:
@@ -235,6 +238,14 @@ class ScheduleRecords:
         except (NotFound, Refused):
             return False
         return True
+
+
+def last_in(stored: Any, now: int) -> int | None:
+    """Return the tick settled last (ms), as it is stored; None where it was lost, or cannot be one: it is at most two
+    of the longest intervals before the server's time, `now`.
+    """
+    first, last = now - 2 * MAX_EVERY // timedelta(milliseconds=1), now + timedelta(days=1) // timedelta(milliseconds=1)
+    return int(stored) if is_int(stored) and first <= stored <= last else None
 
 
 def from_ms(milliseconds: int) -> datetime:

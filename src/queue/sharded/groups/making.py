@@ -175,8 +175,14 @@ def leave(shared: SharedPointers) -> list[int]:
     return ends
 
 
-def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[Shards]) -> None:
-    """Drop a group, or continue where another process died while dropping it. Six calls, and one to three per
+def end(
+    records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[Shards], delayed: Key
+) -> None:
+    """Drop a group, or continue where another process died while dropping it.
+
+    delayed: the control record of what it put off; each such message names the group's tag, so no other group gets it.
+
+    Six calls, and one to three per
     1,000 messages that it had left.
 
     Raises `NotFound` if it does not exist, or was made again.
@@ -196,7 +202,7 @@ def end(records: QueueRecords, config: GroupConfig, pointers: GroupPointers, oth
             continue
         for step in _steps(after, last):
             _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
-    _delete(pointers.own, [pointers.own, *others])
+    _delete(pointers.own, [pointers.own, *others], delayed)
     records.store.repeat_many([Update(key, (Put("active", "false"),), guard)])
     try:
         records.store.delete(key, when=guard, repeatable=True)
@@ -273,8 +279,9 @@ def _may_be_done(row: Any) -> bool:
     return isinstance(row, Refused) or (not isinstance(row, LatchworkError) and row[0] == 0)
 
 
-def _delete(first: Shards, queues: Iterable[Shards]) -> None:
-    removals = [Removal(queue.pointers_key(n)) for queue in queues for n in range(queue.shards)]
+def _delete(first: Shards, queues: Iterable[Shards], *others: Key) -> None:
+    keys = [queue.pointers_key(n) for queue in queues for n in range(queue.shards)]
+    removals = [Removal(key) for key in (*keys, *others)]
     for row in first.store.delete_many(removals, repeatable=True):
         if isinstance(row, LatchworkError):
             raise row

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 from urllib.parse import quote
+
+from msgspec import Meta, Struct
 
 from ....errors import AlreadyExists, LatchworkError, NotFound, Refused
 from ....store import Add, Bin, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ....store.decode import Counter, damaged, decoded
 from ....store.model.expr import Bound, MapValue
 from ..slots import Slot
 
@@ -23,7 +27,18 @@ NOBODY_KNOWS = float("-inf")
 _OPEN = missing("written")
 _UNCHANGED = Bin("changes").eq(Param("changes"))
 _STILL = _OPEN & MapValue("slots", Param("id", str), str).eq(Param("old", str))
-_READS = (Read("slots"), Read("changes"), Read("written"), Read("batch"))
+_BINS = ("slots", "changes", "written", "batch")
+_READS = tuple(map(Read, _BINS))
+_PLACE = f"^(?:[0-9]{{1,6}}:[0-9]{{1,18}}[{EXAMINED}]?|{DONE})\\Z"
+
+
+class _Stored(Struct, frozen=True):
+    """The bins of a chunk."""
+
+    slots: dict[Annotated[str, Meta(min_length=1, max_length=1_024)], Annotated[str, Meta(pattern=_PLACE)]]
+    changes: Counter = 0
+    written: Any = None
+    batch: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +94,22 @@ class LedgerRecords:
         return Update(self.key(number), _READS)
 
     def chunk(self, number: int, row: object) -> Chunk | None:
-        """Return the chunk in what was read; None if it does not exist. Raises the row's error."""
+        """Return the chunk in what was read; None if it does not exist. Raises the row's error, and `Corrupt`."""
         if isinstance(row, NotFound):
             return None
         if isinstance(row, LatchworkError):
             raise row
         assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
-        slots, changes, written, batch = row
-        return Chunk(number, slots, changes, written is not None, batch=batch)
+        bins = {bin: value for bin, value in zip(_BINS, row, strict=True) if value is not None}
+        stored = decoded(_Stored, self.key(number), bins)
+        return Chunk(number, stored.slots, stored.changes, stored.written is not None, batch=stored.batch)
+
+    def single(self, row: object) -> Chunk | None:
+        """Return the chunk of a ledger of one message; None if it does not exist. Raises as `chunk`."""
+        found = self.chunk(0, row)
+        if found is not None and len(found.places) != 1:
+            raise damaged(self.key(0), f"bin 'slots' has {len(found.places)} messages, not one")
+        return found
 
     def create(self, number: int, slots: Mapping[str, Slot], born: float) -> Chunk:
         """Make the chunk, or return the one that another attempt has made. One call, or two."""

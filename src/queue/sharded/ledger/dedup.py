@@ -17,7 +17,7 @@ from ....store import Update
 from ..envelope import Envelope
 from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
-from .chunks import Chunk, LedgerRecords, place, slot_of
+from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import LedgerTarget
 from .writer import ChunkWriter, NewMessage
 
@@ -86,7 +86,9 @@ def publish_or_find(
     If the first publisher of a key died between its calls, the message is completed: with the id and the place in a
     batch that the first publisher gave, and with this payload.
     """
-    first = {one.key: one for one in reversed(wanted)}
+    first: dict[str, KeyedMessage] = {}
+    for one in wanted:  # in this order their slots are reserved
+        first.setdefault(one.key, one)
     ids: dict[str, KeyEntry | LatchworkError] = {}
     chosen = list(first.values())
     for begin in range(0, len(chosen), CHUNK):
@@ -126,7 +128,7 @@ class _Attempt:
         chunks: dict[str, Chunk | None] = {}
         for (key, records), row in zip(self._records.items(), rows, strict=True):
             try:
-                chunks[key] = records.chunk(0, row)
+                chunks[key] = records.single(row)
             except LatchworkError as failure:
                 self._ids[key] = failure
         return chunks
@@ -173,7 +175,8 @@ class _Attempt:
 
     def _found(self, key: str, entries: dict[str, Chunk]) -> None:
         try:
-            found = self._records[key].read([0])[0]
+            (row,) = self._store.repeat_many([self._records[key].reading(0)])
+            found = self._records[key].single(row)
         except LatchworkError as failure:
             self._ids[key] = failure
             return
@@ -204,7 +207,8 @@ class _Attempt:
         return finished
 
     def _is_ours(self, key: str, chunk: Chunk) -> bool:
-        return self._wanted[key].envelope.msg_id in chunk.places
+        at = chunk.places.get(self._wanted[key].envelope.msg_id, DONE)
+        return at != DONE and not at.endswith(EXAMINED)  # else another attempt completes it by now
 
     def _complete(self, key: str, chunk: Chunk, *, is_written: bool) -> None:
         """Set the id that the key has; finish what its publisher left undone."""

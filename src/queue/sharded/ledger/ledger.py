@@ -152,8 +152,7 @@ class _Attempt:
                 "before limit, no random or current_timestamp), and publish it under another scope",
                 message_ids=list(self._unseen)[:10],
             )
-        for left in self._left:
-            self._writer.complete(left.chunk, left.rows)
+        self._complete()
         return Published(self._count, self._new)
 
     def _row(self, message: Outgoing) -> NewMessage:
@@ -192,8 +191,16 @@ class _Attempt:
         if len(self._buffer) >= self._batch or self._bytes >= CHUNK_BYTES:
             self._flush()
 
+    def _complete(self) -> None:
+        """Complete the chunks that an earlier attempt left, as far as all their rows have come."""
+        met = [left for left in self._left if len(left.rows) == len(left.chunk.places)]
+        for left in met:
+            self._writer.complete(left.chunk, left.rows)
+            self._left.remove(left)
+
     def _flush(self) -> None:
         """Make a new chunk of the rows in the buffer, or use the one that another attempt made meanwhile."""
+        self._complete()  # first: what is missing there may get slots behind all others, and was published before these
         shard = (self._shard + self._next) % self._queue.config.shards
         chunk, mine = self._writer.create(self._next, self._buffer, shard)
         if mine:

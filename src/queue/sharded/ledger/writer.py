@@ -149,7 +149,8 @@ class ChunkWriter:
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
         """Give messages other slots. Those to be examined first may turn out to be read already."""
-        shards = {msg_id: slot_of(chunk.places[msg_id]).shard for msg_id in moves}
+        at = {msg_id: slot_of(chunk.places[msg_id]) for msg_id in moves}
+        shards = {msg_id: at[msg_id].shard for msg_id in sorted(at, key=at.__getitem__)}  # they keep their order
         sent = self._seams.boottime()
         slots = self._reserve(shards)
         fresh.update(dict.fromkeys(slots.values(), sent))

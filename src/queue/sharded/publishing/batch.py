@@ -259,14 +259,14 @@ class QueueBatch:
         whether it is.
 
         It looks every 20 ms at first, every 2 s later, with two calls, and one more for each further 500,000 messages
-        that are not done. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
+        that are done, once. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
         later. Raises `NotFound` once the batch has expired.
         """
         seams, tally = self.store.seams, Tally(self._records)
 
         def complete() -> bool | None:
             state = self._records.read(self.name, self._state.tag)
-            return (state.complete and tally.counts(state).settled >= state.given) or None
+            return tally.is_done(state) or None
 
         with Deadline(seams, checked_timeout(timeout)) as deadline:
             return bool(

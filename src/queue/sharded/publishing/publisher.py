@@ -24,10 +24,11 @@ from ....inputs import checked_number, checked_timeout, checked_whole, seconds_o
 from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import Span
+from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
-from .publish import Outcome, Publishable, Terms, checked_terms, store_messages, with_dedups
+from .publish import Outcome, Publishable, checked_terms, store_messages, with_dedups
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Publisher(Unpicklable):
     It stores a group of up to 1,000 messages with two calls; `publish` takes two calls for each message. The first
     message after a pause waits for `linger` seconds for others. While a group is being stored, the next one collects.
     Messages of one `delay`, or of one `dedup_for`, form a group of their own. If one thread publishes several messages
-    of one key, they are stored in that order.
+    of one key, they are stored in that order, with and without `dedup`: where these alternate, in groups of one.
 
     Promised: a publication is only done once the store has answered for its message; the publisher publishes nothing
     twice, and reports what is in doubt. Not promised: that messages that wait in memory outlive the process. They are
@@ -77,7 +78,7 @@ class Publisher(Unpicklable):
         self._most_bytes = checked_whole("waiting_bytes", waiting_bytes, 1, 2**40)
         self._failure_log = FailureLog(self._seams, log)
         self._closed = False
-        self._waiting: OrderedDict[Terms, deque[Pending]] = OrderedDict()
+        self._waiting: OrderedDict[Due | None, deque[Pending]] = OrderedDict()
         self._sending: Sequence[Pending] = ()
         self._renew()
         reset_in_child(self)
@@ -212,9 +213,9 @@ class Publisher(Unpicklable):
                 self._room.clear()
                 return False
             one.since = now
-            if one.terms not in self._waiting:
-                self._waiting[one.terms] = deque()
-            self._waiting[one.terms].append(one)
+            if one.terms.due not in self._waiting:
+                self._waiting[one.terms.due] = deque()
+            self._waiting[one.terms.due].append(one)
             self._count, self._bytes = self._count + 1, self._bytes + one.size
             if self._count in (1, CHUNK):
                 self._wake.set()
@@ -223,12 +224,12 @@ class Publisher(Unpicklable):
     def _withdrawn(self, one: Pending) -> bool:
         """Remove a message that still waits; whether it did."""
         with self._lock:
-            some = self._waiting.get(one.terms, deque())
+            some = self._waiting.get(one.terms.due, deque())
             if one not in some:
                 return False
             some.remove(one)
             if not some:
-                del self._waiting[one.terms]
+                del self._waiting[one.terms.due]
             self._left_by([one])
             return True
 
@@ -292,10 +293,10 @@ class Publisher(Unpicklable):
                     return ()
                 self._thread = self._seams.thread()
                 if self._waiting:
-                    terms, some = next(iter(self._waiting.items()))
+                    due, some = next(iter(self._waiting.items()))
                     pause = some[0].since + self._linger - now
                     if pause <= 0 or self._hurried or self._closed or self._count >= CHUNK:
-                        return self._taken(terms, some)
+                        return self._taken(due, some)
                 else:
                     self._hurried = False
                     pause = idle_since + IDLE - now
@@ -305,17 +306,29 @@ class Publisher(Unpicklable):
                 self._wake.clear()
             self._wake.wait(pause)
 
-    def _taken(self, terms: Terms, some: deque[Pending]) -> Sequence[Pending]:
-        """Return up to 1,000 messages of these terms; the rest goes behind all others."""
+    def _taken(self, due: Due | None, some: deque[Pending]) -> Sequence[Pending]:
+        """Return those of the next 1,000 messages due then that are stored together; the rest goes behind all others.
+
+        They have the terms of the first. No message passes another one of its shard, as both may be of one key.
+        """
+        first, group, rest, behind = list(islice(some, CHUNK)), list[Pending](), list[Pending](), set[int | None]()
+        for one in first:
+            if one.terms == first[0].terms and one.message.shard not in behind:
+                group.append(one)
+            else:
+                rest.append(one)
+                behind |= {one.message.shard} - {None}
         # At any point of this another thread may fork, and the child is to find each message.
-        self._sending = list(islice(some, CHUNK))
-        for _ in self._sending:
+        self._sending = first
+        for _ in first:
             some.popleft()
+        some.extendleft(reversed(rest))
+        self._sending = group
         if some:
-            self._waiting.move_to_end(terms)
+            self._waiting.move_to_end(due)
         else:
-            del self._waiting[terms]
-        return self._sending
+            del self._waiting[due]
+        return group
 
     def _send(self, group: Sequence[Pending]) -> None:
         """Store a group, once, and set the outcome of each of its messages."""

@@ -85,7 +85,7 @@ class Ending:
             queue.batches.settle_open(state)
             state = queue.batches.read(name, state.tag)
         tally = self._tallies.setdefault(key, Tally(queue.batches))
-        waits = not state.ended and tally.counts(state).settled < state.given
+        waits = not state.ended and not tally.is_done(state)
         if not waits:
             end(queue, state, since)
         del self._later[key]

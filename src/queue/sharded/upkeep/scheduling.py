@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....plain import shown
-from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, to_ms
+from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, last_in, to_ms
 from ..ledger.ledger import Ledger, Outgoing
 from ..registry import QueueRegistry
 
@@ -77,9 +77,10 @@ class Scheduling:
 
         Publish first, then note it: a tick that a leader published and did not note is in the ledger (P6).
         """
-        last = lasts.get(schedule.name)
-        if last is None:  # that entry alone was lost: the ticks begin again now
-            records.begin(schedule.name, to_ms(now))
+        stored = lasts.get(schedule.name)
+        last = last_in(stored, to_ms(now))
+        if last is None:  # that entry alone was lost, or is damaged: the ticks begin again now
+            records.begin(schedule.name, to_ms(now), lost=stored is None)
             last = to_ms(now)
         ticks, settled = schedule.due(from_ms(last), now)
         if ticks:

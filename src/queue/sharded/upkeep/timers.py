@@ -9,15 +9,13 @@ from typing import Any, NamedTuple, Protocol
 from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
-from ....inputs import is_int
 from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
-from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...rows import read_each, readable
 from ..config import GroupConfig
-from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH, ids_in
-from ..envelope import from_bins
+from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH
+from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
@@ -30,6 +28,8 @@ DISCOVER = 4.0
 """Seconds after which it is asked again whether a queue has ever had a delayed message."""
 SCAN = 1_000
 """Buckets in one look at most."""
+LOOKS = 20
+"""Looks at the buckets of one queue at most, before the next queue has its turn."""
 PASS = 5_000
 """Milliseconds by which the horizon is moved at least."""
 LATER = 60_000
@@ -38,7 +38,8 @@ MEMORY = 2 * 86_400
 """Seconds for which the ledger knows that a message was moved."""
 SCOPE = "delay"
 _TAKE = (Put("moving", 1), ReadAll())
-_NOT_CANCELLED = exists("data") & missing("cancelled")
+_DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= Param("end")))
+"""An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") < SERVER_NOW)
 _HAS_IDS = (Compute(exists(IDS)),)
 
@@ -131,11 +132,13 @@ class QueueTimers:
         """Move what is due; the seconds until the next bucket that has anything in it, at most `AHEAD`."""
         if self._horizon is None:
             self._ask()
-        while True:
+        for _ in range(LOOKS):
             leadership.check()
             self._pass_expired()
             before = self._now  # the server's time before anything below was read
             look = self._look()
+            if look.lowered:  # what came late is older than what was found, so it comes first
+                look = self._look()
             blocked = look.last + 1
             for number in sorted(number for number in look.full if number * WIDTH <= look.now):
                 leadership.check()
@@ -145,6 +148,8 @@ class QueueTimers:
                 self._pass(look.horizon, min((blocked - 1) * WIDTH, before - MARGIN))
             if blocked <= look.last or (not look.lowered and (look.last + 1) * WIDTH > look.now):
                 break
+        else:
+            return 0.0  # so far behind that other queues have their turn before it goes on
         later = [number * WIDTH - self._guess() for number in look.full if number * WIDTH > look.now]
         return max(0.0, min([AHEAD * 1000, *later]) / 1000)
 
@@ -154,10 +159,15 @@ class QueueTimers:
         self._horizon, self._now = self._checked(*row)
         self._at = self._seams.monotonic()
 
-    def _checked(self, horizon: Any, now: int) -> tuple[int, int]:
-        """Return the horizon and the server's time. Raises `Corrupt` for a horizon that is no time."""
-        if not is_int(horizon) or not 0 <= horizon <= MAX_COUNTER:
-            raise damaged(self._delayed.control, f"bin {HORIZON!r} is no time: set it to one before all that is due")
+    def _checked(self, stored: Any, now: int) -> tuple[int, int]:
+        """Return the horizon and the server's time. A damaged horizon is written anew, before all that is due."""
+        horizon = horizon_in(stored, now)
+        if horizon is None:
+            log.error("%s was damaged: what is due in queue %s is looked for", self._delayed.control, self.queue.name)
+            row = self._delayed.rebuilt()
+            if isinstance(row, LatchworkError):
+                raise row
+            horizon = now - self._delayed.kept * 1000 - MARGIN
         return horizon, now
 
     def _guess(self) -> float:
@@ -253,22 +263,23 @@ class QueueTimers:
         if isinstance(config, GroupConfig):  # as listed up to a minute ago; nobody reads the shards of a dropped one
             check_there(self.queue.registry.records, config)
         delayed = self._delayed
-        taken = self._store.repeat_many([Update(delayed.entry(one), _TAKE, _NOT_CANCELLED) for one in ids])
+        guard = Bound(_DUE, {"end": number * WIDTH})
+        taken = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids])
         failures = {one: row for one, row in zip(ids, taken, strict=True) if isinstance(row, LatchworkError)}
         gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
-        # Their entries stay until they expire, so that no late request can create them again.
+        # Their entries stay until they expire, so that no late request can create them again; or they are due later.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
-        for one, row in zip(ids, taken, strict=True):
-            if isinstance(row, LatchworkError):
-                continue
-            bins = row[0]
-            envelope = from_bins(bins)
-            if envelope is None or self._has_expired(bins):
+        rows = zip(ids, taken, strict=True)
+        found = {one: Entry.of(row[0]) for one, row in rows if not isinstance(row, LatchworkError)}
+        foreign = {one for one, entry in found.items() if not entry.is_of(delayed.group)}
+        for one in in_order(found):
+            entry = found[one]
+            if entry.message is None or one in foreign or self._has_expired(entry):
                 expired.add(one)
             else:
-                wanted[one] = KeyedMessage(f"{one}/{bins.get('by', '')}", envelope, self._shard(bins))
+                wanted[one] = KeyedMessage(f"{one}/{entry.by}", entry.message, self._shard(entry))
         outcomes = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
         moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
@@ -282,18 +293,20 @@ class QueueTimers:
         if over:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
-                Update(delayed.control, (Add(OUT, len(over - cancelled)),)),
+                Update(delayed.control, (Add(OUT, len(over - cancelled - foreign)),)),
             ])  # fmt: skip
         return len(over) == len(set(ids))
 
     def _leave_batches(self, cancelled: Sequence[str]) -> bool:
-        """Take cancelled messages out of their batches. False if the store failed: the next look tries it again.
+        """Take cancelled messages, of these, out of their batches. False if the store failed: the next look tries it
+        again.
 
         The process that cancelled them may have died before it did this.
         """
-        records = readable(read_each(self._store, [self._delayed.entry(one) for one in cancelled], "batch"))
+        keys = [self._delayed.entry(one) for one in cancelled]
+        entries = [Entry.of(one.bins) for one in readable(read_each(self._store, keys, "batch", "cancelled")) if one]
         try:
-            self._delayed.leave_batches([record.bins.get("batch") for record in records if record])
+            self._delayed.leave_batches([entry.batch for entry in entries if entry.cancelled is not None])
         except LatchworkError as failure:
             if not is_for_good(failure):
                 return False
@@ -315,14 +328,13 @@ class QueueTimers:
             )  # fmt: skip
         return set(bad) if self._delayed.enter_again(list(bad), int(self._guess()) + LATER) is None else set()
 
-    def _has_expired(self, bins: Mapping[str, Any]) -> bool:
+    def _has_expired(self, entry: Entry) -> bool:
         expiry = self.queue.config.message_expiry.total_seconds() * 1000
-        due = bins.get("due")
-        return isinstance(due, int) and due + expiry < self._now
+        return bool(entry.due) and entry.due + expiry < self._now
 
-    def _shard(self, bins: Mapping[str, Any]) -> int:
-        shard, pointers = bins.get("shard", -1), self.queue.pointers
-        if is_int(shard) and 0 <= shard < pointers.shards:
-            return int(shard)
+    def _shard(self, entry: Entry) -> int:
+        pointers = self.queue.pointers
+        if 0 <= entry.shard < pointers.shards:
+            return entry.shard
         self._turn += 1
         return pointers.home(self._turn // SPREAD)

@@ -974,6 +974,52 @@ def test_a_batch_that_does_not_know_how_many_messages_it_has_does_not_end(alone,
     assert drain(alone) == []
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"me": [3, 2**40]}, {"me": [2**40, 3]}, {"me": [3, float("inf")]}, {"me": [3, 0]}, {"me": [3]}, {1: [3, 1]}, 7,
+        {"me": [3, 3], "you": [3, 3]},
+    ],
+)  # fmt: skip
+def test_a_batch_of_which_ordinals_are_open_that_it_never_gave_out_is_damaged_at_once(alone, given):
+    """It had 2**40 of them listed one by one, by each leader in turn."""
+    batch = alone.batch("b", then=Publish(NEXT))
+    batch.publish_many(["a", "b", "c"])
+    with alone.batch("other", then=Publish("other")):
+        pass
+    alone.store.operate(alone.batches.key("b"), Put("open", given), Put("closed", 1))
+    with pytest.raises(Corrupt):
+        batch.close()
+    upkeep(alone)
+    assert sorted(drain(alone)) == ["a", "b", "c", "other"], "and nothing follows"
+
+
+def test_ordinals_that_are_open_at_the_close_are_taken_out_a_few_at_a_time(alone, monkeypatch):
+    monkeypatch.setattr("latchwork.queue.sharded.batches.records.STEP", 1)
+    batch = alone.batch("b", then=Publish(NEXT))
+    alone.batches.begin(batch._state, 3 * BLOCK)
+    most = []
+    monkeypatch.setattr(Blocks, "take_out", lambda self, places, *bin: most.append(len(places)))
+    batch.close()
+    assert most == [BLOCK] * 3
+
+
+def test_a_leader_that_waits_for_many_messages_asks_for_few_blocks(alone):
+    store = CountingStore(alone.store)
+    queue = queue_on(store)
+    batch = queue.batch("b", then=Publish(NEXT))
+    batch.publish("a")
+    batch.close()
+    store.operate(queue.batches.key("b"), Put("next", 10_000_000))
+    ending = Ending(Farms(queue))
+    ending.run(Term())
+    store.reset()
+    assert ending.run(Term()) == LOOK
+    assert store.total <= 3
+    assert sum(store.rows.values()) <= 3
+    assert not batch.wait(0)
+
+
 @left
 def test_one_damaged_batch_keeps_no_other_from_its_end(alone):
     with alone.batch("a", then=Publish("a")), alone.batch("b", then=Publish("b")):

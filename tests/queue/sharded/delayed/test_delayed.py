@@ -9,11 +9,19 @@ from unittest import mock
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, OutcomeUnknown, RecordTooBig
+from latchwork.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LatchworkError,
+    LeaseLost,
+    OutcomeUnknown,
+    RecordTooBig,
+    Unavailable,
+)
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
-from latchwork.queue.sharded.upkeep.timers import AHEAD, Timers
+from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import MemoryStore, Param, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
@@ -133,9 +141,22 @@ def test_what_is_due_is_moved_while_a_late_publisher_comes_at_every_look(store, 
 def test_a_queue_whose_delayed_messages_cannot_be_moved_is_logged_once_a_minute(store, clock, caplog):
     queue = queue_on(store)
     queue.publish("later", delay=1)
-    store.operate(queue.delayed.control, Put(HORIZON, "damaged"))
-    run_until(Timers(Farms(queue)), clock, 119)
+    with mock.patch.object(QueueTimers, "_look", side_effect=Unavailable("away")):
+        run_until(Timers(Farms(queue)), clock, 119)
     assert len([one for one in caplog.records if "moved later" in one.message]) == 2
+
+
+@pytest.mark.parametrize("horizon", [None, "damaged", 1.5, -1, 2**62, 2**62 - 1, []])
+def test_a_damaged_horizon_is_written_anew_and_every_message_comes(store, clock, monkeypatch, caplog, horizon):
+    monkeypatch.setattr(entries, "DAY", 100)
+    queue = queue_on(store, message_expiry=60, unsafe_limits=True)
+    queue.publish("before", delay=5)
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    queue.publish("at once", delay=0.2)
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert payloads(queue) == ["at once", "before"]
+    assert caplog.text.count("was damaged") == 1
 
 
 def test_a_delay_of_nothing_is_an_ordinary_publish(store):
@@ -523,8 +544,9 @@ def test_a_horizon_of_long_ago_is_not_followed_bucket_by_bucket(store, clock):
 
 
 @pytest.mark.parametrize("horizon", ["x", -1, 2**63 - 1, None])
-def test_a_damaged_horizon_is_an_error_of_that_queue_alone(store, clock, horizon, caplog):
+def test_a_damaged_horizon_keeps_no_other_queue_waiting(store, clock, horizon, caplog):
     queue = queue_on(store)
+    queue.delayed.kept = 60
     other = queue.registry.create(QueueConfig("other", shards=1))
     timers = Timers(Farms(queue, other))
     queue.publish("x", delay=5)
@@ -532,7 +554,70 @@ def test_a_damaged_horizon_is_an_error_of_that_queue_alone(store, clock, horizon
     store.operate(queue.delayed.control, Put("horizon", horizon))
     run_until(timers, clock, 10)
     assert payloads(other) == ["y"]
-    assert "horizon" in caplog.text
+    assert payloads(queue) == ["x"]
+    assert "damaged" in caplog.text
+
+
+# ---- names that live again
+
+
+def test_a_cancelled_id_is_published_again_and_comes_once_when_it_is_due_then(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("old", delay=5, message_id="m", headers={"a": "b"})
+    assert queue.cancel("m")
+    assert not queue.cancel("m")
+    queue.publish("new", delay=20, message_id="m")
+    with pytest.raises(AlreadyExists):
+        queue.publish("third", delay=1, message_id="m")
+    run_until(timers, clock, 15)
+    assert payloads(queue) == [], "its first bucket still has its id"
+    run_until(timers, clock, 10)
+    (delivery,) = queue.receive(10)
+    assert (delivery.payload, delivery.message_id, dict(delivery.headers)) == ("new", "m", {})
+
+
+def test_a_create_that_comes_after_the_cancel_brings_nothing_back(store, clock):
+    queue = queue_on(store)
+    held = []
+    late = mock.patch.object(store, "repeat_many", side_effect=lambda updates: held.append(updates) or [()] * 9)
+    with late, suppress(IndexError):
+        queue.publish("late", delay=5, message_id="m")
+    queue.publish("m", delay=5, message_id="m")
+    assert queue.cancel("m")
+    for updates in held:
+        store.repeat_many(updates)
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert payloads(queue) == []
+
+
+def test_a_message_that_was_moved_there_and_back_comes_once(store, clock):
+    here = queue_on(store)
+    there = here.registry.create(QueueConfig("there", shards=1))
+    here.publish("x", delay=5, message_id="m")
+    assert here.delayed.move(["m"], there) == {"m": Outcome.DONE}
+    assert there.delayed.move(["m"], here) == {"m": Outcome.DONE}
+    run_until(Timers(Farms(here, there)), clock, 10)
+    assert payloads(here) == ["x"]
+    assert payloads(there) == []
+
+
+def test_what_a_dropped_group_has_put_off_comes_to_no_group_of_its_name(store, clock):
+    queue = queue_on(store)
+    old = queue.group("g")
+    queue.publish_many(["a", "b"])
+    for delivery in old.receive(2):
+        delivery.nack(delay=5)
+    old.drop()
+    new = queue.group("g", start="now")
+    assert new.delayed.search() == []
+    assert new.depth().delayed == 0
+    queue.publish("c")
+    (delivery,) = new.receive(1)
+    delivery.nack(delay=5)
+    run_until(Timers(Farms(queue, new)), clock, 10)
+    assert payloads(new) == ["c"]
+    assert new.depth().delayed == 0
 
 
 # ---- a publisher that is late
@@ -675,6 +760,8 @@ def test_a_leader_that_has_not_heard_that_a_group_was_made_again_leaves_its_mess
     timers.run(Term())
     group.drop()
     again = queue.group("g")
+    queue.publish("m")
+    again.receive()[0].nack(delay=2)
     run_until(timers, clock, 10)
     assert again.depth().delayed == 1
     listed.found[1] = again

@@ -1,0 +1,108 @@
+"""The records of delayed messages as they are read, whatever is stored in them (docs/protocols P16).
+
+A bin that is damaged does not hide the message: it is read as if it were missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ....inputs import is_int
+from ....store.decode import MAX_COUNTER
+from ..envelope import BINS, MAX_ID, MAX_TIME, Envelope, from_bins, storable
+
+MAX_NAME = MAX_ID + 64
+"""Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
+ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group")
+"""The bins of an entry that are read."""
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry.
+
+    message: None if only a cancelled one, or one that is damaged, is left.
+    due: ms by the server's clock, 0 = damaged.
+    by: the attempt that made it, which ends with the entry's number among all of its process.
+    shard: of the message's key, -1 = any.
+    moving: whether it is on its way.
+    cancelled: by whom, None = not.
+    group: the tag of the group that put it off, None = of a queue.
+    batch: its place in a batch, also of one that was cancelled.
+    """
+
+    message: Envelope | None
+    due: int
+    by: str
+    shard: int
+    moving: bool
+    cancelled: str | None
+    group: str | None
+    batch: str | None
+
+    @classmethod
+    def of(cls, bins: Mapping[str, Any]) -> Entry:
+        """Return the entry in these bins."""
+        due, shard, cancelled = bins.get("due", 0), bins.get("shard", -1), bins.get("cancelled")
+        return cls(
+            from_bins(bins),
+            due if is_int(due) and 0 <= due <= MAX_TIME else 0,
+            _text(bins.get("by")) or "",
+            shard if is_int(shard) and shard >= 0 else -1,
+            "moving" in bins,
+            None if cancelled is None else _text(cancelled) or "",
+            _text(bins.get("group")),
+            _text(bins.get("batch"), longest=10 * MAX_NAME),
+        )
+
+    def waits(self, group: str | None) -> bool:
+        """Whether it is delivered once it is due. group: the tag of the group, if it is one's."""
+        return self.message is not None and not self.moving and self.cancelled is None and self.is_of(group)
+
+    def is_of(self, group: str | None) -> bool:
+        """Whether it is of this group, and not of one that had its name before and was dropped."""
+        return self.group in (None, group)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The call that stored it, and its number."""
+        call, _, number = self.by.rpartition(".")
+        return call, int(number) if number.isascii() and number.isdigit() and len(number) < 19 else 0
+
+
+def in_order(found: Mapping[str, Entry]) -> list[str]:
+    """Return the names of entries in the order in which they are delivered: by their time, and as they were published.
+
+    The messages of one call are due at one moment, give or take the few milliseconds in which the server, or each of
+    several, stores them: they keep the order in which they were given.
+    """
+    latest: dict[str, int] = {}
+    moments: dict[str, tuple[int, int]] = {}
+    for name in sorted(found, key=lambda one: found[one].place[1]):
+        call, number = found[name].place
+        latest[call] = max(latest.get(call, 0), found[name].due)
+        moments[name] = latest[call], number
+    return sorted(moments, key=moments.__getitem__)
+
+
+def ids_in(stored: Any) -> list[str]:
+    """Return the ids in a bucket's record, without what cannot be one."""
+    return [one for one in stored if _text(one)] if isinstance(stored, Mapping) else []
+
+
+def horizon_in(stored: Any, now: int) -> int | None:
+    """Return the horizon of a control record; None for what cannot be one, as it is far ahead of the server's time."""
+    return int(stored) if is_int(stored) and 0 <= stored <= min(now + DAY_MS, MAX_COUNTER) else None
+
+
+def waiting_in(came: Any, went: Any) -> int:
+    """Return how many messages wait by the counts of a control record; 0 where these are damaged."""
+    return max(0, came - went) if is_int(came) and is_int(went) else 0
+
+
+def _text(stored: Any, longest: int = MAX_NAME) -> str | None:
+    """Return the text, if a name or a token can be like this."""
+    return stored if isinstance(stored, str) and 0 < len(stored) <= longest and storable(stored) == stored else None
