@@ -27,8 +27,8 @@ ORDER = {
     "latch/ barrier/ __init__",
     "queue": "rows undecodable circular/ paged/ sharded/ ledger outbox/ __init__",
     "queue/sharded": "envelope pointers bell sweep_record config stamps slots depth members shared_acks record pending "
-    "shards workers peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ publishing/ "
-    "queue registry stats upkeep/ consumer/ __init__",
+    "shards workers peek active transfer groups/ ledger/ batches/ delivery subqueue stream sideline/ delayed/ "
+    "publishing/ queue registry stats upkeep/ consumer/ __init__",
     "cli": "extra jsontext options findings demo probe snapshot session run/ worker large outbox app coord/ queue/ "
     "stats doctor __init__ __main__",
 }

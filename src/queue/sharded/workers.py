@@ -1,8 +1,8 @@
 """Who works on a queue: a record in which each process that consumes it reports (P5).
 
-Set `{client}_meta_set`, key `{queue}_WORKERS`, one map bin `workers`: the name of a process -> `[server's ms, the change
-of the settings that it acts on, threads, running, acknowledged, failed]`. For people, and for the tools that tell them:
-no message depends on it.
+Set `{client}_meta_set`, key `{queue}_WORKERS`, one map bin `workers`: the name of a process -> `[server's ms, the
+change of the settings that it acts on, threads, running, acknowledged, failed]`. For people, and for the tools that
+tell them: no message depends on it.
 """
 
 from __future__ import annotations

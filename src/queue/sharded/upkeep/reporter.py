@@ -1,5 +1,5 @@
-"""What one process does for all its consumers of a client: it follows the settings of their queues, so that a pause acts
-within 3 s, and reports about them (P5).
+"""What one process does for all its consumers of a client: it follows the settings of their queues, so that a pause
+acts within 3 s, and reports about them (P5).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, wo
 
 log = logging.getLogger(__name__)
 
-FOLLOW = 2.0
+FOLLOW = 1.5
 """Seconds between two reads of the settings: one call for all queues of the process. None where the store tells that
 nothing was written, or where idle consumers listen to the bells of all these queues, and no change was announced.
 """
@@ -97,7 +97,9 @@ class Reporter:
             try:
                 self._look(consumers, told)
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
-                self._failure_log.record(failure, f"{self.worker} could not report, or follow the settings of its queues")
+                self._failure_log.record(
+                    failure, f"{self.worker} could not report, or follow the settings of its queues"
+                )
             with self._guard:
                 if not consumers and not self._consumers:
                     self._activity = None
