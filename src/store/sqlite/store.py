@@ -38,10 +38,11 @@ T = TypeVar("T")
 SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write survives a power cut: always; all but the newest; no promise."""
 
-_SETS = """WITH RECURSIVE found (name) AS (
+_SETS = """WITH RECURSIVE found (one) AS (
     SELECT min(set_name) FROM records
-    UNION ALL SELECT (SELECT min(set_name) FROM records WHERE set_name > name) FROM found WHERE name IS NOT NULL
-) SELECT name FROM found WHERE name IS NOT NULL"""
+    UNION ALL SELECT (SELECT min(set_name) FROM records WHERE set_name > found.one) FROM found
+    WHERE found.one IS NOT NULL
+) SELECT one FROM found WHERE one IS NOT NULL"""
 """The names of the sets, each found by one step in the index."""
 NAMED = 20
 """Damaged places of each kind that `damage` names."""
