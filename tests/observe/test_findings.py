@@ -182,7 +182,10 @@ def test_parked_messages_are_a_problem(registry, store):
     queue.publish("m")
     (delivery,) = queue.receive()
     queue._park(delivery.held, queue.parked.pointers, delivery_reason())
-    assert told(registry)["parked"] == (PROBLEM, "queue p: 1 messages failed too often and are parked: nothing brings them back")
+    assert told(registry)["parked"] == (
+        PROBLEM,
+        "queue p: 1 messages failed too often and are parked: nothing brings them back",
+    )
 
 
 def test_a_snapshot_costs_four_calls_and_five_a_queue(registry, store, queue):
@@ -217,6 +220,8 @@ def test_every_finding_is_of_a_kind_that_the_metrics_have(registry, queue, clock
     assert [one.state for one in found] == sorted((one.state for one in found), key=[PROBLEM, WARNING].index)
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(0.4, "0 s"), (75, "75 s"), (770, "13 min"), (7300, "2 h"), (4e5, "5 days")])
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (75, "75 s"), (770, "13 min"), (7300, "2 h"), (4e5, "5 days")]
+)
 def test_lengths_of_time_are_shown_in_a_unit_that_people_use(seconds, shown):
     assert shown_time(seconds) == shown

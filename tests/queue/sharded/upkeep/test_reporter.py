@@ -70,8 +70,9 @@ def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
 def test_a_pause_whose_announcement_is_lost_acts_within_half_a_minute():
     stage = Stage({"pauses": {"Add:changes": [Fault(Kind.DROPPED)] * 1000}})
-    stage.act("worker", working(120, upkeep=False), after=1)  # a sweep lists the queues, and so reads the settings too
-    stage.act("pauses", changed("pause"), after=40)
+    # A sweep lists the queues, and so reads the settings too; and so does the refresh after a minute, and after five more.
+    stage.act("worker", working(300, upkeep=False), after=1)
+    stage.act("pauses", changed("pause"), after=100)
     stage.play()
     seconds, _ = stage.said["pauses"]
     assert SOON < seconds <= module.UNHEARD + SOON
@@ -119,3 +120,18 @@ def test_a_worker_that_stops_takes_its_report_back_and_one_that_fails_counts_wha
     stage.play()
     (during,), after = stage.said["worker"]
     assert (during.failed, during.acked, after) == (10, 0, [])
+
+
+@pytest.mark.filterwarnings("ignore:queue 'q' is paused")
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}])
+def test_no_handler_begins_after_a_worker_has_said_that_it_acts_on_a_pause(options):
+    stage, begun = Stage(), []
+    stage.server.trace = []
+    stage.act("publisher", lambda store: queue_on(store).publish_many(range(9000)))
+    quick = working(20, takes=0.001, begins=lambda: begun.append(stage.world.now), upkeep=False, **options)
+    stage.act("worker", quick, after=1)
+    stage.act("pauses", changed("pause"), after=2)
+    stage.play()
+    said = min(at for _, at, _, what, _ in stage.server.trace if at > 2 and "q_WORKERS [MapPut" in what)
+    assert len([at for at in begun if at < said]) > 1000
+    assert [at for at in begun if at > said] == []
