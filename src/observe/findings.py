@@ -90,9 +90,9 @@ def _workers(queue: QueueState, _: Snapshot) -> _Told:
         if died:
             what = f"{_named(died)} died, or hangs; {len(queue.at_work)} others work"
             yield WARNING, "worker_died", what, "what it held comes back by the upkeep; start it again if nothing has"
-    elif queue.stats.is_streamed or queue.paused:
+    elif queue.stats.is_streamed:
         return
-    elif ready.waiting and (ready.oldest_age or 0.0) > WAITED:
+    elif ready.waiting and not queue.paused and (ready.oldest_age or 0.0) > WAITED:
         what = (
             f"{ready.waiting:,} ready messages and no worker; the oldest waits for {shown_time(ready.oldest_age or 0)}"
         )

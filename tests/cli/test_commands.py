@@ -236,7 +236,7 @@ def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
 def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
     assert "expiring" in lw("queue", "pause", "q", *SHOP).out
-    assert lw("queue", "list", *SHOP, "--json").json[0]["paused"].startswith("0 s ago by ")
+    assert lw("queue", "list", *SHOP, "--json").json[0]["paused"].partition(" s ago by ")[2]
     assert lw("queue", "resume", "q", *SHOP, "--json").json["consumers"] == 3
     lw("queue", "scale", "q", "5", *SHOP)
     (row,) = lw("queue", "list", *SHOP, "--json").json

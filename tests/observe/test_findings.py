@@ -97,6 +97,9 @@ def test_the_only_worker_that_died_is_told_within_a_minute_though_nothing_waits(
     reports(queue)
     clock.advance(60)
     assert told(registry)["no_worker"][0] == PROBLEM
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    assert told(registry)["no_worker"][0] == PROBLEM, "who resumes it has to know"
 
 
 def test_a_queue_that_only_its_groups_read_is_no_problem(registry, queue, clock):

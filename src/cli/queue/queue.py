@@ -176,6 +176,7 @@ def resume(
 def _settle(session: Session, queue: ShardedQueue, timeout: float, done: str) -> None:
     """Wait until all workers act on the settings that were just changed; say what was done, and who does not act."""
     seams, changed = session.store.seams, queue.live.changed
+    began = seams.monotonic()
     workers: list[WorkerReport] = []
 
     def late() -> list[WorkerReport]:
@@ -189,7 +190,9 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, done: str) ->
         late()
     silent = [worker for worker in workers if worker.acts_on < changed]
     running = sum(worker.running for worker in workers if worker.acts_on >= changed)
-    lines = [done, f"{len(workers) - len(silent)} of {len(workers)} workers act on it" if workers else "no worker runs"]
+    within = f"within {seams.monotonic() - began:.1f} s"
+    acting = f"{len(workers) - len(silent)} of {len(workers)} workers act on it, {within}"
+    lines = [done, acting if workers else "no worker runs"]
     if running and not queue.concurrency:
         lines.append(f"{running} handlers had begun, and go on to their end")
     lines += [

@@ -70,7 +70,7 @@ def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
 def test_a_pause_whose_announcement_is_lost_acts_within_half_a_minute():
     stage = Stage({"pauses": {"Add:changes": [Fault(Kind.DROPPED)] * 1000}})
-    # A sweep lists the queues, and so reads the settings too; and so does the refresh after a minute, and after five more.
+    # A sweep lists the queues, and so reads the settings too; so does the refresh after a minute, and after five more.
     stage.act("worker", working(300, upkeep=False), after=1)
     stage.act("pauses", changed("pause"), after=100)
     stage.play()
