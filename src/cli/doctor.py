@@ -17,23 +17,23 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
-from ..inputs import is_int
+from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
+from ..observe.snapshot import Snapshot, clients_in, snapshot
 from ..queue import QueueRegistry, ShardedQueue
-from ..queue.sharded.record import last_sweep_of
 from ..queue.sharded.sweep_record import SweepRecord
-from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
-from .coord.elections import lease_of
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
-from .findings import OK, PROBLEM, WARNING, Finding
+from .findings import lines_of
 from .session import Session
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
 MAX_CONNECTIONS = 10_000
+MANY = 20
+"""Clients that are looked at where none is named, at most."""
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
 
@@ -55,6 +55,7 @@ class Cluster(Protocol):
 def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
     """Yield the findings about the store. Writes one record of set `latchwork_doctor`, and deletes it."""
     info = store.describe()
+    store.get(Key("latchwork_doctor", "-"))  # whether it answers: to describe a file opens none
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
         yield from check(info)
@@ -77,27 +78,32 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
         yield Finding(OK, "names of sets and bins fit")
 
 
-def _upkeep(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Yield whether a process sweeps the client's queues; red after two intervals without."""
-    if client is None:
+def _on_call(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+    """Yield what is wrong with the queues of a client, and if nothing is, how they stand; of all clients that there
+    are, if none is named.
+    """
+    found = [client] if client is not None else clients_in(store, farm)
+    if found is None or len(found) > MANY:
+        what = "this store cannot tell which clients there are" if found is None else f"there are {len(found)} clients"
+        yield Finding(WARNING, f"no queues were looked at: {what}", "name a client: --client ID")
         return
-    lease = lease_of(store, election_name(client))
-    who = f"{lease.owner} is elected" if lease and lease.locked else "nobody is elected"
-    late = []
-    for queue, bins in QueueRegistry(store, client, farm_id=farm).listed():
-        made: Any = bins.get("createdAt")
-        seen: int = last_sweep_of(bins).success or (int(made) if is_int(made) else 0)
-        age = store.seams.wall() - seen / 1000
-        if age > 2 * sweep_interval([queue]):
-            late.append(f"{queue.name} for {age / 60:.0f} min")
-    if late:
-        yield Finding(
-            PROBLEM,
-            f"no upkeep of {', '.join(late)}: failed messages and those of dead consumers stay; {who}",
-            "run a worker or a consumer of this client, or `latchwork queue sweep --every 900`",
-        )
-    else:
-        yield Finding(OK, f"upkeep: every queue was swept in time; {who}")
+    if not found:
+        yield Finding(OK, "no client has queues here")
+    for one in found:
+        taken = snapshot(QueueRegistry(store, one, farm_id=farm))
+        wrong = findings_of(taken)
+        # Of a client that was named, `_queue_damage` says more of what cannot be read.
+        yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
+        if not any(finding.kind == "upkeep" for finding in wrong):
+            leader = taken.leader.standing if taken.leader else "nobody leads yet"
+            yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {leader}")
+        yield Finding(OK, f"queues of {one}: {_standing(taken)}")
+
+
+def _standing(taken: Snapshot) -> str:
+    ready = sum(queue.stats.ready.waiting for queue in taken.queues)
+    workers = {worker.worker for queue in taken.queues for worker in queue.at_work}
+    return f"{len(taken.queues)} queues, {ready:,} ready messages, {len(workers)} workers"
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
@@ -289,9 +295,12 @@ def doctor(
     pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
     client: Annotated[
-        str | None, typer.Option(help="a client id whose names, and the placement and records of queues, to check")
+        str | None,
+        typer.Option(
+            help="the client to check, also its names, and the placement and records of its queues [default: all]"
+        ),
     ] = None,
-    farm: Annotated[str | None, typer.Option(help="a farm id whose names to check")] = None,
+    farm: Annotated[str | None, typer.Option(help="the farm to check, also its names")] = None,
     group: Groups = None,
     semaphore: Semaphores = None,
     rwlock: RWLocks = None,
@@ -300,7 +309,13 @@ def doctor(
     election: Elections = None,
     farm_store: FarmStores = None,
 ) -> None:
-    """Find what will cause trouble, line by line, with the remedy; exit code 1 if something will not work.
+    """Find what will cause trouble, line by line, with the remedy; exit code 1 if something will not work, or a person
+    must act.
+
+    Of the queues of a client: who paused one, a backlog without a worker, messages that are about to expire, parked
+    ones, more failures than successes, what nothing brings back, an upkeep that is overdue, workers and leaders that
+    died, a change of settings that a worker does not act on. A worker that is killed is missed within a minute. Without
+    --client it looks at all clients of the farm.
 
     Groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms are checked if they are
     named: members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of
@@ -316,17 +331,14 @@ def doctor(
     if not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))
-        found += _found(session, lambda: _upkeep(session.store, client, farm))
+        found += _found(session, lambda: _on_call(session.store, client, farm))
         found += _found(session, lambda: findings(session.store, wanted))
     for more in (names, _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:
         session.table([asdict(finding) for finding in found])
     else:
-        for finding in found:
-            session.say(
-                f"{finding.state:8} {finding.what}", *([f"         -> {finding.remedy}"] if finding.remedy else [])
-            )
+        session.say(*lines_of(found))
     if any(finding.state == PROBLEM for finding in found):
         raise typer.Exit(1)
 

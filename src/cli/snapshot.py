@@ -6,10 +6,12 @@ from collections import Counter
 from typing import Any
 
 from ..errors import LatchworkError
+from ..observe.findings import findings_of
+from ..observe.snapshot import QueueState, Snapshot, with_queues
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..queue.sharded.peek import sample
 from ..queue.sharded.slots import Slot
-from ..queue.sharded.stats import QueueStats, of_each, stats_of
+from ..queue.sharded.stats import QueueStats, stats_of
 from ..store import Update
 
 SAMPLE = 200
@@ -25,9 +27,30 @@ def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
     return _row(queue, stats_of(queue))
 
 
-def all_rows(registry: QueueRegistry) -> list[dict[str, Any]]:
-    """Return these facts of every queue of the client."""
-    return of_each(registry, lambda queue, bins: _row(queue, stats_of(queue, bins)))
+def all_rows(registry: QueueRegistry) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Return the client as it is now, and these facts of each of its queues, with who works on it and what is wrong."""
+    taken, queues = with_queues(registry)
+    found = findings_of(taken)
+    rows = []
+    for state, queue in zip(taken.queues, queues, strict=True):
+        wrong = [
+            {"state": one.state, "kind": one.kind, "what": one.what, "remedy": one.remedy}
+            for one in found
+            if one.queue == state.name
+        ]
+        rows.append(_row(queue, state.stats) | _people(state, taken) | {"findings": wrong})
+    return taken, rows
+
+
+def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
+    changed = state.live.changed
+    return {
+        "workers": [one.worker for one in state.at_work],
+        "silent_workers": [one.worker for one in state.workers if one.is_silent],
+        "paused": state.paused,
+        "changed_by": state.live.changed_by,
+        "changed_s_ago": round(taken.at - changed / 1000, 1) if changed else None,
+    }
 
 
 def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.live import Live
+from rich.text import Text
 
+from ..errors import NotFound
+from ..observe.findings import findings_of
+from ..observe.snapshot import Snapshot, clients_in
 from ..plain import one_line
 from ..queue import QueueRegistry
-from ..queue.sharded.upkeep.upkeep import election_name
-from ..queue.sharded.upkeep.worker_group import queues_of, workers_of
-from .coord.elections import lease_of
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
+from .findings import lines_of
 from .options import Client, Farm, checked_every
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
@@ -38,6 +39,7 @@ COLUMNS = {
     "shard_balance": "balance",
     "swept_s_ago": "swept s ago",
     "sweep_error": "sweep error",
+    "wrong": "wrong",
 }
 
 
@@ -57,6 +59,9 @@ def stats(
     farm_store: FarmStores = None,
 ) -> None:
     """Show depth, rates, reasons, the oldest message and the last sweep of every queue, and the leader of the sweepers.
+
+    The last column names what is wrong; on a terminal, and by `latchwork doctor`, it is said in full with its remedy.
+    Exit code 3 if the client has no queue, and nothing else was asked for.
 
     Below that, one row for each group, semaphore, read-write lock, barrier, rate limiter and election over all farms
     that is named.
@@ -83,24 +88,37 @@ def stats(
 
 def _show(session: Session, watcher: _Watcher, client: str) -> None:
     """Print a table for people, or as JSON what `queue stats` prints for each queue, and the rates."""
-    rows, leader = watcher.look(), watcher.leader()
-    queues = [row | {"leader": leader and leader[0], "leader_epoch": leader and leader[1]} for row in rows]
+    taken, rows = watcher.look()
+    leads = taken.leader if taken.leader and taken.leader.leads else None
+    queues = [
+        row | {"leader": leads.name if leads else None, "leader_epoch": leads.epoch if leads else None} for row in rows
+    ]
     named = [state.row for state in watcher.named()]
+    if not rows and not named:
+        others = clients_in(session.store, taken.farm)
+        there = f"; the clients that have some: {', '.join(others)}" if others else ""
+        raise NotFound(f"no queues of {client} in {session.where}{there}", client=client)
     if session.json:
         session.table(queues + named)
         return
-    if rows or not named:
-        session.table(_titled(rows), _title(leader), empty=f"no queues of {client} in {session.where}")
+    if rows:
+        session.table(_titled(rows), _title(taken))
     if named:
         session.table(named)
+    if sys.stdout.isatty():
+        session.say(*lines_of(findings_of(taken)))
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) -> None:
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
-            rows, named = watcher.look(), [state.row for state in watcher.named()]
-            queues = RowsOnTerminal(_titled(rows), _title(watcher.leader())) if rows else one_line(empty)
-            live.update(Group(queues, RowsOnTerminal(named)) if named else queues, refresh=True)
+            (taken, rows), named = watcher.look(), [state.row for state in watcher.named()]
+            parts: list[RenderableType] = [
+                RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
+            ]
+            parts += [RowsOnTerminal(named)] if named else []
+            parts += [Text(one_line(line)) for line in lines_of(findings_of(taken))]
+            live.update(Group(*parts), refresh=True)
             watcher.seams.sleep(every)
 
 
@@ -111,18 +129,10 @@ class _Watcher:
         self._registry, self._wanted, self.seams = registry, wanted, registry.store.seams
         self._before: dict[str, tuple[float, int, int]] = {}
 
-    def leader(self) -> tuple[str, int] | None:
-        """Return who sweeps, and its epoch; None if no process was elected by lease."""
-        lease = lease_of(self._registry.store, election_name(self._registry.client_id))
-        return (str(lease.owner), lease.fence) if lease and lease.locked else None
-
-    def look(self) -> list[dict[str, Any]]:
-        """Return a row for each queue, with the processes that work on it: dead ones until others have missed them."""
-        registry, at_work = self._registry, defaultdict[str, list[str]](list)
-        for member in workers_of(registry.store, registry.client_id, registry.farm_id).members():
-            for queue in queues_of(member):
-                at_work[queue].append(member.member)
-        return [self._row(facts) | {"workers": at_work[facts["queue"]]} for facts in all_rows(registry)]
+    def look(self) -> tuple[Snapshot, list[dict[str, Any]]]:
+        """Return the client as it is now, and a row for each queue."""
+        taken, rows = all_rows(self._registry)
+        return taken, [self._row(facts) for facts in rows]
 
     def named(self) -> list[State]:
         """Return the state of what was named beside the queues."""
@@ -138,8 +148,8 @@ class _Watcher:
         return facts
 
 
-def _title(leader: tuple[str, int] | None) -> str:
-    return f"{leader[0]} leads the sweepers, epoch {leader[1]}" if leader else "nobody leads the sweepers"
+def _title(taken: Snapshot) -> str:
+    return f"the upkeep: {taken.leader.standing if taken.leader else 'nobody leads'}"
 
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -147,6 +157,7 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
         | {"workers": len(row["workers"]) or None, "batches": row["batches"] or None}
+        | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"])) or None}
         for row in rows
     ]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
@@ -159,7 +170,8 @@ def _or_never(ago: float | None) -> float | str:
 
 def _state(facts: dict[str, Any]) -> str | None:
     """Return what is unusual about a queue; None if nothing is, so that the table has no such column."""
-    return None if facts["active"] else "inactive"
+    words = [word for word, holds in (("inactive", not facts["active"]), ("paused", facts["paused"])) if holds]
+    return ", ".join(words) or None
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

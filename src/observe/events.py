@@ -12,6 +12,7 @@ from enum import Enum
 
 from ..queue.sharded.envelope import Reason
 from ..queue.sharded.upkeep.report import RECORDED
+from .findings import KINDS
 
 
 class Kind(str, Enum):
@@ -151,6 +152,13 @@ GAUGES: Mapping[str, Event] = _named(
         "When any process last swept the queue with success, since the epoch",
         {"queue": QUEUE},
         "seconds",
+    ),
+    Event("queue_workers", Kind.GAUGE, "Processes that work on the queue and report", {"queue": QUEUE}),
+    Event(
+        "findings",
+        Kind.GAUGE,
+        "What is wrong, as `latchwork doctor` says it: 2 where a person must act, 1 for a warning, absent if nothing",
+        {"kind": KINDS, "queue": QUEUE},
     ),
     Event("queues_readable", Kind.GAUGE, "1 if the last snapshot of the queues could be read, else 0", {}),
 )

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_kind, checked_number
 from ..queue.sharded.registry import QueueRegistry
-from ..queue.sharded.stats import QueueStats, all_stats
+from ..queue.sharded.stats import QueueStats
 from .base import Sample, Telemetry
 from .events import GAUGES
+from .findings import PROBLEM, Finding, findings_of
+from .snapshot import Snapshot, snapshot
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +21,11 @@ MAX_AGE = 15.0
 
 
 def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: float = MAX_AGE) -> None:
-    """Show depth, oldest age and last sweep of every queue of the client, for as long as the process runs.
+    """Show depth, oldest age and last sweep of every queue of the client, and what is wrong with it, for as long as the
+    process runs.
 
-    A snapshot is taken when the gauges are read and the last one is older than `max_age` seconds: two calls for the
-    list and four a queue. One process a client is enough: the figures are the store's, not the process's. While the
+    A snapshot is taken when the gauges are read and the last one is older than `max_age` seconds: four calls, and five
+    a queue. One process a client is enough: the figures are the store's, not the process's. While the
     store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0.
     """
     checked_kind("registry", registry, QueueRegistry)
@@ -51,11 +54,31 @@ class _Snapshot:
 
     def _look(self) -> list[Sample]:
         try:
-            facts = all_stats(self._registry)
+            taken = snapshot(self._registry)
         except LatchworkError as failure:
             log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
             return [Sample(GAUGES["queues_readable"], (), 0)]
-        return [Sample(GAUGES["queues_readable"], (), 1), *(sample for queue in facts for sample in _of(queue))]
+        return [Sample(GAUGES["queues_readable"], (), 1), *_findings(taken), *_queues(taken)]
+
+
+def _queues(taken: Snapshot) -> Iterator[Sample]:
+    for queue in taken.queues:
+        yield from _of(queue.stats)
+        yield Sample(GAUGES["queue_workers"], (queue.name,), len(queue.at_work))
+
+
+def _findings(taken: Snapshot) -> Iterator[Sample]:
+    """Yield the worst finding of each kind about each queue, and about the client: 2 for a problem, 1 for a warning."""
+    worst: dict[tuple[str, str], int] = {}
+    for finding in findings_of(taken):
+        where = (finding.kind, finding.queue or "")
+        worst[where] = max(worst.get(where, 0), _weight(finding))
+    for where, weight in worst.items():
+        yield Sample(GAUGES["findings"], where, weight)
+
+
+def _weight(finding: Finding) -> int:
+    return 2 if finding.state == PROBLEM else 1
 
 
 def _of(facts: QueueStats) -> Iterator[Sample]:

@@ -237,11 +237,12 @@ def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
 
 def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypatch):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--concurrency", "3")
-    with pytest.warns(UserWarning, match="paused"):
-        assert "expiring" in lw("queue", "pause", "q", *SHOP).out
+    assert "expiring" in lw("queue", "pause", "q", *SHOP).out
+    assert lw("queue", "list", *SHOP, "--json").json[0]["paused"].partition(" s ago by ")[2]
     assert lw("queue", "resume", "q", *SHOP, "--json").json["consumers"] == 3
     lw("queue", "scale", "q", "5", *SHOP)
-    assert lw("queue", "list", *SHOP, "--json").json == [{"queue": "q", "active": True, "shards": 1, "consumers": 5}]
+    (row,) = lw("queue", "list", *SHOP, "--json").json
+    assert row == {"queue": "q", "active": True, "shards": 1, "consumers": 5, "paused": None}
     refused = lw("queue", "deactivate", "q", *SHOP, "--confirm", "other")
     assert refused.code == 2
     monkeypatch.setattr("sys.stdin", io.StringIO("other\nq\n"))
@@ -390,7 +391,7 @@ def test_a_command_warns_of_a_namespace_only_where_more_is_asked_for(aerospike_s
         pytest.skip("this namespace is strongly consistent")
 
     def stats(*more):
-        words = command(aerospike_server.url, "--json", *more, "stats", *SHOP)
+        words = command(aerospike_server.url, "--json", *more, "queue", "list", *SHOP)
         return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
 
     quiet, verbose = stats(), stats("-v")
@@ -494,7 +495,7 @@ def test_a_command_that_is_run_keeps_its_own_options(runner):
 def test_a_pipe_gets_plain_lines(run):
     run("queue", "create", "q", *SHOP, "--shards", "1")
     lines = run("queue", "list", *SHOP).out.splitlines()
-    assert lines[0].split("\t") == ["queue", "active", "shards", "consumers"]
+    assert lines[0].split("\t") == ["queue", "active", "shards", "consumers", "paused"]
     assert "\x1b" not in "".join(lines)
 
 
@@ -710,7 +711,10 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert facts["shard_balance"] == 1.0
     (row,) = lw("stats", *SHOP, "--json").json
-    assert set(row) == set(facts) | {"in_rate", "out_rate", "leader", "leader_epoch", "workers"}
+    assert set(row) == set(facts) | {
+        "in_rate", "out_rate", "leader", "leader_epoch", "workers", "silent_workers", "paused", "changed_by",
+        "changed_s_ago", "findings",
+    }  # fmt: skip
     assert row["workers"] == []
     lw("large", "create", "bus", "10")
     lw("large", "enqueue", "bus", '{"a": 1}')
@@ -763,6 +767,7 @@ def test_doctor_names_the_store_that_it_tried_and_not_its_password(lw, monkeypat
 
 def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
     done = lw("doctor", store="sqlite:/nowhere/shop.db")
+    assert (done.code, "connected" in done.out) == (1, False)
     assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
 
 
@@ -977,9 +982,17 @@ def test_the_statistics_call_a_queue_that_is_not_active_inactive(lw, sqlite_url)
     assert (cells["state"], float(cells["swept s ago"]) >= 0) == ("inactive", True)
 
 
-@pytest.mark.parametrize("words", [("stats",), ("queue", "list")])
-def test_no_queues_are_said_of_the_store_that_was_asked(lw, sqlite_url, words):
-    assert lw(*words, *SHOP).out == f"no queues of shop in {sqlite_url}\n"
+def test_no_queues_are_said_of_the_store_that_was_asked(lw, sqlite_url):
+    assert lw("queue", "list", *SHOP).out == f"no queues of shop in {sqlite_url}\n"
+
+
+def test_the_statistics_of_a_client_that_has_nothing_are_not_found_and_name_the_clients_that_there_are(lw, sqlite_url):
+    done = lw("stats", *SHOP)
+    assert (done.code, done.err) == (3, f"latchwork: no queues of shop in {sqlite_url} [NOT_FOUND]\n")
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    done = lw("stats", "--client", "shoop", "--json")
+    assert (done.code, done.json["error"]) == (3, "NOT_FOUND")
+    assert done.json["message"].endswith("; the clients that have some: shop")
 
 
 def test_a_name_that_the_output_cannot_write_is_escaped(lw, sqlite_url, monkeypatch):
@@ -999,7 +1012,7 @@ def test_the_command_says_on_stderr_which_store_it_uses_where_none_is_named(tmp_
     monkeypatch.delenv("LATCHWORK_STORE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with pytest.raises(SystemExit):
-        main(["--json", "stats", "--client", "shop"])
+        main(["--json", "queue", "list", "--client", "shop"])
     said = capsys.readouterr()
     assert json.loads(said.out) == []
     assert said.err == (

@@ -107,7 +107,7 @@ def test_watching_asks_no_store_before_somebody_looks(clock, registry):
     assert faulty.total == 0
     assert {family.name for family in registry.collect()} >= {"latchwork_queue_depth", "latchwork_queues_readable"}
     assert faulty.total > 0
-    assert len(GAUGES) == 4
+    assert len(GAUGES) == 6
 
 
 def test_a_telemetry_watches_one_client_and_says_so_to_a_second(clock, registry, scrape):

@@ -10,12 +10,13 @@ import typer
 from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElection
 from ...errors import InvalidRequest
 from ...inputs import farm_or_default
+from ...observe.findings import OK
+from ...observe.snapshot import leader_of, shown_time
 from ...store.connect import VARIABLE
-from ..findings import OK
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .elections import lease_of, office_of
+from .elections import office_of
 from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
 from .state import election_state
 
@@ -25,9 +26,10 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
-    """Show who leads, in which epoch, and the candidates. A leader that died is shown until its lease is broken.
+    """Show who leads, in which epoch, when it last renewed, and the candidates.
 
     With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
+    Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused.
     The candidates of an election by ZooKeeper are shown if --zookeeper names it.
 
     Example: latchwork leader status shop-sweeper --json
@@ -37,20 +39,23 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     if farms:
         _status_over_all(session, name, farms, zookeeper)
         return
-    held = lease_of(session.store, name)
+    leader = leader_of(session.store, name)
     contenders = (
         ZooKeeperElection(session.store, name, zookeeper) if zookeeper else LeaseElection(session.store, name)
     ).contenders()
-    leads = held is not None and held.locked
-    line = f"{name}: {held.owner} leads, epoch {held.fence}" if held and leads else f"{name}: nobody leads"
+    renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
-        line,
+        f"{name}: {leader.standing if leader else 'nobody leads'}{renewed}",
         *_standing(contenders),
         election=name,
-        leader=held.owner if held and leads else None,
-        epoch=held.fence if held else None,
+        leader=leader.name if leader and leader.leads else None,
+        epoch=leader.epoch if leader else None,
+        last_leader=leader.name if leader else None,
+        renewed_s_ago=round(leader.renewed_ago, 1) if leader and leader.held else None,
         contenders=contenders,
     )
+    if leader and leader.held and not leader.leads:
+        raise typer.Exit(1)
 
 
 def _standing(contenders: Sequence[str]) -> list[str]:

@@ -19,10 +19,10 @@ from ...coord.presence.layout import GROUPS, Seen
 from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...coord.semaphore import PERMITS, SEMAPHORES
 from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...observe.findings import OK, PROBLEM, WARNING, Finding
 from ...plain import shown
 from ...store import Compute, Key, RecordStore
 from ...store.model.expr import SERVER_NOW
-from ..findings import OK, PROBLEM, WARNING, Finding
 from .elections import Office, office_of
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]

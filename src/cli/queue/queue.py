@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import sys
+import warnings
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
@@ -13,9 +17,11 @@ from ...coord import Leadership, LeaseElection
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, WaitTimeout
 from ...inputs import checked_timeout
+from ...observe.snapshot import shown_time
 from ...plain import one_line, shown
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ...queue.sharded.upkeep.upkeep import election_name
+from ...queue.sharded.workers import WorkerReport
 from ...retry import Poll, outlive
 from ..options import Client, Farm, checked_every
 from ..session import Session, note
@@ -23,9 +29,16 @@ from ..snapshot import queue_facts
 
 DEPTH_LOOKS = Poll(low=0.1, high=2.0)
 """The pauses between two looks of `wait` at the pointers."""
+ACT_LOOKS = Poll(low=0.05, high=0.25)
+"""The pauses between two looks of `pause`, `resume` and `scale` at the reports of the workers."""
+ACTS_WITHIN = 10.0
+TIMED_OUT = 4
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the queue")]
+ActsWithin = Annotated[
+    float, typer.Option("--timeout", min=0, max=86_400, help="seconds to wait until the workers act on it; 0: none")
+]
 
 
 def registry_of(session: Session, client: str, farm: str | None) -> QueueRegistry:
@@ -46,10 +59,28 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     """
     session: Session = context.obj
     found = registry_of(session, client, farm).queues(active=None)
+    now = session.store.seams.wall()
     rows = [
-        {"queue": q.name, "active": q.live.active, "shards": q.config.shards, "consumers": q.concurrency} for q in found
+        {
+            "queue": queue.name,
+            "active": queue.live.active,
+            "shards": queue.config.shards,
+            "consumers": queue.concurrency,
+            "paused": _paused(queue, now),
+        }
+        for queue in found
     ]
     session.table(rows, empty=f"no queues of {client} in {session.where}")
+
+
+def _paused(queue: ShardedQueue, now: float) -> str | None:
+    """Return since when the queue is paused, and by whom; None if it is not."""
+    if queue.concurrency:
+        return None
+    if not queue.live.changed:
+        return "since it was made"
+    who = f" by {queue.live.changed_by}" if queue.live.changed_by else ""
+    return f"{shown_time(max(0.0, now - queue.live.changed / 1000))} ago{who}"
 
 
 @app.command()
@@ -105,33 +136,84 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
 
 
 @app.command()
-def pause(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Stop its consumers everywhere, within five minutes. Messages continue to expire.
+def pause(
+    context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
+) -> None:
+    """Let no handler begin any more, in all workers, and wait until they act on it: 3 s at most, while they live.
+
+    Handlers that have begun go on to their end. Messages that wait go on expiring. Exit code 4 if a worker has not
+    acted on it within --timeout; the queue is paused all the same.
 
     Example: latchwork queue pause orders --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    queue.pause()
-    session.say(
-        f"paused {name}; its messages go on expiring after {queue.config.message_expiry}", queue=name, consumers=0
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the lines below say it
+        queue.pause(by=_person())
+    ready = sum(state.loaded - state.fired for state in queue.pointers.states())
+    waiting = f"{ready:,} ready messages wait" if ready else "its messages wait"
+    _settle(
+        session, queue, timeout,
+        f"paused {name}; {waiting}, and go on expiring, each after {queue.config.message_expiry}",
+    )  # fmt: skip
 
 
 @app.command()
-def resume(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Start its consumers again, with as many threads as before.
+def resume(
+    context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
+) -> None:
+    """Start its consumers again, with as many threads as before, and wait until they act on it, as `queue pause` does.
 
     Example: latchwork queue resume orders --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    queue.resume()
+    queue.resume(by=_person())
+    _settle(session, queue, timeout, f"resumed {name}: {queue.concurrency} worker threads in each consumer process")
+
+
+def _settle(session: Session, queue: ShardedQueue, timeout: float, done: str) -> None:
+    """Wait until all workers act on the settings that were just changed; say what was done, and who does not act."""
+    seams, changed = session.store.seams, queue.live.changed
+    began = seams.monotonic()
+    workers: list[WorkerReport] = []
+
+    def late() -> list[WorkerReport]:
+        workers[:] = [worker for worker in queue.workers() if not worker.is_silent]
+        return [worker for worker in workers if worker.acts_on < changed]
+
+    if timeout:
+        with Deadline(seams, timeout) as deadline:
+            ACT_LOOKS.until(seams, lambda: outlive(seams, deadline, late) == [] or None, timeout=deadline.left())
+    else:
+        late()
+    silent = [worker for worker in workers if worker.acts_on < changed]
+    running = sum(worker.running for worker in workers if worker.acts_on >= changed)
+    within = f"within {seams.monotonic() - began:.1f} s"
+    acting = f"{len(workers) - len(silent)} of {len(workers)} workers act on it, {within}"
+    lines = [done, acting if workers else "no worker runs"]
+    if running and not queue.concurrency:
+        lines.append(f"{running} handlers had begun, and go on to their end")
+    lines += [
+        f"not yet: {worker.worker}, which last reported {shown_time(worker.ago)} ago: it hangs, was killed, or is "
+        "of an earlier version"
+        for worker in silent
+    ]
     session.say(
-        f"resumed {name}: {queue.concurrency} worker threads in each consumer process",
-        queue=name,
-        consumers=queue.concurrency,
-    )
+        *lines, queue=queue.name, consumers=queue.concurrency, workers=[worker.worker for worker in workers],
+        not_yet=[worker.worker for worker in silent], running=running,
+    )  # fmt: skip
+    if silent and timeout:
+        raise typer.Exit(TIMED_OUT)
+
+
+def _person() -> str:
+    """Return who runs this command, for people: `user@host`."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
 @app.command()
@@ -140,15 +222,17 @@ def scale(
     name: Name,
     n: Annotated[int, typer.Argument(help="worker threads, 0 to 100")],
     client: Client,
+    timeout: ActsWithin = ACTS_WITHIN,
     farm: Farm = None,
 ) -> None:
-    """Set the number of worker threads in each consumer process.
+    """Set the number of worker threads in each consumer process, and wait until they act on it, as `queue pause` does.
 
     Example: latchwork queue scale orders 8 --client shop
     """
     session: Session = context.obj
-    queue_of(session, name, client, farm).scale(n)
-    session.say(f"{name}: {n} worker threads in each consumer process", queue=name, consumers=n)
+    queue = queue_of(session, name, client, farm)
+    queue.scale(n, by=_person())
+    _settle(session, queue, timeout, f"{name}: {n} worker threads in each consumer process")
 
 
 @app.command()

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from ...background import FailureLog
@@ -19,7 +20,7 @@ from ...deadline import within_call
 from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import reset_in_child
 from ...retry import Poll
-from .bell import RUNG, limits, rung_in
+from .bell import CHANGES, RUNG, changes_in, limits, rung_in
 from .shards import Shards
 from .slots import Claim
 
@@ -43,6 +44,13 @@ nothing. Its pauses grow up to `LOOKING` times as long as the look took, and to 
 others write, a waiting thread then needs a twentieth of a core."""
 LISTENS, LATE = 5.0, 0.5
 """Seconds for which one thread listens for all; after that another thread may replace it."""
+
+
+class Heard(NamedTuple):
+    """How many changes of settings the bell had told of, and when it was asked (seconds, monotonic)."""
+
+    at: float
+    changes: int
 
 
 class ActiveShards:
@@ -81,6 +89,8 @@ class ActiveShards:
         self._listens_until = 0.0
         self._calls = 0
         """How often the waiting threads were called."""
+        self.heard = Heard(float("-inf"), 0)
+        """What was heard last of changes of the settings."""
         self._rung: int | None = None
         """What the listening thread has read of the bell, until a thread reads the pointers."""
         self._listen_again()
@@ -202,7 +212,8 @@ class ActiveShards:
 
     def _listen_again(self) -> None:
         self._listens = False
-        self._ear = Watch(self._queue.store, self._queue.bell.key, (RUNG,), GLANCES, worth=self._is_news, lasting=True)
+        bell = self._queue.bell
+        self._ear = Watch(self._queue.store, bell.key, (RUNG, CHANGES), GLANCES, worth=self._is_news, lasting=True)
 
     def _tune_in(self) -> None:
         """Set how often the bell is listened to."""
@@ -233,6 +244,7 @@ class ActiveShards:
     def _is_news(self, answer: Answer) -> bool:
         if not self._queue.bell.is_needed:
             return self._ear.known is None or self._ear.known[0] != self._version
+        self.heard = Heard(answer.asked, changes_in(answer.record))
         return rung_in(answer.record) != self._rings_seen
 
     def _learn(self, shards: Iterable[int]) -> None:

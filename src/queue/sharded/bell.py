@@ -20,8 +20,8 @@ from ...retry import RetryPolicy, again, reason
 from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
 from ...store.repeats import after_repeat
 
-RUNG = "rung"
-"""The bin that counts the rings."""
+RUNG, CHANGES = "rung", "changes"
+"""The bins that count the rings, and the changes of settings that were announced."""
 
 GLANCES = 14
 """Reads of bells a second for which all queues of a process together wait, at most."""
@@ -87,6 +87,14 @@ class Bell:
         with suppress(LatchworkError):
             self._store.repeat(self._ring)
 
+    def announce(self) -> None:
+        """Tell the consumers that listen that settings have changed, if the store can be written now. One call; none
+        where they hear of each write.
+        """
+        if self.is_needed:
+            with suppress(LatchworkError):
+                self._store.repeat(Update(self.key, (Add(CHANGES, 1),), exists=Exists.ANY, ttl=NEVER))
+
     def rings(self) -> int:
         """Return how often it was rung, 0 = never. One read."""
         return rung_in(self._store.get(self.key, RUNG))
@@ -94,8 +102,17 @@ class Bell:
 
 def rung_in(record: Record | None) -> int:
     """Return how often a bell was rung, by its record; 0 if that is absent or damaged."""
-    rung = record.bins.get(RUNG, 0) if record else 0
-    return rung if is_int(rung) else 0
+    return _counted(record, RUNG)
+
+
+def changes_in(record: Record | None) -> int:
+    """Return how many changes of settings were announced, by the record of a bell; 0 if that is absent or damaged."""
+    return _counted(record, CHANGES)
+
+
+def _counted(record: Record | None, bin: str) -> int:
+    count = record.bins.get(bin, 0) if record else 0
+    return count if is_int(count) else 0
 
 
 def _may_pass(outcome: Any) -> bool:

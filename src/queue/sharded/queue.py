@@ -32,6 +32,7 @@ from .record import LastSweep, Live, QueueRecords
 from .sideline.one import SideView
 from .sideline.redrive import redrive
 from .subqueue import FailurePolicy, Subqueue
+from .workers import WorkerReport, workers_of
 
 SPREAD = 100
 """Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
@@ -50,8 +51,9 @@ class Registry(Protocol):
     def refresh_if_due(self) -> None: ...
     def get(self, name: str) -> ShardedQueue: ...
     def publishable(self, name: str) -> ShardedQueue: ...
-    def set_concurrency(self, queue: ShardedQueue, n: int) -> None: ...
-    def resume(self, queue: ShardedQueue) -> None: ...
+    def set_concurrency(self, queue: ShardedQueue, n: int, by: str | None = None) -> None: ...
+    def resume(self, queue: ShardedQueue, by: str | None = None) -> None: ...
+    def follow(self, queues: Sequence[ShardedQueue]) -> None: ...
     def last_sweep(self, name: str) -> LastSweep: ...
     def make_group(
         self, queue: ShardedQueue, name: str, start: str | datetime, settings: Mapping[str, Any]
@@ -361,21 +363,37 @@ class ShardedQueue(Subqueue):
         """Consumers that are wanted, as last read from the queue's record; 0 = paused."""
         return self.live.concurrency
 
-    def pause(self) -> None:
-        """Stop consumers everywhere, once each process has refreshed. Messages continue to expire."""
+    def pause(self, *, by: str | None = None) -> None:
+        """Stop consumers everywhere: within 3 s no handler begins. Messages continue to expire. Two calls.
+
+        Handlers that have begun go on to their end. `workers` says which processes act on it.
+
+        by: who pauses it, for people; None = this process.
+        """
         warnings.warn(
             f"queue {self.name!r} is paused; its messages go on expiring, each after {self.config.message_expiry}",
             stacklevel=2,
         )
-        self.registry.set_concurrency(self, 0)
+        self.registry.set_concurrency(self, 0, by)
 
-    def resume(self) -> None:
-        """Start consumers again, with the number that was set last, at least 1."""
-        self.registry.resume(self)
+    def resume(self, *, by: str | None = None) -> None:
+        """Start consumers again within 3 s, with the number that was set last, at least 1. Three calls."""
+        self.registry.resume(self, by)
 
-    def scale(self, n: int) -> None:
-        """Ask for `n` worker threads in each process that consumes it, 0 to 100. Raises `TooManyConsumers`."""
-        self.registry.set_concurrency(self, check_concurrency(n))
+    def scale(self, n: int, *, by: str | None = None) -> None:
+        """Ask for `n` worker threads in each process that consumes it, 0 to 100, within 3 s. Two calls. Raises
+        `TooManyConsumers`.
+        """
+        self.registry.set_concurrency(self, check_concurrency(n), by)
+
+    def workers(self) -> list[WorkerReport]:
+        """Return the last report of each process in which a consumer of this queue runs, or ran until it died, by
+        name. One call.
+
+        A process reports each 15 s, and at once when it acts on a change of the settings. Programs that call `receive`
+        themselves do not report. Raises the store's errors.
+        """
+        return workers_of([self])[0]
 
 
 OF = "@"

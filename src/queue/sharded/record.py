@@ -15,7 +15,8 @@ from msgspec import Meta, Struct
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
-from ...store.model.expr import SERVER_NOW
+from ...store.decode import Counter
+from ...store.model.expr import SERVER_NOW, Const, If, MapValue, has, largest
 from ...store.model.ops import Op
 from .config import (
     MAX_BATCH,
@@ -41,17 +42,28 @@ log = logging.getLogger(__name__)
 VERSION = 1
 TTL_FACTOR = 2
 """A queue's record lives twice the queue's expiry from its last write."""
+LIVE_BINS = ("active", "concurrency", "shovelInterval", "shovelConcur", "settings")
+"""The bins that `live_of` reads."""
+_AT = Const("changedAt")
+_CHANGED = If(has("settings", "changedAt"), largest(MapValue("settings", _AT) + 1, SERVER_NOW), SERVER_NOW)
 RENEWED = 0.9
 """If at most this part of the time is left, a process that asks for the queue renews it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The settings that can change while the queue is in use."""
+    """The settings that can change while the queue is in use.
+
+    changed: when the queue was last paused, resumed or scaled: ms since the epoch by the server's clock, and larger
+        with each change, so that it also says which change a process acts on. 0 = never.
+    changed_by: who did that; None = never, or not known.
+    """
 
     active: bool
     concurrency: int
     shovel: ShovelConfig | None
+    changed: int = 0
+    changed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,9 @@ def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     """Return the changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
         stored = msgspec.convert(bins, _Live)
-        return Live(stored.active == "true", stored.concurrency, _shovel(stored.shovel_interval, stored.shovel_concur))
+        shovel = _shovel(stored.shovel_interval, stored.shovel_concur)
+        change = stored.settings
+        return Live(stored.active == "true", stored.concurrency, shovel, change.changed_at, change.changed_by)
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -193,6 +207,21 @@ _ShovelInterval = Annotated[int, Meta(ge=0, le=whole_seconds(MAX_SHOVEL_INTERVAL
 _Shovels = Annotated[int, Meta(ge=0, le=MAX_SHOVEL_CONCURRENCY)]
 
 
+class _Extra(Struct, frozen=True, rename="camel"):
+    """The entries of the bin `settings`."""
+
+    concurrency: _Consumers | None = None
+    resume_to: _Consumers | None = None
+    changed_at: Counter = 0
+    changed_by: str | None = None
+    shovel: tuple[_ShovelInterval, _Shovels] | None = None
+    handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
+    max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
+    backoff: tuple[float, float, float, float] | None = None
+    codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
+    unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
 class _Live(Struct, frozen=True, rename="camel"):
     """The bins of the changeable settings."""
 
@@ -200,19 +229,7 @@ class _Live(Struct, frozen=True, rename="camel"):
     concurrency: _Consumers = 0
     shovel_interval: _ShovelInterval = 0
     shovel_concur: _Shovels = 0
-
-
-class _Extra(Struct, frozen=True, rename="camel"):
-    """The entries of the bin `settings`."""
-
-    concurrency: _Consumers | None = None
-    resume_to: _Consumers | None = None
-    shovel: tuple[_ShovelInterval, _Shovels] | None = None
-    handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
-    max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
-    backoff: tuple[float, float, float, float] | None = None
-    codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
-    unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
+    settings: _Extra = _Extra()
 
 
 class _Stored(_Live, frozen=True, rename="camel", kw_only=True):
@@ -225,7 +242,6 @@ class _Stored(_Live, frozen=True, rename="camel", kw_only=True):
     handler_type: str = ""
     max_batch_size: Annotated[int, Meta(ge=0, le=MAX_BATCH)] = 0
     max_wait_time: Annotated[int, Meta(ge=0, le=whole_seconds(MAX_BATCH_WAIT))] = 0
-    settings: _Extra = _Extra()
     group_of: str = ""
     tag: str = ""
 
@@ -265,6 +281,12 @@ def resume_to(name: str, bins: Mapping[str, Any]) -> int:
     """Return the number of consumers after a pause, 0 = not stored. Raises `Unreadable`."""
     with _readable(name):
         return msgspec.convert(bins.get("settings") or {}, _Extra).resume_to or 0
+
+
+def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:
+    """Return the operations that set the number of consumers; a number above 0 is what `resume` goes back to."""
+    kept = (MapPut("settings", "resumeTo", n),) if n else ()
+    return Put("concurrency", n), *kept, MapPut("settings", "changedAt", _CHANGED), MapPut("settings", "changedBy", by)
 
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:

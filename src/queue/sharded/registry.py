@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+from ...coord.inputs import checked_owner
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_seconds, checked_store_name, checked_switch, checked_text, farm_or_default, is_int
 from ...plain import shown
-from ...store import Key, MapPut, Put, RecordStore, Touch
+from ...store import Key, Put, Record, RecordStore, Touch
 from ...store.connect import as_store
 from ...store.decode import MAX_COUNTER
 from ...store.model.record import checked_key
+from ..rows import read_each
 from .active import IDLE_LOOK
 from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
@@ -26,9 +28,11 @@ from .groups.making import DROPPED, MADE, Start, checked_start, complete, was_dr
 from .groups.pointers import shards_of
 from .queue import QueueGroup, ShardedQueue
 from .record import (
+    LIVE_BINS,
     LastSweep,
     Live,
     QueueRecords,
+    concurrency_ops,
     config_of,
     differences,
     last_sweep_of,
@@ -299,16 +303,30 @@ class QueueRegistry:
 
     # ---- the number of consumers
 
-    def set_concurrency(self, queue: ShardedQueue, n: int) -> None:
-        """Store how many consumers are wanted; a number above 0 is what `resume` goes back to."""
-        kept = (MapPut("settings", "resumeTo", n),) if n else ()
-        self.records.change(queue.config, Put("concurrency", n), *kept)
+    def set_concurrency(self, queue: ShardedQueue, n: int, by: str | None = None) -> None:
+        """Store how many consumers are wanted, when that was asked for, and by whom; None = by this process."""
+        self.records.change(queue.config, *concurrency_ops(n, checked_owner(by, self.store.seams)))
+        queue.pointers.bell.announce()
         self._reread(queue)
 
-    def resume(self, queue: ShardedQueue) -> None:
+    def resume(self, queue: ShardedQueue, by: str | None = None) -> None:
         """Store the number of consumers that was last wanted, at least 1."""
         wanted = resume_to(queue.name, self.records.read(queue.name, "settings"))
-        self.set_concurrency(queue, wanted or queue.config.concurrency or 1)
+        self.set_concurrency(queue, wanted or queue.config.concurrency or 1, by)
+
+    def follow(self, queues: Sequence[ShardedQueue]) -> None:
+        """Read what may have changed in the settings of these queues, for all who use them in this process. One call,
+        none for no queues.
+
+        A queue whose record is gone or damaged keeps its settings: `refresh` deals with it.
+        """
+        rows = read_each(self.store, [self.records.key(queue.name) for queue in queues], *LIVE_BINS)
+        for queue, row in zip(queues, rows, strict=True):
+            if isinstance(row, Record):
+                with suppress(Unreadable):
+                    live = live_of(queue.name, row.bins)
+                    with self._lock:
+                        self._update_live(queue.name, live)
 
     # ----
 

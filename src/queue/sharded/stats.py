@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from ...errors import NotFound
+from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
 from ...store import Record
 from ..rows import read_each
@@ -23,11 +23,34 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Side:
+    """The messages that wait in one part of a queue, by those that are next in their shards.
+
+    waiting: slots.
+    oldest_age: seconds since the oldest of them was published; None = there is none.
+    left: seconds for which the first of them to expire still lives; None = there is none.
+    life: seconds for which a message lives here.
+    """
+
+    waiting: int
+    oldest_age: float | None
+    left: float | None
+    life: int
+
+    @property
+    def is_half_over(self) -> bool:
+        """Whether a message has waited for more than half of its life."""
+        return self.left is not None and self.left < self.life / 2
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """A queue at one moment.
 
-    oldest_age: seconds since the oldest of the messages that are next in their shards was published; None = there is
-        none.
+    ready, sideline, parked: what waits in each.
+    is_streamed: whether a stream owns shards of it, which then has no other consumers.
+    delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
+        usual.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
         of the queue's shards, by what was published to the group.
     """
@@ -36,13 +59,22 @@ class QueueStats:
     active: bool
     consumers: int
     depth: QueueDepth
-    oldest_age: float | None
+    ready: Side
+    sideline: Side
+    parked: Side
+    is_streamed: bool
+    delayed_late: float | None
     balance: float | None
     last_sweep: LastSweep
 
+    @property
+    def oldest_age(self) -> float | None:
+        """Seconds since the oldest of the ready messages that are next in their shards was published."""
+        return self.ready.oldest_age
+
 
 def all_stats(registry: QueueRegistry) -> list[QueueStats]:
-    """Return the statistics of every queue of the client, by name. Two calls, and four for each queue."""
+    """Return the statistics of every queue of the client, by name. Two calls, and five for each queue."""
     return of_each(registry, stats_of)
 
 
@@ -59,28 +91,53 @@ def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, 
 
 
 def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
-    """Return the statistics of one queue. bins: its record, if already read. Four calls, five without."""
-    main, sideline, parked = queue.states()
+    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without."""
+    states = queue.states()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
-    oldest = _oldest(queue, main)
-    age = None if oldest is None else max(0.0, queue.store.seams.wall() - oldest / 1000)
+    depth = depth_of(*states)
+    try:
+        delayed, late = queue.delayed.waiting()
+        depth = replace(depth, delayed=delayed)
+    except (Corrupt, Unreadable):  # all the rest is known
+        depth, late = replace(depth, damaged=depth.damaged + 1), None
+    ready, sideline, parked = _sides(queue, states)
     return QueueStats(
         queue.name,
         queue.live.active,
         queue.concurrency,
-        depth_of(main, sideline, parked),
-        age,
-        _balance(main[: queue.config.shards]),  # a group's own shards, behind these, have only messages that came back
+        depth,
+        ready,
+        sideline,
+        parked,
+        any(state.stream for state in states[0]),
+        late if depth.delayed else None,
+        # A group's own shards, behind these, have only messages that came back.
+        _balance(states[0][: queue.config.shards]),
         last,
     )
 
 
-def _oldest(queue: ShardedQueue, states: Sequence[ShardPointers]) -> int | None:
-    """Return when the oldest of the shards' next messages was published, in ms since the epoch."""
-    heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
-    records = read_each(queue.store, [queue.pointers.key(slot) for slot in heads], "enqueuedAt")
-    times: list[Any] = [record.bins.get("enqueuedAt") for record in records if isinstance(record, Record)]
-    return min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
+def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:
+    """Return what waits in each part of a queue. One call, by the next message of each shard."""
+    parts = (queue.pointers, queue.sideline.pointers, queue.parked.pointers)
+    heads = [
+        (part, part.key(Slot(state.shard, state.fired + 1)))
+        for part, some in zip(parts, states, strict=True)
+        for state in some
+        if state.fired < state.loaded
+    ]
+    records = read_each(queue.store, [key for _, key in heads], "enqueuedAt")
+    found = [(part, one) for (part, _), one in zip(heads, records, strict=True) if isinstance(one, Record)]
+    now = queue.store.seams.wall()
+    sides = []
+    for part, some in zip(parts, states, strict=True):
+        here = [record for whose, record in found if whose is part]
+        times: list[Any] = [record.bins.get("enqueuedAt") for record in here]
+        oldest = min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
+        age = None if oldest is None else max(0.0, now - oldest / 1000)
+        left = min((record.ttl for record in here if record.ttl >= 0), default=None)
+        sides.append(Side(sum(one.loaded - one.fired for one in some), age, left, part.ttl))
+    return sides
 
 
 def _balance(states: Sequence[ShardPointers]) -> float | None:

@@ -77,6 +77,19 @@ def mastered(client: Any, namespace: str, keys: Sequence[Key]) -> dict[str, int]
     return {node: sum(wanted[part] for part in _masters_of(answer, namespace)) for node, answer in answers.items()}
 
 
+def sets(client: Any, namespace: str) -> list[str]:
+    """Return the names of the sets that have records, sorted. Raises `Unavailable`."""
+    answers = _by_node(client, f"sets/{checked_store_name('namespace', namespace)}", namespace)
+    if not answers:
+        raise error_of(NO_NODE, namespace, write=False)
+    found = set()
+    for one in ";".join(answers.values()).split(";"):
+        settings = dict(pair.split("=", 1) for pair in one.split(":") if "=" in pair)
+        if _number(settings, "objects"):
+            found.add(settings.get("set", ""))
+    return sorted(found - {""})
+
+
 def partition_of(namespace: str, key: Key) -> int:
     """Return the partition of a record: the first 12 bits of its digest, as the server counts them (little-endian)."""
     digest = aerospike.calc_digest(namespace, key.set, key.name)

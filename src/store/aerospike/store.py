@@ -84,6 +84,10 @@ class AerospikeStore(RecordStore):
         """Return of how many of these records each node of the cluster is the master now. Raises `Unavailable`."""
         return info.mastered(self._client(), self.namespace, keys)
 
+    def sets(self) -> list[str]:
+        """Return the names of the sets that have records, sorted. Raises `Unavailable`."""
+        return info.sets(self._client(), self.namespace)
+
     def _client(self) -> Any:
         client = self._link.client or self._link.connect()
         if self._require_sc:

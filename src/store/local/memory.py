@@ -47,6 +47,11 @@ class MemoryStore(RecordStore):
         """Return the facts: one process, one copy, so strongly consistent; expired records are deleted at once."""
         return StoreInfo("memory", "local", True, 0, 0, 1, RECORD_SIZE_LIMIT)
 
+    def sets(self) -> list[str]:
+        """Return the names of the sets that have records, sorted."""
+        with self._lock:
+            return sorted({key.set for key in list(self._records) if self._live(key, self._now())})
+
     def _now(self) -> int:
         return int(self._server.wall() * 1000)
 

@@ -38,6 +38,12 @@ T = TypeVar("T")
 SYNCHRONOUS = ("full", "normal", "off")
 """How surely an acknowledged write survives a power cut: always; all but the newest; no promise."""
 
+_SETS = """WITH RECURSIVE found (one) AS (
+    SELECT min(set_name) FROM records
+    UNION ALL SELECT (SELECT min(set_name) FROM records WHERE set_name > found.one) FROM found
+    WHERE found.one IS NOT NULL
+) SELECT one FROM found WHERE one IS NOT NULL"""
+"""The names of the sets, each found by one step in the index."""
 NAMED = 20
 """Damaged places of each kind that `damage` names."""
 
@@ -103,6 +109,10 @@ class SQLiteStore(RecordStore):
                 return self._pool.read(look)
         except Corrupt as failure:
             return [str(failure)]
+
+    def sets(self) -> list[str]:
+        """Return the names of the sets that have records, sorted; expired ones may still count."""
+        return self._pool.read(lambda connection: [str(name) for (name,) in connection.execute(_SETS)])
 
     def reindex(self) -> None:
         """Rebuild the file's indexes from its records, which are not changed. Raises `Corrupt` if two records have one

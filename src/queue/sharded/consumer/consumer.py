@@ -18,6 +18,7 @@ from ..config import check_concurrency
 from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from ..upkeep.reporter import reporter_of
 from ..upkeep.upkeep import upkeep_of
 from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
 from .life import AWAY, Life
@@ -102,7 +103,9 @@ class Consumer(Unpicklable):
         checked_number("grace", grace)
         self.queue, self.handler, self.grace = queue, handler, grace
         self.ordered = checked_switch("ordered", ordered)
-        self._upkeep = upkeep_of(cast(QueueRegistry, queue.registry)) if checked_kind("upkeep", upkeep, bool) else None
+        registry = cast(QueueRegistry, queue.registry)
+        self._upkeep = upkeep_of(registry) if checked_kind("upkeep", upkeep, bool) else None
+        self._reporter = reporter_of(registry)
         self._counters = Counters(queue.store.seams)
         self.stats = self._counters.counts
         self._failure_log = FailureLog(queue.store.seams, log)
@@ -179,6 +182,11 @@ class Consumer(Unpicklable):
         return self.state.saturated()
 
     @property
+    def running(self) -> int:
+        """Handlers that run here, or are about to."""
+        return self._runs.open_runs
+
+    @property
     def busy(self) -> bool:
         """Whether messages are being handled here, or are believed to be there. No I/O."""
         return bool(self._runs.open_runs or self._prefetched.waiting or self.queue.active.believed)
@@ -192,6 +200,7 @@ class Consumer(Unpicklable):
         self._supervisor = Activity(self._seams)
         try:
             self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
+            self._reporter.join(self)
             if self._upkeep is not None:
                 self._upkeep.join(self, self.queue.name)
             if self._tells:
@@ -263,8 +272,10 @@ class Consumer(Unpicklable):
         self._attention.set()
         if self._supervisor is not None:
             self._supervisor.cancel()
+        end = self._seams.monotonic() + timeout
+        self._reporter.leave(self, timeout)
         if self._upkeep is not None:
-            self._upkeep.leave(self, timeout)
+            self._upkeep.leave(self, max(0.0, end - self._seams.monotonic()))
 
     def run(self) -> bool:
         """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned.

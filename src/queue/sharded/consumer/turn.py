@@ -71,7 +71,8 @@ class ConsumerState:
 
     def takes(self) -> bool:
         """Whether handlers may begin: not while it is paused or saturated, nor once it ends."""
-        return self.runs.stuck < 2 * self.concurrency() and not self.ends()
+        paused = self.queue.live.concurrency == 0
+        return not paused and self.runs.stuck < 2 * self.concurrency() and not self.ends()
 
 
 @dataclass(frozen=True, slots=True)

@@ -366,5 +366,13 @@ class DelayedMessages:
 
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
-        record = self.store.get(self.control, IN, OUT)
-        return waiting_in(*(record.bins.get(bin, 0) for bin in (IN, OUT))) if record else 0
+        return self.waiting()[0]
+
+    def waiting(self) -> tuple[int, float]:
+        """Return how many messages wait, roughly, and how many seconds the delivery of what is due is behind: a few,
+        while a process does the upkeep. One call.
+        """
+        record = self.store.get(self.control, IN, OUT, HORIZON)
+        came, went, horizon = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT, HORIZON))
+        late = self.store.seams.wall() - horizon / 1000 if is_int(horizon) and horizon > 0 else 0.0
+        return waiting_in(came, went), max(0.0, late)

@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 
 from ....background import FailureLog
 from ....coord.election.election import Leadership, LeaseElection
-from ....coord.inputs import checked_owner
 from ....coord.presence.layout import MAX_NAME
 from ....errors import InvalidRequest, LatchworkError
 from ....forks import reset_in_child
@@ -26,6 +25,7 @@ from ..bell import RUNG, rung_in
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry, made_here
 from .ending import Ending
+from .reporter import FARM, reporter_of
 from .scheduling import Scheduling
 from .shovel import Shovel
 from .sweeper import Sweeper
@@ -52,8 +52,6 @@ SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
 ERROR_BACKOFF = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
 """Pauses after a duty that failed."""
 STOP_TIMEOUT = 10.0
-FARM = "@"
-"""Stands between the name of a candidate and the farm that its process belongs to."""
 
 
 def election_name(client_id: str) -> str:
@@ -83,7 +81,7 @@ class Upkeep:
 
     def __init__(self, registry: QueueRegistry) -> None:
         self.registry = registry
-        self._seams = registry.store.seams
+        self._seams, self._reporter = registry.store.seams, reporter_of(registry)
         self._members: dict[object, str] = {}
         self.reset_after_fork()
         reset_in_child(self)
@@ -93,7 +91,7 @@ class Upkeep:
         self._members.clear()
         self._guard = self._seams.lock()
         self._failure_log = FailureLog(self._seams, log)
-        candidate = f"{checked_owner(None, self._seams)}{FARM}{self.registry.farm_id}"
+        candidate = self._reporter.worker
         self.election = UpkeepElection(
             self.registry.store, election_name(self.registry.client_id), candidate=candidate, lease=LEASE, poll=LOOKS
         )

@@ -1,0 +1,193 @@
+"""What one process does for all its consumers of a client: it follows the settings of their queues, so that a pause
+acts within 3 s, and reports about them (P5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from ....background import Activity, FailureLog
+from ....errors import LatchworkError
+from ....forks import reset_in_child
+from ..queue import ShardedQueue
+from ..registry import QueueRegistry
+from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, workers_of
+
+log = logging.getLogger(__name__)
+
+FOLLOW = 1.5
+"""Seconds between two reads of the settings: one call for all queues of the process. None where the store tells that
+nothing was written, or where idle consumers listen to the bells of all these queues, and no change was announced.
+"""
+UNHEARD = 30.0
+"""Seconds after which the settings are read though the bells announced nothing: the announcement may have been lost."""
+TIDY = 600.0
+"""Seconds between two looks for the reports of processes that died long ago."""
+FARM = "@"
+"""Stands between the name of a process and the farm that it belongs to."""
+
+
+class Reported(Protocol):
+    """A consumer, as far as it is reported."""
+
+    queue: ShardedQueue
+    stats: Counter[str]
+
+    @property
+    def concurrency(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+
+
+class Reporter:
+    """The reports of one process about its consumers. It runs in the background while any consumer has joined.
+
+    Safe to share between threads. Failures are logged; the next look tries again.
+    """
+
+    def __init__(self, registry: QueueRegistry) -> None:
+        self._registry, self._seams = registry, registry.store.seams
+        self._id = self._seams.unique()
+        self._consumers: dict[object, Reported] = {}
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Start with no consumers. In a forked child the threads that ran are the parent's."""
+        self._consumers.clear()
+        self._guard, self._wake = self._seams.lock(), self._seams.event()
+        self._failure_log = FailureLog(self._seams, log)
+        self._activity: Activity | None = None
+
+    @property
+    def worker(self) -> str:
+        """The name of this process among the workers, and among the candidates for the upkeep."""
+        return f"{self._seams.process_name()}:{self._id}{FARM}{self._registry.farm_id}"
+
+    def join(self, consumer: Reported) -> None:
+        """Report about this consumer until it leaves. No I/O here."""
+        with self._guard:
+            self._consumers[consumer] = consumer
+            if self._activity is None:
+                self._activity = Activity(self._seams)
+                self._activity.begin(partial(self._run, _Told()), f"{self._registry.client_id}-reports")
+
+    def leave(self, consumer: Reported, timeout: float) -> None:
+        """Report no more about this consumer. With the last one the process takes its reports back; if that takes
+        longer than `timeout` seconds, it goes on in the background. Harmless when repeated.
+        """
+        with self._guard:
+            self._consumers.pop(consumer, None)
+            activity = None if self._consumers else self._activity
+        self._wake.set()
+        if activity is not None:
+            activity.join(timeout)
+
+    def _run(self, told: _Told) -> None:
+        while True:
+            self._wake.clear()
+            with self._guard:
+                consumers = list(self._consumers.values())
+            try:
+                self._look(consumers, told)
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
+                self._failure_log.record(
+                    failure, f"{self.worker} could not report, or follow the settings of its queues"
+                )
+            with self._guard:
+                if not consumers and not self._consumers:
+                    self._activity = None
+                    return
+            self._wake.wait(FOLLOW)
+
+    def _look(self, consumers: list[Reported], told: _Told) -> None:
+        """Follow the settings; report if it is time to, or if anything has changed that others wait for."""
+        queues = {consumer.queue.name: consumer.queue for consumer in consumers}
+        # 1. Take back the reports about queues that no consumer is left for.
+        if gone := [queue for name, queue in told.queues.items() if name not in queues]:
+            with suppress(LatchworkError):  # it then counts as dead, once it is silent
+                self._registry.store.repeat_many([leaving(queue, [self.worker]) for queue in gone])
+            told.queues = {name: queue for name, queue in told.queues.items() if name in queues}
+        # 2. Read the settings, unless it is known that they have not changed. Asked before the read: what is written in
+        #    between is read again.
+        now, version = self._seams.monotonic(), self._registry.store.data_version()
+        heard = {name: queue.active.heard for name, queue in queues.items()}
+        changes = {name: one.changes for name, one in heard.items()}
+        listens = all(now - one.at <= FOLLOW for one in heard.values()) and now < told.followed + UNHEARD
+        unchanged = (listens and changes == told.changes) or (version is not None and version == told.version)
+        if not unchanged:
+            self._registry.follow(list(queues.values()))
+            told.changes, told.version, told.followed = changes, version, now
+        # 3. Report.
+        acts_on = {name: queue.live.changed for name, queue in queues.items()}
+        if queues and (acts_on != told.acts_on or now >= told.at + REPORT):
+            counts = told.counted(now, _counts(consumers))
+            rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
+            for row in self._registry.store.repeat_many(rows):
+                if isinstance(row, LatchworkError):
+                    raise row
+            told.queues, told.acts_on, told.at = queues, acts_on, now
+        if queues and now >= told.tidied + TIDY:
+            told.tidied = now
+            self._tidy(list(queues.values()))
+
+    def _report(self, name: str, consumers: list[Reported], counts: Mapping[tuple[str, str], int]) -> WorkerReport:
+        own = [consumer for consumer in consumers if consumer.queue.name == name]
+        live = own[0].queue.live
+        threads = sum(one.concurrency for one in own) if live.concurrency else 0
+        running = sum(one.running for one in own)
+        return WorkerReport(
+            self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"]
+        )
+
+    def _tidy(self, queues: list[ShardedQueue]) -> None:
+        """Remove the reports of processes that have been silent for long."""
+        old = {
+            queue: [one.worker for one in found if one.ago > KEPT]
+            for queue, found in zip(queues, workers_of(queues), strict=True)
+        }
+        if any(old.values()):
+            self._registry.store.repeat_many([leaving(queue, names) for queue, names in old.items() if names])
+
+
+class _Told:
+    """What a process has reported last, and what it had counted before."""
+
+    def __init__(self) -> None:
+        self.queues: dict[str, ShardedQueue] = {}
+        self.acts_on: dict[str, int] = {}
+        self.changes: dict[str, int] = {}
+        self.at = self.followed = self.tidied = float("-inf")
+        self.version: object = None
+        self._counted: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+
+    def counted(self, now: float, counts: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
+        """Return what was counted in the last `WINDOW` seconds, about."""
+        self._counted.append((now, counts))
+        while len(self._counted) > 2 and self._counted[1][0] <= now - WINDOW:
+            self._counted.popleft()
+        return counts - self._counted[0][1] if len(self._counted) > 1 else counts
+
+
+def _counts(consumers: list[Reported]) -> Counter[tuple[str, str]]:
+    """Return the messages that were acknowledged and failed, by queue."""
+    found: Counter[tuple[str, str]] = Counter()
+    for consumer in consumers:
+        for what in ("acked", "failed"):
+            found[consumer.queue.name, what] += consumer.stats[what]
+    return found
+
+
+_ALL: WeakValueDictionary[tuple[int, str, str], Reporter] = WeakValueDictionary()
+
+
+def reporter_of(registry: QueueRegistry) -> Reporter:
+    """Return the one reporter of this process for the registry's store, client and farm."""
+    name = (id(registry.store), registry.client_id, registry.farm_id)
+    return _ALL.get(name) or _ALL.setdefault(name, Reporter(registry))

@@ -1,0 +1,123 @@
+"""Who works on a queue: a record in which each process that consumes it reports (P5).
+
+Set `{client}_meta_set`, key `{queue}_WORKERS`, one map bin `workers`: the name of a process -> `[server's ms, the
+change of the settings that it acts on, threads, running, acknowledged, failed]`. For people, and for the tools that
+tell them: no message depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import msgspec
+
+from ...errors import LatchworkError, NotFound
+from ...store import Key, MapPut, MapRemove, Read, Update
+from ...store.decode import Counter
+from ...store.model.expr import SERVER_NOW, ListOf, Param
+from ...store.model.form import Form
+from ...store.model.ops import Compute
+from ...store.port import Exists, RecordStore
+from .config import QueueConfig
+from .record import lifetime
+from .shards import Shards
+
+WORKERS = "workers"
+REPORT = 15.0
+"""Seconds between two reports of a process."""
+SILENT = 50.0
+"""Seconds without a report after which a process counts as dead: it has missed three. So a death is told of within a
+minute."""
+KEPT = 3600.0
+"""Seconds for which the last report of a process that died is kept, where others are there to remove it."""
+WINDOW = 60.0
+"""Seconds in which the acknowledged and the failed messages of a report were counted."""
+_READ = (Read(WORKERS), Compute(SERVER_NOW))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """The last report of a process about its consumers of one queue.
+
+    worker: `host:process:id@farm`; the upkeep's candidate has the same name.
+    ago: seconds since the report, by the server's clock.
+    acts_on: the `changed` of the settings that it acts on.
+    threads: worker threads that it wants, 0 while it is paused.
+    running: handlers that run.
+    acked, failed: messages in the minute before the report.
+    """
+
+    worker: str
+    ago: float
+    acts_on: int
+    threads: int
+    running: int
+    acked: int
+    failed: int
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether so many reports are missing that the process is dead, or cut off from the store."""
+        return self.ago > SILENT
+
+
+class HasWorkers(Protocol):
+    """A queue, as far as its workers' record goes."""
+
+    store: RecordStore
+    pointers: Shards
+    config: QueueConfig
+
+
+def _key(queue: HasWorkers) -> Key:
+    return Key(queue.pointers.meta_set, f"{queue.config.name}_WORKERS")
+
+
+@lru_cache(maxsize=64)
+def _form(ttl: int) -> Form:
+    numbers = (Param("acts_on"), Param("threads"), Param("running"), Param("acked"), Param("failed"))
+    report = MapPut(WORKERS, Param("worker", str), ListOf((SERVER_NOW, *numbers)))
+    return Form(report, exists=Exists.ANY, ttl=ttl)
+
+
+def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
+    """Return the update by which a process reports; harmless when repeated."""
+    return _form(lifetime(queue.config)).fill(
+        _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
+        acked=report.acked, failed=report.failed,
+    )  # fmt: skip
+
+
+def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
+    """Return the update that removes these processes; harmless when repeated."""
+    return Update(_key(queue), (MapRemove(WORKERS, tuple(workers)),))
+
+
+def workers_of(queues: Sequence[HasWorkers]) -> list[list[WorkerReport]]:
+    """Return the reports of each queue's processes, by name. One call for all, none for no queues.
+
+    What cannot be read in a record counts as not reported. Raises the store's errors.
+    """
+    if not queues:
+        return []
+    rows = queues[0].store.repeat_many([Update(_key(queue), _READ) for queue in queues])
+    for row in rows:
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
+            raise row
+    return [[] if isinstance(row, LatchworkError) else _reports(*row) for row in rows]
+
+
+def _reports(found: Any, now: int) -> list[WorkerReport]:
+    entries = found.items() if isinstance(found, dict) else ()
+    reports = []
+    for worker, entry in sorted(entries, key=str):
+        try:
+            at, *numbers = msgspec.convert(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
+        except msgspec.ValidationError:
+            continue
+        if type(worker) is str:
+            reports.append(WorkerReport(worker, max(0.0, (now - at) / 1000), *numbers))
+    return reports

@@ -1,0 +1,230 @@
+"""What a person is told of a queue at three in the morning, and what it costs to ask. Over memory and SQLite."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from latchwork.coord import FencedLock
+from latchwork.observe.findings import KINDS, PROBLEM, WARNING, findings_of
+from latchwork.observe.snapshot import clients_in, shown_time, snapshot
+from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing.stores import CountingStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, clock, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore(clock)
+    else:
+        made = SQLiteStore(tmp_path / "store.db", synchronous="off", seams=clock)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def registry(store):
+    return QueueRegistry(store, "shop", farm_id="f")
+
+
+@pytest.fixture
+def queue(registry):
+    return registry.create(QueueConfig("q", shards=2, shovel=ShovelConfig(60), sweep_duration=3600))
+
+
+def reports(queue, worker="w", **facts):
+    """A worker reports now."""
+    report = replace(WorkerReport(worker, 0.0, queue.live.changed, 1, 0, 0, 0), **facts)
+    queue.store.repeat(reporting(queue, report))
+
+
+def told(registry):
+    """The findings by kind: the state, and the text."""
+    return {one.kind: (one.state, one.what) for one in findings_of(snapshot(registry))}
+
+
+def test_a_queue_with_nothing_wrong_has_no_findings(registry, queue):
+    reports(queue)
+    queue.publish("m")
+    assert told(registry) == {}
+
+
+def test_a_pause_is_told_with_who_and_since_when_until_it_is_resumed(registry, queue, clock):
+    queue.publish_many(range(3))
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause(by="anna@web-7")
+    clock.advance(770)
+    state, what = told(registry)["paused"]
+    assert state == WARNING
+    assert "paused by anna@web-7, 13 min ago; 3 ready messages wait, and go on expiring" in what
+    queue.resume()
+    assert "paused" not in told(registry)
+
+
+def test_a_worker_that_does_not_act_on_a_pause_is_named_after_its_time(registry, queue, clock):
+    reports(queue, "late")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue.pause()
+    reports(queue, "good")
+    assert "settings" not in told(registry)
+    clock.advance(11)
+    state, what = told(registry)["settings"]
+    assert (state, "1 of 2 workers" in what, "late, which last reported 11 s ago" in what) == (PROBLEM, True, True)
+    assert "good" not in what
+
+
+def test_a_backlog_without_a_worker_is_told_and_so_is_the_worker_that_died(registry, queue, clock):
+    queue.publish_many(range(3))
+    clock.advance(20)
+    reports(queue)
+    clock.advance(20)
+    assert told(registry) == {}
+    clock.advance(40)
+    state, what = told(registry)["no_worker"]
+    assert state == PROBLEM
+    assert "3 ready messages and no worker" in what
+    assert "w, which last reported 60 s ago" in what
+    reports(queue, "other")
+    assert told(registry)["worker_died"][0] == WARNING
+
+
+def test_the_only_worker_that_died_is_told_within_a_minute_though_nothing_waits(registry, queue, clock):
+    reports(queue)
+    clock.advance(60)
+    assert told(registry)["no_worker"][0] == PROBLEM
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    assert told(registry)["no_worker"][0] == PROBLEM, "who resumes it has to know"
+
+
+def test_a_queue_that_only_its_groups_read_is_no_problem(registry, queue, clock):
+    queue.group("audit")
+    queue.publish("m")
+    clock.advance(60)
+    found = {(one.queue, one.kind): one.state for one in findings_of(snapshot(registry))}
+    assert found == {("q", "no_worker"): WARNING, ("q@audit", "no_worker"): PROBLEM}
+
+
+@pytest.mark.parametrize("side", ["ready", "sideline", "parked"])
+def test_a_message_of_any_side_that_has_waited_for_half_of_its_life_is_a_problem(registry, queue, clock, side):
+    queue.publish("m")
+    if side != "ready":
+        queue.receive()[0].nack()
+    if side == "parked":
+        for delivery in queue.sideline.receive():
+            queue._park(delivery.held, queue.parked.pointers, delivery_reason())
+            delivery.ack()
+    reports(queue)
+    life = queue.config.message_expiry.total_seconds()
+    clock.advance(life / 2 - 60)
+    reports(queue)
+    assert "expiring" not in told(registry)
+    clock.advance(120)
+    reports(queue)
+    assert told(registry)["expiring"][0] == PROBLEM
+    assert f"the oldest {side} message expires in" in told(registry)["expiring"][1]
+
+
+def delivery_reason():
+    from latchwork.queue.sharded.envelope import Reason
+
+    return Reason.EXHAUSTED
+
+
+def test_failing_faster_than_succeeding_is_told(registry, queue):
+    reports(queue, acked=10, failed=9)
+    assert told(registry) == {}
+    reports(queue, acked=0, failed=1)
+    assert told(registry)["failing"][0] == WARNING
+    reports(queue, acked=3, failed=4)
+    assert told(registry)["failing"][0] == PROBLEM
+
+
+def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
+    plain = registry.create(QueueConfig("plain", shards=1))
+    for one in (queue, plain):
+        reports(one)
+        one.publish("m")
+        one.receive()[0].nack()
+    found = {one.queue: one.what for one in findings_of(snapshot(registry)) if one.kind == "stranded"}
+    assert "no process runs the queue's shovel" in found["q"]
+    assert "the queue has no shovel" in found["plain"]
+    FencedLock(store, "shop-sweeper", owner="me").acquire(1)
+    found = [one.queue for one in findings_of(snapshot(registry)) if one.kind == "stranded"]
+    assert found == ["plain"]
+
+
+def test_delayed_messages_that_nobody_delivers_are_told(registry, queue, clock):
+    reports(queue)
+    queue.publish("later", delay=10)
+    assert told(registry) == {}
+    clock.advance(61)
+    reports(queue)
+    assert "1 delayed messages, and none was delivered for 61 s" in told(registry)["stranded"][1]
+
+
+def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(registry, queue, store, clock):
+    lock = FencedLock(store, "shop-sweeper", owner="me", lease=10)
+    grant = lock.acquire(1)
+    assert snapshot(registry).leader.standing == f"me leads, epoch {grant.fence}"
+    clock.advance(75)
+    state, what = told(registry)["upkeep"]
+    assert (state, "nobody leads: me led in epoch" in what, "last renewed 75 s ago" in what) == (PROBLEM, True, True)
+    clock.advance(3 * 1800)
+    assert "queue q: not swept for" in told(registry)["upkeep"][1]
+
+
+def test_parked_messages_are_a_problem(registry, store):
+    queue = registry.create(QueueConfig("p", shards=1, max_deliveries=1, backoff=0.001))
+    reports(queue)
+    queue.publish("m")
+    (delivery,) = queue.receive()
+    queue._park(delivery.held, queue.parked.pointers, delivery_reason())
+    assert told(registry)["parked"] == (
+        PROBLEM,
+        "queue p: 1 messages failed too often and are parked: nothing brings them back",
+    )
+
+
+def test_a_snapshot_costs_four_calls_and_five_a_queue(registry, store, queue):
+    counting = CountingStore(store)
+    other = QueueRegistry(counting, "shop", farm_id="f")
+    for name in ("a", "b"):
+        made = registry.create(QueueConfig(name, shards=3))
+        made.publish_many(range(4))
+    other.queues()
+    counting.reset()
+    taken = snapshot(other)
+    assert [one.name for one in taken.queues] == ["a", "b", "q"]
+    assert counting.total <= 4 + 5 * 3
+
+
+def test_clients_are_found_by_the_names_of_their_sets(registry, queue, store):
+    QueueRegistry(store, "mail_room", farm_id="f").create(QueueConfig("q", shards=1))
+    QueueRegistry(store, "other", farm_id="g").create(QueueConfig("q", shards=1))
+    assert clients_in(store, "f") == ["mail_room", "shop"]
+    assert clients_in(CountingStore(store), "f") is None
+
+
+def test_every_finding_is_of_a_kind_that_the_metrics_have(registry, queue, clock):
+    reports(queue, failed=5)
+    queue.publish("m")
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    clock.advance(queue.config.message_expiry.total_seconds() - 100)
+    found = findings_of(snapshot(registry))
+    assert found
+    assert {one.kind for one in found} <= set(KINDS)
+    assert [one.state for one in found] == sorted((one.state for one in found), key=[PROBLEM, WARNING].index)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (75, "75 s"), (770, "13 min"), (7300, "2 h"), (4e5, "5 days")]
+)
+def test_lengths_of_time_are_shown_in_a_unit_that_people_use(seconds, shown):
+    assert shown_time(seconds) == shown

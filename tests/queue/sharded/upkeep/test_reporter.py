@@ -1,0 +1,137 @@
+"""Workers act on a pause within 3 s, whatever they do, and report it. In virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.queue import Consumer, QueueRegistry
+from latchwork.queue.sharded.upkeep import reporter as module
+from latchwork.queue.sharded.workers import KEPT, SILENT
+from tests.queue.sharded.upkeep.test_upkeep import queue_on
+from tests.sim.stage import Fault, Kind, Stage
+
+SOON = 3.0
+
+
+def working(seconds, *, takes=0.0, begins=lambda: None, **options):
+    """A process that consumes, and says so when a handler begins."""
+
+    def body(store):
+        def handle(delivery):
+            begins()
+            store.seams.sleep(takes)
+            return True
+
+        with Consumer(queue_on(store), handle, **options):
+            store.seams.sleep(seconds)
+
+    return body
+
+
+def changed(verb, *arguments):
+    """Somebody changes the settings; returns the seconds until every worker says that it acts on that."""
+
+    def body(store):
+        queue = QueueRegistry(store, "c", farm_id="f").get("q")
+        began = store.seams.monotonic()
+        getattr(queue, verb)(*arguments, by="anna@web-7")
+        while not all(worker.acts_on == queue.live.changed for worker in queue.workers()):
+            store.seams.sleep(0.1)
+        assert queue.live.changed_by == "anna@web-7"
+        return store.seams.monotonic() - began, queue.workers()
+
+    return body
+
+
+@pytest.mark.filterwarnings("ignore:queue 'q' is paused")
+@pytest.mark.parametrize("options", [{}, {"upkeep": False}, {"concurrency": 2}, {"prefetch": 1}])
+@pytest.mark.parametrize("takes", [0.0, 0.5, 60.0])
+def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_paused_workers(options, takes):
+    stage, begun = Stage(), []
+    if takes:
+        stage.act("publisher", lambda store: queue_on(store).publish_many(range(400)))
+    for name in ("one", "other"):
+        stage.act(name, working(120, takes=takes, begins=lambda: begun.append(stage.world.now), **options), after=1)
+    stage.act("pauses", changed("pause"), after=20)
+    stage.act("resumes", changed("resume"), after=60)
+    stage.act("scales", changed("scale", 3), after=100)
+    stage.play()
+    for who in ("pauses", "resumes", "scales"):
+        seconds, workers = stage.said[who]
+        assert seconds <= SOON, (who, seconds)
+        assert len(workers) == 2
+    assert [worker.threads for worker in stage.said["pauses"][1]] == [0, 0]
+    assert [at for at in begun if 20 + SOON < at < 60] == [], "handlers began while the queue was paused"
+    if takes == 0.5:
+        assert any(at < 20 for at in begun)
+        assert any(60 < at < 60 + SOON for at in begun), "they work again"
+
+
+@pytest.mark.filterwarnings("ignore:queue 'q' is paused")
+def test_a_pause_whose_announcement_is_lost_acts_within_half_a_minute():
+    stage = Stage({"pauses": {"Add:changes": [Fault(Kind.DROPPED)] * 1000}})
+    # A sweep lists the queues, and so reads the settings too; so does the refresh after a minute, and after five more.
+    stage.act("worker", working(300, upkeep=False), after=1)
+    stage.act("pauses", changed("pause"), after=100)
+    stage.play()
+    seconds, _ = stage.said["pauses"]
+    assert SOON < seconds <= module.UNHEARD + SOON
+
+
+def test_an_idle_worker_reads_no_settings_while_the_bell_tells_of_none():
+    stage = Stage()
+    stage.server.trace = []
+    stage.act("worker", working(200, upkeep=False), after=1)
+    stage.play()
+    reads = [entry for entry in stage.server.trace if entry[1] > 5 and "f_c_ignis_queues" in entry[3]]
+    assert 0 < len(reads) <= 200 / module.UNHEARD + 4  # and two refreshes of the registry
+
+
+def test_a_worker_that_was_killed_is_silent_within_a_minute_and_is_forgotten_by_the_others_later():
+    stage = Stage()
+    dead = stage.act("dead", working(1e5))
+    stage.world.at(107.0, dead.die)
+    stage.act("lives", working(2 * KEPT), after=1)
+
+    def look(store):
+        return [worker.is_silent for worker in QueueRegistry(store, "c", farm_id="f").get("q").workers()]
+
+    stage.act("before", look, after=106)
+    stage.act("soon", look, after=107 + 60)
+    stage.act("late", look, after=107 + KEPT + module.TIDY + SILENT)
+    stage.play(until=3 * KEPT)
+    assert stage.said["before"] == [False, False]
+    assert sorted(stage.said["soon"]) == [False, True]
+    assert stage.said["late"] == [False]
+
+
+def test_a_worker_that_stops_takes_its_report_back_and_one_that_fails_counts_what_failed():
+    stage = Stage()
+    stage.act("publisher", lambda store: queue_on(store).publish_many(range(10)))
+
+    def body(store):
+        queue = queue_on(store)
+        with Consumer(queue, lambda delivery: False, upkeep=False):
+            store.seams.sleep(50)
+            during = queue.workers()
+        return during, queue.workers()
+
+    stage.act("worker", body, after=1)
+    stage.play()
+    (during,), after = stage.said["worker"]
+    assert (during.failed, during.acked, after) == (10, 0, [])
+
+
+@pytest.mark.filterwarnings("ignore:queue 'q' is paused")
+@pytest.mark.parametrize("options", [{}, {"concurrency": 2}])
+def test_no_handler_begins_after_a_worker_has_said_that_it_acts_on_a_pause(options):
+    stage, begun = Stage(), []
+    stage.server.trace = []
+    stage.act("publisher", lambda store: queue_on(store).publish_many(range(9000)))
+    quick = working(20, takes=0.001, begins=lambda: begun.append(stage.world.now), upkeep=False, **options)
+    stage.act("worker", quick, after=1)
+    stage.act("pauses", changed("pause"), after=2)
+    stage.play()
+    said = min(at for _, at, _, what, _ in stage.server.trace if at > 2 and "q_WORKERS [MapPut" in what)
+    assert len([at for at in begun if at < said]) > 1000
+    assert [at for at in begun if at > said] == []
