@@ -10,6 +10,7 @@ from typing import TypeVar
 from .errors import InvalidRequest, LatchworkError
 from .forks import reset_in_child
 from .inputs import checked_timeout
+from .logs import Log
 from .retry import Poll
 from .seams import Event, Seams, Task
 
@@ -113,7 +114,7 @@ class FailureLog:
     between tasks.
     """
 
-    def __init__(self, seams: Seams, log: logging.Logger) -> None:
+    def __init__(self, seams: Seams, log: Log) -> None:
         self._seams, self._log = seams, log
         self.reset_after_fork()
         reset_in_child(self)
@@ -159,7 +160,7 @@ def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_on
     """
     waiting = list(reversed(items))
     results: list[R] = []
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     def take_turns() -> None:
         while not failures:
@@ -169,7 +170,7 @@ def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_on
                 return
             try:
                 results.append(work(item))
-            except Exception as failure:  # noqa: BLE001 - raised below
+            except BaseException as failure:  # noqa: BLE001 - raised below, also what would end a thread silently
                 failures.append(failure)
 
     tasks = min(at_once, len(items))

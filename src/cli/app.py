@@ -120,7 +120,7 @@ def _globals(
     handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=level, handlers=[handler])
     if level == logging.ERROR:  # a command that waits must say for what, where that is the store
-        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)
+        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)  # noqa: TID251 - nothing is logged here
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")

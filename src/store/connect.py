@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,12 +11,13 @@ from urllib.parse import parse_qsl, unquote
 import platformdirs
 
 from ..errors import InvalidRequest, Misconfigured
+from ..logs import Log
 from ..plain import shown
 from .local.memory import MemoryStore
 from .port import RecordStore
 from .sqlite.store import SQLiteStore
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""

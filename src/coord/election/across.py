@@ -7,7 +7,6 @@ epoch that ZooKeeper has kept, and seals it in the stores of all other farms bef
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,6 +16,7 @@ from ...background import parallel_map
 from ...deadline import Deadline
 from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
 from ...inputs import checked_kind, checked_timeout, farm_or_default
+from ...logs import Log
 from ...plain import shown
 from ...seams import Task
 from ...store.connect import as_store
@@ -31,7 +31,7 @@ from ..lock import LOCKS, Grant
 from .election import RECOVERY, Leadership
 from .zookeeper import LOOK, ZooKeeperElection
 
-log = logging.getLogger("latchwork.election")
+log = Log("latchwork.election")
 MAX_RESOURCES = 100
 """Records that a new leader seals one after the other in each farm."""
 _BELOW = missing(FENCE) | (Bin(FENCE) < Param("epoch")) | (Bin(FENCE).eq(Param("epoch")) & Bin(LOCKED).ne(1))

@@ -8,7 +8,6 @@ compared. Two candidates may believe for a moment that they lead; `leadership.op
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,6 +15,7 @@ from typing import TypeVar
 from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...inputs import checked_kind, checked_timeout
+from ...logs import Log
 from ...retry import Poll
 from ...seams import Event, Task
 from ...store.connect import as_store
@@ -31,7 +31,7 @@ from .term import Leadership
 
 __all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
 
-log = logging.getLogger("latchwork.election")
+log = Log("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds until a campaign continues after a disk has failed, or the store or ZooKeeper could not be reached."""

@@ -6,15 +6,15 @@ an earlier recovery having finished, so it may be killed at any step and run aga
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ...errors import Unreadable
+from ...logs import Log
 from .files import File
 from .index import PageIndex, Survey, survey
 from .layout import Layout, Place
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _CHUNK = 1024 * 1024
 
 

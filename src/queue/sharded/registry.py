@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from weakref import WeakSet
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_seconds, checked_store_name, checked_switch, checked_text, farm_or_default, is_int
+from ...logs import Log
 from ...plain import shown
 from ...store import Key, MapPut, Put, RecordStore, Touch
 from ...store.connect import as_store
@@ -37,7 +37,7 @@ from .record import (
     shovel_ops,
 )
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 made_here: Counter[str] = Counter()
 """How many queues and groups this process has made, by client: its upkeep looks for new ones where that has changed."""

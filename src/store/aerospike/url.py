@@ -5,7 +5,6 @@ No message repeats a part of a URL that may hold a piece of a password, as in on
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import stat
@@ -16,9 +15,10 @@ from urllib.parse import parse_qsl, unquote
 
 from ...errors import InvalidRequest, Misconfigured
 from ...inputs import checked_store_name
+from ...logs import Log
 from ...plain import shown
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 DEFAULT_PORT = 3000
 MAX_SECRET = 65_536

@@ -5,13 +5,13 @@ settlement of their messages: acknowledged together, put into the sideline, or h
 from __future__ import annotations
 
 import inspect
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
@@ -19,7 +19,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..transfer import CHUNK
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 EXTENSIONS = 4
 """How often a delivery is extended in one sweep duration."""

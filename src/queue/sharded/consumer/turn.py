@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ....errors import LatchworkError
+from ....logs import Log
 from ....seams import Event, Seams
 from ..config import BatchingConfig
 from ..delivery import Delivery
@@ -20,7 +20,7 @@ from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
 from .signals import Signals
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 RECEIVE_WAIT = 1.0
 """Seconds for which an idle worker waits for a message before it checks whether it is still needed."""

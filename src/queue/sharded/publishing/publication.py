@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from copy import copy
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
 from ....inputs import checked_timeout
+from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
 from ..envelope import Envelope
 from .publish import Outcome, Prepared, Terms
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 
 class Publication:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -10,6 +9,7 @@ from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....inputs import is_int
+from ....logs import Log
 from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
 from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import SERVER_NOW, Bound
@@ -22,7 +22,7 @@ from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 AHEAD = 2.0
 """Seconds between two looks while nothing is due; a look also sees which buckets of that time have anything in them."""
