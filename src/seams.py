@@ -20,6 +20,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
 
+from .forks import run_as_ours
 from .instrumentation import Instrumentation
 
 
@@ -144,7 +145,7 @@ class Seams(Instrumentation):
 
         def watched() -> None:
             try:
-                run()
+                run_as_ours(run)
             except BaseException as failure:
                 DIED[name] = type(failure).__name__
                 raise

@@ -15,6 +15,7 @@ from typing import Any
 from ...background import parallel_map
 from ...deadline import Deadline
 from ...errors import FencedOut, InvalidRequest, Refused, Unavailable
+from ...forks import called
 from ...inputs import checked_kind, checked_timeout, farm_or_default
 from ...logs import Log
 from ...plain import shown
@@ -135,7 +136,7 @@ class GlobalElection(ZooKeeperElection):
         def work(leadership: Leadership) -> None:
             nonlocal done
             while not leadership.lost.is_set():
-                job(leadership)
+                called(job, leadership)
                 done += 1
                 if self._gives_way(leadership, every):
                     return

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
+from ...forks import called
 from ...inputs import checked_kind, checked_timeout
 from ...logs import Log
 from ...retry import Poll
@@ -297,7 +298,7 @@ class Election(Unpicklable, ABC):
             leadership.lost.wait()
             return
         try:
-            lead(leadership)
+            called(lead, leadership)
         except BaseException:  # after any failure, even SystemExit, the term is given up and the campaign continues
             log.exception("%r: the leader's function failed", leadership)
 

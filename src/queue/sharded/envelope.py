@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from ...errors import InvalidRequest, RecordTooBig, Unreadable
+from ...forks import called
 from ...inputs import checked_choice
 from ...plain import shown
 from ...store.model.expr import Param
@@ -311,7 +312,7 @@ class Codec:
                 return data
             raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
         try:
-            return self._decoder.decode(data)
+            return called(self._decoder.decode, data)  # which may construct objects of the user's
         except Exception as failure:  # noqa: BLE001 - the type is the user's; one message must not block the others
             raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....forks import called
 from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
@@ -110,7 +111,7 @@ class Invoker:
                 origins = [delivery.headers for delivery in deliveries]
                 with self._seams.span("handle", origins, queue=self._name, messages=messages):
                     # A copy: messages that the handler removes from its list are settled too.
-                    answer = self._handler(list(deliveries) if batch else deliveries[0])
+                    answer = called(self._handler, list(deliveries) if batch else deliveries[0])
                 outcome = "returned"
             finally:
                 self._seams.note("handling", self._seams.monotonic() - began, queue=self._name, outcome=outcome)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
+from ....forks import called
 from ....inputs import checked_timeout
 from ....logs import Log
 from ....plain import shown
@@ -79,7 +80,7 @@ class Publication:
 
     def _call(self, callback: Callable[[Publication], object], logged: type[BaseException] = Exception) -> None:
         try:
-            callback(self)
+            called(callback, self)
         except logged:
             log.exception("a callback of %r failed", self)
 
