@@ -208,16 +208,24 @@ class Settlements:
             done, self.collected = self.collected, []
         if not done:
             return
-        rows: list[Outcome]
-        try:
-            rows = ack_each(done)
-        except LatchworkError as failure:
-            rows = [failure] * len(done)
-            record_outcomes(self._queue.pointers, rows, "acked")
+        rows = self._acked(done)
         acked = rows.count(True)
         self._counters.add("acked", acked)
         if acked < len(rows):
             self._count_unsettled(rows, "acknowledged")
+
+    def _acked(self, done: Sequence[Delivery], *, again: bool = True) -> list[Outcome]:
+        try:
+            return ack_each(done)
+        except LatchworkError as failure:
+            kept: LatchworkError = failure
+        except Exception as defect:  # noqa: BLE001 - one message, or one moment, must not cost the others
+            if again:
+                return [row for one in done for row in self._acked([one], again=False)]
+            kept = LatchworkError(f"it could not be acknowledged: {shown(defect)}")
+        rows: list[Outcome] = [kept] * len(done)
+        record_outcomes(self._queue.pointers, rows, "acked")
+        return rows
 
     # ---- failed, or not begun
 
