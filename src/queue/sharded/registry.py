@@ -230,6 +230,7 @@ class QueueRegistry:
             raise InvalidRequest(
                 f"queue {shown(schedule.queue)} takes bytes, and a schedule's payload is JSON: use another"
             )
+        queue.codec.encode(schedule.payload)  # raises what each tick would
         self._schedules.put(schedule)
 
     def unschedule(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from latchwork.coord import RateLimiter
@@ -54,10 +56,8 @@ def test_a_defect_of_any_call_costs_no_message_a_sweep(kind):
         store.plan = {store.total + call: a_defect}
         before, began = store.total, clock.monotonic()
         for _ in range(TURNS):
-            try:
+            with suppress(RuntimeError):  # the worker reports it, and takes its next turn
                 consumer._turns.take()
-            except RuntimeError:
-                pass  # the worker reports it, and takes its next turn
             consumer._move_on()
             if len(set(handled)) == 3 and not consumer._prefetched.waiting and not consumer._settlements.collected:
                 break
