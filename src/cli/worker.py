@@ -44,6 +44,8 @@ def _found(where: str) -> Worker:
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
         raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise InvalidRequest(f"{shown(module)} is no module's name: write it in full, as shop.jobs")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

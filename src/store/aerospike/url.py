@@ -136,7 +136,7 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
                 f"option {shown(name)} of the store's URL is unknown or empty; there are: {', '.join(OPTIONS)}"
             )
     if options.get("auth", "internal") not in AUTH:
-        raise InvalidRequest(f"option auth={options['auth']}; it must be one of {', '.join(AUTH)}")
+        raise InvalidRequest(f"option auth of the store's URL; it must be one of {', '.join(AUTH)}")
     return _with_tls(options)
 
 
@@ -169,8 +169,10 @@ def _check_login(target: AerospikeUrl) -> None:
 
 def _line_of(file: Path, option: str) -> str:
     try:
-        with file.expanduser().open("rb") as opened:
-            mode, text = os.fstat(opened.fileno()).st_mode, opened.read(MAX_SECRET + 1)
+        # Without a wait: a pipe that nobody writes to would never open.
+        with os.fdopen(os.open(file.expanduser(), os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            text = opened.read(MAX_SECRET + 1) if stat.S_ISREG(mode) else b""
         line = text.decode().rstrip("\r\n")
     except (OSError, RuntimeError, ValueError) as failure:
         why = (
@@ -178,7 +180,10 @@ def _line_of(file: Path, option: str) -> str:
         )
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, cannot be read: {why}") from None
     if not line or len(text) > MAX_SECRET:
-        raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, is empty or too long: it is one line")
+        raise Misconfigured(
+            f"{option} of the store's URL, {str(file)!r}, is empty, too long, or no file, as a pipe: it is one line, "
+            "which is read for each connection"
+        )
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         log.warning("%s, which holds a password, is open to others than its owner: chmod 600", file)
     return line
@@ -190,7 +195,7 @@ def _is_number(text: str) -> bool:
 
 def _number(name: str, text: str) -> int:
     if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
-        raise InvalidRequest(f"option {name}={text[:40]}; it must be a whole number, 1 to 1000000")
+        raise InvalidRequest(f"option {name} of the store's URL; it must be a whole number, 1 to 1000000")
     return int(text)
 
 
@@ -198,4 +203,4 @@ def _switch(name: str, text: str) -> bool:
     try:
         return _FLAGS[text.lower()]
     except KeyError:
-        raise InvalidRequest(f"option {name}={text[:40]}; it must be true or false") from None
+        raise InvalidRequest(f"option {name} of the store's URL; it must be true or false") from None
