@@ -101,6 +101,8 @@ def test_a_worker_serves_its_probes_and_drains_at_sigterm(place):
     [
         ("jobs", "MODULE:NAME"),
         ("nowhere:worker", "no module 'nowhere'"),
+        (".jobs:worker", "is no module's name"),
+        ("shop..jobs:worker", "is no module's name"),
         ("jobs:nothing", "has no 'nothing'"),
         ("jobs:other", "is a int; it must be a latchwork.queue.Worker"),
     ],

@@ -179,11 +179,13 @@ def _line_of(file: Path, option: str) -> str:
             failure.strerror if isinstance(failure, OSError) else "it is no text in UTF-8, or ~ names no user's folder"
         )
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, cannot be read: {why}") from None
-    if not line or len(text) > MAX_SECRET:
+    if not stat.S_ISREG(mode):
         raise Misconfigured(
-            f"{option} of the store's URL, {str(file)!r}, is empty, too long, or no file, as a pipe: it is one line, "
-            "which is read for each connection"
+            f"{option} of the store's URL, {str(file)!r}, is a pipe or a device: name a file, as it is read for each "
+            "connection"
         )
+    if not line or len(text) > MAX_SECRET:
+        raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, is empty or too long: it is one line")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         log.warning("%s, which holds a password, is open to others than its owner: chmod 600", file)
     return line
