@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .store.aerospike.store import AerospikeStore
     from .store.connect import connect
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # noqa: TID251 - nothing is logged here
 
 
 __all__ = [

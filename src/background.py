@@ -10,6 +10,7 @@ from typing import TypeVar
 from .errors import InvalidRequest, LatchworkError
 from .forks import reset_in_child
 from .inputs import checked_timeout
+from .logs import Log
 from .retry import Poll
 from .seams import Event, Seams, Task
 
@@ -112,7 +113,7 @@ class LimitedLog:
     kind: what lines of a kind have in common, for people.
     """
 
-    def __init__(self, seams: Seams, log: logging.Logger, most: int = 1) -> None:
+    def __init__(self, seams: Seams, log: Log, most: int = 1) -> None:
         self._seams, self._log, self._most = seams, log, most
         self._minutes: dict[str, _Minute] = {}
         self.reset_after_fork()
@@ -185,7 +186,7 @@ class FailureLog:
     between tasks.
     """
 
-    def __init__(self, seams: Seams, log: logging.Logger) -> None:
+    def __init__(self, seams: Seams, log: Log) -> None:
         self._log, self._limited = log, LimitedLog(seams, log)
 
     def record(self, failure: Exception, what: str) -> None:
@@ -208,7 +209,7 @@ def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_on
     """
     waiting = list(reversed(items))
     results: list[R] = []
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     def take_turns() -> None:
         while not failures:
@@ -218,7 +219,7 @@ def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_on
                 return
             try:
                 results.append(work(item))
-            except Exception as failure:  # noqa: BLE001 - raised below
+            except BaseException as failure:  # noqa: BLE001 - raised below, also what would end a thread silently
                 failures.append(failure)
 
     tasks = min(at_once, len(items))

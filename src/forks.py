@@ -1,12 +1,23 @@
-"""Resets per-process state (locks, events, connections) in a forked child, before any thread can use it."""
+"""Forked children: what begins anew in them (locks, events, connections), and where they end.
+
+A function of the user's may fork wherever it is called. Where that is in a thread of this library, the child has only
+that thread, within a loop that is the parent's: it would take messages, or lead, beside its parent, and nobody would
+know of it. So it ends when the function does, as a program does at its end.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol, TypeVar
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
 T = TypeVar("T")
+G = TypeVar("G")
 
 
 class ForkAware(Protocol):
@@ -41,5 +52,52 @@ def _reset_all() -> None:
         raise failures[0]
 
 
+def run_as_ours(run: Callable[[], T]) -> T:
+    """Run the work of a thread that belongs to this library; `called` asks for that."""
+    _thread.is_ours = True
+    return run()
+
+
+def called(function: Callable[[G], T], given: G) -> T:
+    """Call a function of the user's, and return what it returns.
+
+    In a thread of this library, a child that the function forks ends when the function returns or raises there: with
+    the code of its `SystemExit`, with 1 after another exception, else with 0.
+    """
+    process, failure = os.getpid(), None
+    try:
+        return function(given)
+    except BaseException as raised:
+        failure = raised
+        raise
+    finally:
+        if os.getpid() != process and getattr(_thread, "is_ours", False):
+            _end_child(failure)
+
+
+def _end_child(failure: BaseException | None) -> NoReturn:
+    """End this process, without what the parent has registered to be done at its end."""
+    code = 1
+    with suppress(Exception):  # stderr may be closed
+        code = _code_after(failure)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _code_after(failure: BaseException | None) -> int:
+    """Return the exit code after this exception, and print what Python prints."""
+    if failure is None:
+        return 0
+    if not isinstance(failure, SystemExit):
+        traceback.print_exception(failure)
+        return 1
+    if failure.code is None or isinstance(failure.code, int):
+        return (failure.code or 0) & 0xFF
+    sys.stderr.write(f"{failure.code}\n")
+    return 1
+
+
+_thread = threading.local()
 _ALL: WeakSet[ForkAware] = WeakSet()
 os.register_at_fork(after_in_child=_reset_all)

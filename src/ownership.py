@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from .logs import Log
+
+log = Log(__name__)
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _warned: set[str] = set()

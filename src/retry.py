@@ -8,7 +8,6 @@ number of tries or by the caller's timeout; `outlive` is what a wait does while 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,9 +17,10 @@ import tenacity
 from .deadline import Deadline, present
 from .errors import LatchworkError, Misconfigured, OutcomeUnknown, Unavailable
 from .inputs import NO_LIMIT, checked_number, checked_timeout, checked_whole
+from .logs import Log
 from .seams import Event, Seams
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 T = TypeVar("T")
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Protocol
 
+from .forks import run_as_ours
 from .instrumentation import Instrumentation
 
 
@@ -140,9 +141,17 @@ class Seams(Instrumentation):
         return threading.get_ident()
 
     def spawn(self, run: Callable[[], None], name: str) -> Task:
-        """Start `run` in the background, as a daemon thread of that name."""
+        """Start `run` in the background, as a daemon thread of that name. An exception that ends it stays in `DIED`."""
+
+        def watched() -> None:
+            try:
+                run_as_ours(run)
+            except BaseException as failure:
+                DIED[name] = type(failure).__name__
+                raise
+
         # In a context of its own: some builds of Python hand on that of the starting thread, and so its deadline.
-        thread = threading.Thread(target=Context().run, args=(run,), name=name, daemon=True)
+        thread = threading.Thread(target=Context().run, args=(watched,), name=name, daemon=True)
         thread.start()
         return thread
 
@@ -160,6 +169,11 @@ class Seams(Instrumentation):
 
         return take_back
 
+
+DIED: dict[str, str] = {}
+"""The threads of this library that an exception has ended in this process, and the type of it. None should, and nothing
+starts them again, so a process that has any is ill: its probe says so."""
+os.register_at_fork(after_in_child=DIED.clear)  # they were the parent's
 
 # macOS has no CLOCK_BOOTTIME; its monotonic clock is the closest there is.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -1,8 +1,12 @@
-"""No task in the background ends by an error that nobody expected: it pauses, goes on, and says so once a minute."""
+"""No task in the background ends by an error that nobody expected: it pauses, goes on, and says so once a minute.
+
+Each of these tests runs under a log handler that raises, as one that ships records to a service that is away.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 import warnings
@@ -13,6 +17,7 @@ import pytest
 from latchwork.background import ERROR_BACKOFF, QUIET, FailureLog
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.errors import Misconfigured, OutcomeUnknown, Unavailable, WaitTimeout
+from latchwork.logs import Log
 from latchwork.queue import (
     Consumer,
     Outbox,
@@ -25,13 +30,29 @@ from latchwork.queue import (
     Worker,
 )
 from latchwork.queue.sharded.upkeep.upkeep import Upkeep
-from latchwork.seams import Seams
+from latchwork.seams import DIED, SYSTEM, Seams
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import InlineClock, ManualClock
 
 DEFECT = ValueError("zip() argument 2 is shorter than argument 1")
 AWAY = Unavailable("the store is away")
 FAILURES = pytest.mark.parametrize("failure", [AWAY, DEFECT], ids=["away", "defect"])
+
+
+@pytest.fixture(autouse=True)
+def shipper(caplog):
+    """A log handler of the program's that raises each time, after the test's own has kept the record."""
+
+    class Shipper(logging.Handler):
+        def handle(self, record):
+            if record.levelno >= (caplog.handler.level or logging.WARNING):
+                caplog.handler.handle(record)
+            raise OSError("the log shipper has no connection")
+
+    handler, ours = Shipper(), logging.getLogger("latchwork")
+    ours.addHandler(handler)
+    yield
+    ours.removeHandler(handler)
 
 
 def made(store, **options):
@@ -58,7 +79,7 @@ def said(caplog, text):
 
 def test_each_kind_of_failure_is_said_once_a_minute_with_how_many_came_in_between(caplog):
     clock = ManualClock()
-    failure_log = FailureLog(clock, logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(clock, Log("latchwork.test"))
     for _ in range(130):
         failure_log.record(AWAY, "the work failed")
         failure_log.record(DEFECT, "the work failed")
@@ -73,7 +94,7 @@ def test_each_kind_of_failure_is_said_once_a_minute_with_how_many_came_in_betwee
 
 
 def test_an_error_of_ours_is_one_line_and_a_defect_shows_where_it_was_raised(caplog):
-    failure_log = FailureLog(ManualClock(), logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(ManualClock(), Log("latchwork.test"))
     for failure in (AWAY, OutcomeUnknown("no reply"), Misconfigured("no such namespace"), DEFECT, KeyError("another")):
         failure_log.record(failure, "the work failed")
     first, second = caplog.records
@@ -128,6 +149,39 @@ def test_a_worker_outlives_whatever_a_store_raises_and_pauses_longer_each_time(f
     longer = [ERROR_BACKOFF.low * 2**failures for failures in range(5)]
     assert [pause for pause in seams.drawn if pause in longer][: len(longer)] == longer
     assert max(seams.drawn) == ERROR_BACKOFF.high
+
+
+def test_a_thread_that_an_exception_ended_is_remembered_by_its_name_and_a_child_forgets_it(monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    SYSTEM.spawn(failing(SystemExit()), "latchwork-test-dies").join(10)
+    try:
+        assert DIED["latchwork-test-dies"] == "SystemExit"
+        child = os.fork()
+        if child == 0:
+            os._exit(len(DIED))
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        DIED.clear()
+
+
+def test_a_worker_that_ends_however_it_does_is_replaced(consumers_stopped, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    queue, seen, left = made(MemoryStore()), [], [3]
+    consumer = consumers_stopped(Consumer(queue, lambda delivery: seen.append(delivery.payload), concurrency=1))
+
+    def pause(*_):
+        left[0] -= 1
+        raise SystemExit  # as a log handler may that ends the program
+
+    receive = queue.await_messages
+    monkeypatch.setattr(queue, "await_messages", lambda *a, **o: failing(DEFECT)() if left[0] else receive(*a, **o))
+    monkeypatch.setattr(consumer, "_pause", pause)
+    queue.publish("a")
+    consumer.start()
+    eventually(lambda: seen == ["a"])
+    assert consumer._workers == 1
+    consumer.stop(0)
+    DIED.clear()
 
 
 def test_no_worker_ends_and_none_is_started_in_its_place_while_everything_fails(consumers_stopped, monkeypatch):
@@ -396,7 +450,7 @@ def test_a_candidate_reports_to_the_roster_again_after_whatever_its_store_raised
 
 
 def test_the_traceback_of_an_error_of_ours_is_there_for_who_debugs(caplog):
-    failure_log = FailureLog(ManualClock(), logging.getLogger("latchwork.test"))
+    failure_log = FailureLog(ManualClock(), Log("latchwork.test"))
     with caplog.at_level(logging.DEBUG, "latchwork.test"):
         failure_log.record(AWAY, "the sweep failed")
     line, debugging = caplog.records

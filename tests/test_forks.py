@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from weakref import WeakSet
@@ -11,6 +10,7 @@ import pytest
 
 from latchwork import forks
 from latchwork.background import FailureLog
+from latchwork.logs import Log
 from latchwork.seams import SYSTEM
 from tests.support.forking import held_by_another_thread
 
@@ -48,7 +48,7 @@ def test_members_are_listed_though_another_thread_adds_one_meanwhile():
 
 
 def test_a_child_forked_while_another_thread_logs_a_failure_does_not_wait_for_it():
-    failures = FailureLog(SYSTEM, logging.getLogger(__name__))
+    failures = FailureLog(SYSTEM, Log(__name__))
     with held_by_another_thread(failures._limited._lock):
         child = os.fork()
         if child == 0:

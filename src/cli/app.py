@@ -104,7 +104,7 @@ def _set_up_log(level: int) -> None:
     handler.setFormatter(PlainFormatter(LOG_LINE))
     logging.basicConfig(level=level, handlers=[handler])
     if level == logging.ERROR:  # a command that waits must say for what, where that is the store
-        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)
+        logging.getLogger("latchwork.retry").setLevel(logging.WARNING)  # noqa: TID251 - nothing is logged here
 
 
 @app.callback()

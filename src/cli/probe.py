@@ -1,4 +1,7 @@
-"""The state of a worker over HTTP: for an orchestrator, for Prometheus, and for an autoscaler."""
+"""The state of a worker over HTTP: for an orchestrator, for Prometheus, and for an autoscaler.
+
+`/healthz` and `/readyz` say what is known here, at once. `/metrics` and `/scale` ask the store, for 5 seconds at most.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,23 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+from ..deadline import Deadline, within_call
 from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..inputs import is_int
-from ..plain import shown
+from ..plain import one_line, shown
 from ..queue import Worker
 from ..queue.sharded.stats import QueueStats, stats_of
+from ..seams import DIED
+from .serving import PATIENCE, TEXT, Answer, Server
 
 FRESH = 1.0
 """Seconds for which the figures of a queue are given again without asking the store."""
 DRAIN_WITHIN = 60.0
 """Seconds within which the suggested number of threads would handle what is ready."""
-JSON, TEXT = "application/json", "text/plain; charset=utf-8"
-Answer = tuple[int, str, bytes]
+JSON = "application/json"
 
 
 class Probe:
@@ -37,61 +41,49 @@ class Probe:
         if not is_int(port) or not 0 <= port <= 65_535:
             raise InvalidRequest(f"port is {shown(port)}; it must be 0 to 65535")
         self._worker, self._seams = worker, worker.registry.store.seams
-        self._scales: dict[str, _Scale] = {}
+        self._lock, self._scales = self._seams.lock(), dict[str, _Scale]()
         self._metrics = _metrics_of(worker)
-        probe = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, kind, body = probe.answer(self.path)
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *arguments: Any) -> None:
-                """Log nothing: probes come every few seconds."""
-
-        try:
-            self._server = HTTPServer((host, port), Handler)
-        except OSError as failure:
-            raise InvalidRequest(f"cannot listen on {host}:{port}: {failure.strerror}; choose another port") from None
-        self.port = self._server.server_address[1]
+        self._server = Server(
+            host, port, self._seams, self.answer, lambda path: path.startswith(("/metrics", "/scale/"))
+        )
+        self.port = self._server.port
 
     def __enter__(self) -> Probe:
-        self._task = self._seams.spawn(lambda: self._server.serve_forever(0.1), "latchwork-probe")
+        self._server.start("latchwork-probe")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._task.join(1.0)
+        self._server.stop()
 
     def answer(self, path: str) -> Answer:
         """Return the status, the content type and the body for a path."""
-        path = path.partition("?")[0]
         if path == "/healthz":
-            return 200, TEXT, b"ok\n"
+            ended = [
+                f"the thread {one_line(name)} was ended by {kind}: start the process again\n"
+                for name, kind in [*DIED.items()]
+            ]
+            return (503, TEXT, "".join(ended).encode()) if ended else (200, TEXT, b"ok\n")
         if path == "/readyz":
             return (200, TEXT, b"ready\n") if self._worker.running else (503, TEXT, b"not taking messages\n")
-        if path == "/metrics":
-            return self._metrics()
-        if path.startswith("/scale/"):
-            return self._scale(unquote(path.removeprefix("/scale/")))
+        with Deadline(self._seams, PATIENCE):  # who asked has gone by then
+            if path == "/metrics":
+                return self._metrics()
+            if path.startswith("/scale/"):
+                return self._scale(unquote(path.removeprefix("/scale/")))
         return 404, TEXT, b"there are /healthz, /readyz, /metrics, /scale/QUEUE\n"
 
     def _scale(self, name: str) -> Answer:
         consumer = self._worker.consumers.get(name)
         if consumer is None:
             return 404, JSON, _json({"error": NotFound.code, "message": "this worker has no handler for that queue"})
-        scale = self._scales.setdefault(name, _Scale())
-        now = self._seams.monotonic()
-        if now >= scale.at + FRESH:
-            try:
-                scale.update(now, stats_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
-            except LatchworkError as failure:
-                return 503, JSON, _json({"error": failure.code, "message": str(failure)})
+        try:
+            with within_call(self._lock, "the figures of the queues"):
+                scale = self._scales.setdefault(name, _Scale())
+                now = self._seams.monotonic()
+                if now >= scale.at + FRESH:
+                    scale.update(now, stats_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
+        except LatchworkError as failure:
+            return 503, JSON, _json({"error": failure.code, "message": str(failure)})
         return 200, JSON, _json({"queue": name, "client": self._worker.registry.client_id, **scale.figures})
 
 

@@ -69,7 +69,8 @@ def _logging(level: str | None) -> Iterator[None]:
 
     level: None = INFO, or what the module has set.
     """
-    root, library, handler = logging.getLogger(), logging.getLogger("latchwork"), logging.StreamHandler()
+    root, library = logging.getLogger(), logging.getLogger("latchwork")  # noqa: TID251 - nothing is logged here
+    handler = logging.StreamHandler()
     handler.setFormatter(PlainFormatter(LOG_LINE))
     handler.addFilter(lambda _: not root.handlers)
     library.addHandler(handler)
@@ -89,6 +90,8 @@ def _found(where: str) -> Worker:
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
         raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise InvalidRequest(f"{shown(module)} is no module's name: write it in full, as shop.jobs")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import InvalidRequest
 from ..inputs import checked_store_name, checked_text, checked_whole
+from ..lossless import check_keys, plain_number
 from ..plain import shown
 from ..seams import Seams
 from ..store.port import KEEP, MAX_TTL
@@ -39,10 +40,12 @@ def checked_holder(owner: str | None, seams: Seams) -> str:
 def as_json(what: str, value: Any) -> tuple[str, int]:
     """Convert a value to the JSON that is stored, and return it with its size in bytes. Raises `InvalidRequest`."""
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text, len(text.encode())
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_number)
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as failure:
         raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    check_keys(what, text)
+    return text, size
 
 
 def named(what: str, value: str) -> str:

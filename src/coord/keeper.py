@@ -8,7 +8,6 @@ nothing before the grant was handed out.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -16,11 +15,12 @@ from weakref import ref
 
 from ..background import FailureLog
 from ..errors import FencedOut, LatchworkError
+from ..logs import Log
 from ..store.port import RecordStore
 from .contender import TakenLease
 from .fencing import Lost
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 
 class Leased(Protocol):

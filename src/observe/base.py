@@ -6,7 +6,6 @@ changed. A store that is not wrapped has seams whose `note`, `span` and `carry` 
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +13,13 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 from ..errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ..logs import Log
 from ..seams import Seams
 from ..store.connect import as_store
 from ..store.port import DelegatingStore, Key, Record, RecordStore, Removal, Row, Update, Values
 from .events import EVENTS, Event
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 T = TypeVar("T")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_kind, checked_number
+from ..logs import Log
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats
 from .base import Sample, Telemetry
@@ -14,7 +14,7 @@ from .events import GAUGES
 from .findings import PROBLEM, Finding, findings_of
 from .snapshot import Snapshot, snapshot
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 MAX_AGE = 15.0
 """Seconds for which a snapshot is good enough: the usual interval of a scrape."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from ..errors import Corrupt, LatchworkError, Unreadable
+from ..logs import Log
 from ..store.port import Key, Record, RecordStore
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 T = TypeVar("T")
 

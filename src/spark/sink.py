@@ -6,7 +6,6 @@ started again, publishes only what is missing. That holds if the rows are partit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
@@ -19,12 +18,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
 
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
+from ..logs import Log
 from ..plain import shown
 from ..queue.ledger import Ledger, Outgoing
 from .options import Options
 from .worker import make_ready
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 _HEADERS = MapType(StringType(), StringType())

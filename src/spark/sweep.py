@@ -7,7 +7,6 @@ of them, so that local and distributed sweeps may follow one another.
 
 from __future__ import annotations
 
-import logging
 import pickle
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import msgspec
 from ..coord.election.election import Leadership
 from ..coord.election.term import Term
 from ..errors import FencedOut, LatchworkError, Refused
+from ..logs import Log
 from ..queue.sharded.groups.making import DROPPED
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import QueueRecords
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 MAX_TASKS = 256
 """Spark tasks of one sweep at most; each takes several ranges if there are more."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -12,12 +11,13 @@ from urllib.parse import parse_qsl, unquote
 import platformdirs
 
 from ..errors import InvalidRequest, Misconfigured
+from ..logs import Log
 from ..plain import shown
 from .local.memory import MemoryStore
 from .port import RecordStore
 from .sqlite.store import SQLiteStore
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 VARIABLE = "LATCHWORK_STORE"
 """The environment variable that names the store where no argument does."""
@@ -32,8 +32,9 @@ def connect(url: str | None = None) -> RecordStore:
     folder.
 
     Nothing is opened yet: the first call does that, in each process again. Each `memory:` is a new, empty store.
-    `sqlite:PATH[?synchronous=full|normal|off&busy_timeout=SECONDS]` takes a relative, absolute or `~` path; a `?` or
-    `%` in it is written `%3F`, `%25`. If nothing names a store, the log says at INFO which one is used.
+    `sqlite:PATH[?synchronous=full|normal|off&busy_timeout=SECONDS]` takes a relative, absolute or `~` path; a `?`,
+    `%` or newline in it is written `%3F`, `%25`, `%0A`. If nothing names a store, the log says at INFO which one is
+    used.
 
     Raises `InvalidRequest` for a URL that no backend understands.
     """
@@ -110,11 +111,11 @@ def _memory(url: str, rest: str) -> RecordStore:
 
 
 def _sqlite(url: str, rest: str) -> RecordStore:
-    path, _, query = rest.partition("?")
+    path, _, query = re.sub("[\t\r\n]", "", rest).partition("?")  # a secret is often read with the end of its line
     if not path or path == ":memory:":
-        raise InvalidRequest(f"{shown(hidden(url))} names no file: write sqlite:PATH, or memory: for a store in memory")
+        raise InvalidRequest(f"{_place(url)} names no file: write sqlite:PATH, or memory: for a store in memory")
     if re.match("//[^/]", path):
-        raise InvalidRequest(f"{shown(hidden(url))} names a host: write sqlite:/absolute/path or sqlite:relative/path")
+        raise InvalidRequest(f"{_place(url)} names a host: write sqlite:/absolute/path or sqlite:relative/path")
     options = options_of(url, query, SQLITE_OPTIONS)
     return SQLiteStore(
         unquote(path, errors="surrogateescape"),  # bytes that are no UTF-8, which the store refuses
@@ -130,6 +131,11 @@ def _aerospike(url: str, _: str) -> RecordStore:
     return store
 
 
+def _place(url: str) -> str:
+    """Return the URL without its options: somebody may have written a secret among them."""
+    return shown(hidden(url).partition("?")[0])
+
+
 def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
     """Return the options of a URL by name. Raises `InvalidRequest` for one that is unknown, doubled or has no value."""
     pairs = parse_qsl(query, keep_blank_values=True)
@@ -137,7 +143,7 @@ def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
     for name, value in pairs:
         if name not in known or not value or len(options) < len(pairs):
             raise InvalidRequest(
-                f"option {shown(name)} of {shown(hidden(url))}: unknown, empty or given twice; "
+                f"option {shown(name)} of {_place(url)}: unknown, empty or given twice; "
                 f"there are {', '.join(sorted(known))}"
             )
     return options
@@ -148,9 +154,7 @@ def seconds(url: str, name: str, value: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise InvalidRequest(
-            f"option {name} of {shown(hidden(url))} is {shown(value)}: give seconds, such as 5"
-        ) from None
+        raise InvalidRequest(f"option {name} of {_place(url)}: give seconds, such as 5") from None
 
 
 _BACKENDS: dict[str, Callable[[str, str], RecordStore]] = {

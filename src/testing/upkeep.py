@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import cast
 
 from ..background import FailureLog
 from ..coord.election import Leadership
 from ..errors import InvalidRequest
 from ..inputs import checked_kind
+from ..logs import Log
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.upkeep.ending import Ending
@@ -17,7 +17,7 @@ from ..queue.sharded.upkeep.sweeper import Sweeper
 from ..queue.sharded.upkeep.timers import Timers
 from .clock import ManualClock
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 ROUNDS = 6
 """Sweeps that an abandoned message needs at most: its slot is marked, passed and brought back, each a sweep later."""

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+import warnings
+from contextlib import suppress
 
 import pytest
 
 import latchwork
 from latchwork.cli.probe import Probe
+from latchwork.cli.serving import MOST_SLOW
 from latchwork.observe import observe, watch_queues
 from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.seams import DIED
 from latchwork.store import MemoryStore, Put
 from tests.support.waiting import until
 
@@ -166,6 +173,8 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
     [
         ("jobs", "MODULE:NAME"),
         ("nowhere:worker", "no module 'nowhere'"),
+        (".jobs:worker", "is no module's name"),
+        ("shop..jobs:worker", "is no module's name"),
         ("jobs:nothing", "has no 'nothing'"),
         ("jobs:other", "is a int; it must be a latchwork.queue.Worker"),
     ],
@@ -201,3 +210,87 @@ def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
     done = command(place, "doctor", "--client", "shop")
     assert done.returncode == 1
     assert re.search(r"no upkeep of orders for \d+ min: .* nobody is elected", done.stdout)
+
+
+# ---- the probe, and clients that it cannot trust
+
+
+@pytest.fixture
+def probe():
+    """The probe of a worker in this process."""
+    store = MemoryStore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        registry = QueueRegistry(store, "shop")
+        registry.create(QueueConfig("orders", shards=1, unsafe_limits=True))
+    worker = Worker(registry, upkeep=False)
+    worker.handler("orders")(print)
+    with worker, Probe(worker, "127.0.0.1", 0) as probe:
+        yield probe
+
+
+SILENT = (
+    b"",
+    b"GET /healthz",
+    b"GET /healthz HTTP/1.1\r\nHost: h\r\n",
+    b"GET /scale/orders HTTP/1.1\r\n\r\n",
+    b"\0" * 9000,
+)
+"""What a client says that then says, and reads, nothing more."""
+
+
+def test_a_thousand_silent_clients_delay_neither_the_answers_of_others_nor_the_end(probe):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))  # both ends are in this process
+    silent = []
+    for number in range(1000):
+        one = socket.create_connection(("127.0.0.1", probe.port), timeout=10)
+        silent.append(one)
+        with suppress(OSError):  # many are closed, as there is room for 256
+            one.sendall(SILENT[number % len(SILENT)])
+        if number % 100 == 0:
+            assert get(probe.port, "/healthz") == (200, "ok\n")
+    assert get(probe.port, "/readyz") == (200, "ready\n")
+    assert until(lambda: get(probe.port, "/scale/orders")[0] == 200)
+    probe._server.stop()
+    assert not probe._server._task.is_alive()
+    for one in silent:
+        one.close()
+
+
+def test_a_store_that_is_silent_delays_neither_health_nor_the_end(probe):
+    asked, over = threading.Event(), threading.Event()
+
+    def hang(*_):
+        asked.set()
+        over.wait(60)
+        return {"queue": "orders"}
+
+    probe._scale = hang
+    some = [socket.create_connection(("127.0.0.1", probe.port)) for _ in range(MOST_SLOW)]
+    for one in some:
+        one.sendall(b"GET /scale/orders HTTP/1.0\r\n\r\n")
+    assert asked.wait(20)
+    until(lambda: probe._server._slow == MOST_SLOW)
+    assert get(probe.port, "/scale/orders")[0] == 503
+    assert get(probe.port, "/healthz") == (200, "ok\n")
+    probe._server.stop()
+    assert not probe._server._task.is_alive()
+    over.set()
+    for one in some:
+        one.close()
+
+
+def test_health_says_that_a_thread_was_ended_by_an_error(probe, monkeypatch):
+    monkeypatch.setitem(DIED, "shop-upkeep-1", "MemoryError")
+    status, text = get(probe.port, "/healthz")
+    assert status == 503
+    assert "shop-upkeep-1 was ended by MemoryError" in text
+
+
+def test_what_is_no_get_is_refused_and_the_probe_goes_on(probe):
+    for said in (b"POST / HTTP/1.1\r\n\r\n", b"\r\n\r\n", b"\xff \n\n"):
+        with socket.create_connection(("127.0.0.1", probe.port), timeout=10) as client:
+            client.sendall(said)
+            assert client.recv(100).startswith(b"HTTP/1.0 405 ")
+    assert get(probe.port, "/healthz") == (200, "ok\n")

@@ -21,6 +21,7 @@ import pytest
 from latchwork.background import FailureLog
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import InvalidRequest, LatchworkError
+from latchwork.logs import Log
 from latchwork.plain import one_line
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
 from latchwork.queue.sharded.stats import all_stats
@@ -77,7 +78,7 @@ class Farms:
         return self.registry.queues()
 
     def failure_log(self):
-        return FailureLog(self.registry.store.seams, logging.getLogger(__name__))
+        return FailureLog(self.registry.store.seams, Log(__name__))
 
 
 def upkeep(world):

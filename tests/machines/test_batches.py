@@ -6,7 +6,6 @@ once where an acknowledgement or the close is the last that was waited for, else
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.background import FailureLog
 from latchwork.errors import Refused
+from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.ending import Ending
 from tests.queue.sharded.delayed.test_delayed import Term
@@ -61,7 +61,7 @@ class Own:
         return [self.queue]
 
     def failure_log(self):
-        return FailureLog(self.queue.store.seams, logging.getLogger(__name__))
+        return FailureLog(self.queue.store.seams, Log(__name__))
 
 
 class Batches(Twins):

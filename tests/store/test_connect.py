@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import stat
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import latchwork
 from latchwork.coord import CountDownLatch, Semaphore
-from latchwork.errors import InvalidRequest, Misconfigured, NotFound
+from latchwork.errors import InvalidRequest, Misconfigured, NotFound, StorageFailed
 from latchwork.queue import LargeQueue, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.aerospike import AerospikeStore
@@ -94,7 +95,7 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
         ("sqlite:a.db?synchronous=", "'synchronous'"),
         ("sqlite:a.db?synchronous=full&synchronous=off", "twice"),
         ("sqlite:a.db?synchronous=sometimes", "sometimes"),
-        ("sqlite:a.db?busy_timeout=soon", "soon"),
+        ("sqlite:a.db?busy_timeout=soon", "busy_timeout"),
         ("sqlite:a.db?busy_timeout=-1", "-1"),
         ("sqlite:a.db?busy_timeout=nan", "nan"),
         ("memory:name", "memory:"),
@@ -170,3 +171,42 @@ def test_what_is_not_found_names_the_store(home):
 
 def test_an_aerospike_url_that_is_no_text_is_refused():
     raises(InvalidRequest, AerospikeStore.from_url, 5)
+
+
+def test_the_end_of_a_line_behind_a_url_is_no_part_of_the_files_name(tmp_path):
+    for url in (f"sqlite:{tmp_path}/a.db\n", f"sqlite:{tmp_path}/a.db?synchronous=off\r\n"):
+        latchwork.connect(url).operate(KEY, Put("n", 1), exists=Exists.ANY, repeatable=True)
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith("a.db") and one.suffix == ".db"] == ["a.db"]
+
+
+@pytest.mark.parametrize("url", [
+    "sqlite:/x.db?password=hunter2", "sqlite:?password=hunter2", "sqlite://host/x?password=hunter2",
+    "sqlite:/x.db?busy_timeout=hunter2", "aerospike://h/ns?tls=hunter2", "aerospike://h/ns?timeout=hunter2",
+    "aerospike://h/ns?auth=hunter2", "aerospike://h/ns?password=hunter2",
+])  # fmt: skip
+def test_no_value_of_an_option_stands_in_an_error(url):
+    with pytest.raises(InvalidRequest) as refused:
+        latchwork.connect(url)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_link_to_a_file_that_cannot_be_reached_is_named(tmp_path):
+    (tmp_path / "link.db").symlink_to(tmp_path / "away" / "real.db")
+    with pytest.raises(Misconfigured, match="it is a link"):
+        latchwork.connect(f"sqlite:{tmp_path}/link.db").get(KEY)
+
+
+def test_a_file_that_is_deleted_under_a_running_process_is_missed_and_not_made_again(tmp_path):
+    path = tmp_path / "a.db"
+    store = latchwork.connect(f"sqlite:{path}")
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY, repeatable=True)
+    shutil.copy(path, tmp_path / "copy.db")
+    for one in tmp_path.glob("a.db*"):
+        one.unlink()
+    for call in (lambda: store.operate(KEY, Put("n", 2), exists=Exists.ANY, repeatable=True), lambda: store.get(KEY)):
+        with pytest.raises(StorageFailed, match="was deleted while this process used it"):
+            call()
+    assert not path.exists()
+    (tmp_path / "copy.db").rename(path)  # as one restores it
+    store.operate(KEY, Put("n", 3), exists=Exists.ANY, repeatable=True)
+    assert latchwork.connect(f"sqlite:{path}").get(KEY).bins == {"n": 3}

@@ -7,7 +7,6 @@ epoch that ZooKeeper has kept, and seals it in the stores of all other farms bef
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,7 +15,9 @@ from typing import Any
 from ...background import parallel_map
 from ...deadline import Deadline
 from ...errors import Corrupt, FencedOut, InvalidRequest, Refused, Unavailable, Unreadable
+from ...forks import called
 from ...inputs import checked_kind, checked_timeout, farm_or_default
+from ...logs import Log
 from ...plain import shown
 from ...seams import Task
 from ...store.connect import as_store
@@ -33,7 +34,7 @@ from .election import RECOVERY, Leadership
 from .znodes import MAX_EPOCH
 from .zookeeper import LOOK, ZooKeeperElection
 
-log = logging.getLogger("latchwork.election")
+log = Log("latchwork.election")
 MAX_RESOURCES = 100
 """Records that a new leader seals one after the other in each farm."""
 _BELOW = missing(FENCE) | (Bin(FENCE) < Param("epoch")) | (Bin(FENCE).eq(Param("epoch")) & Bin(LOCKED).ne(1))
@@ -138,7 +139,7 @@ class GlobalElection(ZooKeeperElection):
         def work(leadership: Leadership) -> None:
             nonlocal done
             while not leadership.lost.is_set():
-                job(leadership)
+                called(job, leadership)
                 done += 1
                 if self._gives_way(leadership, every):
                     return

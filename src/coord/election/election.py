@@ -8,14 +8,15 @@ compared. Two candidates may believe for a moment that they lead; `leadership.op
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
 from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
+from ...forks import called
 from ...inputs import checked_kind, checked_timeout
+from ...logs import Log
 from ...retry import Poll
 from ...seams import Event, Task
 from ...store.connect import as_store
@@ -31,7 +32,7 @@ from .term import Leadership
 
 __all__ = ["FOLLOW", "Election", "Leadership", "LeaseElection"]
 
-log = logging.getLogger("latchwork.election")
+log = Log("latchwork.election")
 T = TypeVar("T")
 RECOVERY = 1.0
 """Seconds until a campaign continues after a disk has failed, or the store or ZooKeeper could not be reached."""
@@ -297,7 +298,7 @@ class Election(Unpicklable, ABC):
             leadership.lost.wait()
             return
         try:
-            lead(leadership)
+            called(lead, leadership)
         except BaseException:  # after any failure, even SystemExit, the term is given up and the campaign continues
             log.exception("%r: the leader's function failed", leadership)
 

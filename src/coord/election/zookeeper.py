@@ -7,7 +7,6 @@ of election can be compared, and none is used twice, even after ZooKeeper was re
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from kazoo.exceptions import KazooException
 
 from ...errors import InvalidRequest, LatchworkError, Unavailable
 from ...inputs import checked_timeout
+from ...logs import Log
 from ...plain import shown
 from ...seams import Event
 from ...store.model.expr import Bin, Param
@@ -29,7 +29,7 @@ from ..lock import LOCKS, Grant, kept_alive
 from .election import FOLLOW, STOP_TIMEOUT, Election
 from .znodes import CandidateNode, line_path
 
-log = logging.getLogger("latchwork.election")
+log = Log("latchwork.election")
 ELECTOR = "elector-fence"
 """The last fence that a ZooKeeper election has taken; equal to the record's fence while such a term lasts."""
 _SUPERSEDED = (Bin(rules.LOCKED).eq(1) & Bin(rules.FENCE).eq(Param("fence")) & Bin(ELECTOR).eq(Param("fence"))) & Bin(

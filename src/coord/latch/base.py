@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
 from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused, Unavailable
+from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
@@ -277,7 +278,7 @@ class Latch(Handle):
             there.add(True)
             if callable(report) and (not seen or seen[-1] != now):
                 seen[:] = [now]
-                report(now)
+                called(report, now)
             if alarm is not None and not now.released:
                 outlive(seams, deadline, alarm.check)
             return now.released or None

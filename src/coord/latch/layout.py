@@ -192,7 +192,9 @@ def checked_party(party: str | int) -> str | int:
     """Check a party's name, and return it as a plain string or whole number, also if it was a member of an enum."""
     if isinstance(party, int) and not isinstance(party, bool):
         return int(checked_whole("party", party, -(2**63), 2**63 - 1))
-    name = named("party", party)  # type: ignore[arg-type]  # `named` raises if it is no string either
+    if not isinstance(party, str):
+        raise InvalidRequest(f"party is {shown(party)}, a {type(party).__name__}; it must be text, or Python's own int")
+    name = named("party", party)
     if len(name.encode()) > 255:
         raise InvalidRequest(f"party {shown(name)} is too long: at most 255 bytes")
     return str.__str__(name)

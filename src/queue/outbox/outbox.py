@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ...background import Background, FailureLog
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
 from ...inputs import checked_switch, checked_timeout, is_int
+from ...logs import Log
 from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
@@ -28,7 +28,7 @@ from ..sharded.queue import ShardedQueue
 from ..sharded.registry import QueueRegistry
 from .messages import pack, publish
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 BATCH, BATCH_BYTES, STEP = 1_000, 8 * 1024 * 1024, 100
 """Messages are read in steps. A batch ends with the step that reaches either limit, or with the last message: so a

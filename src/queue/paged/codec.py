@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_origin
 
 import msgspec
 
+from ... import lossless
 from ...errors import InvalidRequest, Unreadable
 from ...inputs import is_number
 from ...plain import shown
@@ -41,8 +42,15 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
     kind = get_origin(codec) or codec  # of dict[str, int] it is dict
     if isinstance(kind, type) and kind not in (UnionType, Annotated):
         decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
-        return _encoding(msgspec.json.encode, _checkable(kind), decode), _decoding(decode)
+        return _encoding(_json, _checkable(kind), decode), _decoding(decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {shown(codec)}")
+
+
+def _json(value: Any) -> bytes:
+    """Return the JSON of a value. Raises `InvalidRequest` where that would not be all of it."""
+    data = lossless.encode(value)
+    lossless.check(value, data)
+    return data
 
 
 def _checkable(kind: type) -> type | None:

@@ -29,7 +29,9 @@ Place: TypeAlias = tuple[int, int]
 _PAIR = struct.Struct(">ii")
 _ONE = struct.Struct(">i")
 _CHECKED_PAIR = _PAIR.size + 4
-_OURS = re.compile(r"(\d+\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)?")
+_OURS = re.compile(r"([1-9][0-9]{0,9}\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)?")
+LAST_PAGE = 2**31 - 1
+"""The greatest number of a page: four bytes keep it."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Layout:
 
     def pages(self) -> list[int]:
         """Return the numbers of the existing pages, in order."""
-        return sorted(int(name[:-5]) for name in self.names() if name.endswith(".page"))
+        numbers = (int(name[:-5]) for name in self.names() if name.endswith(".page"))
+        return sorted(number for number in numbers if number <= LAST_PAGE)  # no queue has made a later one
 
     def stored_page_size(self) -> int | None:
         """Return the page size that the queue was created with; None if it was not created yet.
@@ -113,11 +116,18 @@ class Layout:
 
     def synced_in(self, number: int) -> int:
         """Return up to where the page was synced, according to writeMeta; more may have been synced than it says."""
+        page, position = self.synced()
+        return position if page == number else 0
+
+    def synced(self) -> Place:
+        """Return the last page of which anything was synced, and up to where, according to writeMeta; zeros where that
+        says nothing.
+        """
         data = self._read("writeMeta")
         if data is None or len(data) != _PAIR.size:
-            return 0
+            return 0, 0
         position, page = _PAIR.unpack(data)
-        return max(0, int(position)) if page == number else 0
+        return int(page), max(0, int(position))
 
     @staticmethod
     def write_meta(place: Place) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 from ...errors import AlreadyOpen, InvalidRequest, LatchworkError, NotFound
 from ...inputs import checked_switch, checked_timeout, seconds_of
+from ...logs import Log
 from ...seams import SYSTEM, Seams
 from ...unpicklable import Unpicklable
 from .codec import Decode, codec_of, milliseconds
@@ -25,7 +25,7 @@ from .recovery import Recovered, recover
 from .signal import Signal
 from .writer import PageWriter
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 
 
 class PagedQueue(Unpicklable):

@@ -6,15 +6,16 @@ an earlier recovery having finished, so it may be killed at any step and run aga
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import Unreadable
+from ...errors import Corrupt, Unreadable
+from ...logs import Log
 from .files import File
 from .index import PageIndex, Survey, survey
 from .layout import Layout, Place
 
-_log = logging.getLogger(__name__)
+_log = Log(__name__)
 _CHUNK = 1024 * 1024
 
 
@@ -33,9 +34,10 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
     Keeps the last page up to its last good record. Damage before the position up to which the page is known to be
     synced, with good records behind it, is left for readers to report; behind that position nothing after the first bad
     record is kept. Raises OSError if the disk refuses; `Unreadable`, with nothing changed, if records would be lost
-    with a page of that size.
+    with a page of that size; `Corrupt` if the page is missing of which messages were synced last.
     """
     numbers = layout.pages()
+    _check_last(layout, numbers)
     if not numbers:
         return None
     last = numbers[-1]
@@ -44,6 +46,18 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
     found = _recover_page(layout, last, page_size)
     arrivals = [PageIndex(found.entries).newest(), *(layout.newest(number, page_size) for number in numbers[-2:-1])]
     return Recovered(_first(layout, numbers), (last, found.end), max(arrivals))
+
+
+def _check_last(layout: Layout, numbers: Sequence[int]) -> None:
+    """Check that the page is there of which messages were synced last. Raises `Corrupt`: they cannot be read."""
+    page, position = layout.synced()
+    if position and page > max(numbers, default=0):
+        raise Corrupt(
+            f"{layout.page(page)} is missing, of which {position} bytes were synced: bring the file back; or delete "
+            f"{layout.path('writeMeta')} to go on without the messages in it",
+            file=layout.page(page),
+            position=0,
+        )
 
 
 def _first(layout: Layout, numbers: list[int]) -> int:

@@ -5,7 +5,6 @@ all other waits of the process (P19).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,12 +18,13 @@ from ...coord.waits.watch import Watch
 from ...deadline import within_call
 from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import reset_in_child
+from ...logs import Log
 from ...retry import Poll
 from .bell import CHANGES, RUNG, changes_in, limits, rung_in
 from .shards import Shards
 from .slots import Claim
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 IDLE_LOOK = 9.0
 """Seconds between two looks at the pointers while the bell is silent: how late a message is noticed whose ring was

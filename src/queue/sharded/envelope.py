@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,7 +15,9 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from ... import lossless
 from ...errors import InvalidRequest, RecordTooBig, Unreadable
+from ...forks import called
 from ...inputs import checked_choice
 from ...plain import shown
 from ...store.model.expr import Param
@@ -286,6 +287,7 @@ class Codec:
         self.kind = codec
         self.name = "bytes" if codec == "bytes" else "json"
         self._decoder = None if codec == "bytes" else _decoder(codec)
+        self._is_typed = not isinstance(codec, str)
 
     def encode(self, payload: Any) -> str | bytes:
         """Return the payload as it is stored. Raises `InvalidRequest` where it cannot be."""
@@ -294,15 +296,20 @@ class Codec:
                 return bytes(payload)
             raise InvalidRequest(f"a {type(payload).__name__} is not bytes: this queue's codec is 'bytes'")
         try:
-            encoded = _JSON.encode(payload)
+            encoded = lossless.encode(payload)
         except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as failure:
             raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
-        if b"null" in encoded and not _finite(payload):
-            raise InvalidRequest(
-                "the payload holds a number that is not finite (nan or inf), for which JSON has nothing: publish "
-                "None or a text instead, or use a queue with codec='bytes'"
-            )
+        lossless.check(payload, encoded)
+        if self._is_typed and not isinstance(payload, msgspec.Raw):
+            self._check_type(encoded)
         return encoded.decode()
+
+    def _check_type(self, encoded: bytes) -> None:
+        """Raise `InvalidRequest` for a payload that consumers of this type could not read: each would fail with it."""
+        try:
+            self.decode(encoded)
+        except Unreadable as failure:
+            raise InvalidRequest(f"{failure}: this queue takes {shown(self.kind)}") from None
 
     def decode(self, data: str | bytes) -> Any:
         """Return the payload. Raises `Unreadable`."""
@@ -311,29 +318,9 @@ class Codec:
                 return data
             raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
         try:
-            return self._decoder.decode(data)
+            return called(self._decoder.decode, data)  # which may construct objects of the user's
         except Exception as failure:  # noqa: BLE001 - the type is the user's; one message must not block the others
             raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
-
-
-def _finite(payload: Any) -> bool:
-    """Whether no number in it is infinite or no number at all; `msgspec` writes null for such."""
-    try:
-        left = [msgspec.to_builtins(payload)]
-    except (TypeError, RecursionError):  # it holds `msgspec.Raw`, which is JSON already, or is as deep as can be
-        return True
-    while left:
-        value = left.pop()
-        if isinstance(value, float) and not math.isfinite(value):
-            return False
-        if isinstance(value, dict):
-            left += value.values()
-        elif isinstance(value, list | tuple):
-            left += value
-    return True
-
-
-_JSON = msgspec.json.Encoder()
 
 
 def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:

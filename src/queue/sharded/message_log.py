@@ -10,10 +10,11 @@ import logging
 from pathlib import Path
 
 from ...background import LimitedLog
+from ...logs import Log
 from ...seams import Seams
 from .envelope import Envelope
 
-log = logging.getLogger("latchwork.worker")
+log = Log("latchwork.worker")
 
 MOST = 5
 """Lines of one kind a minute; the others are counted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
+from ...logs import Log
 from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.decode import Counter
@@ -37,7 +37,7 @@ from .config import (
     whole_seconds,
 )
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 VERSION = 1
 TTL_FACTOR = 2

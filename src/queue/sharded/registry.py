@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from ...coord.inputs import checked_owner
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_seconds, checked_store_name, checked_switch, checked_text, farm_or_default, is_int
+from ...logs import Log
 from ...plain import shown
 from ...store import Key, Put, Record, RecordStore, Touch
 from ...store.connect import as_store
@@ -41,7 +41,7 @@ from .record import (
     shovel_ops,
 )
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 made_here: Counter[str] = Counter()
 """How many queues and groups this process has made, by client: its upkeep looks for new ones where that has changed."""
@@ -234,6 +234,7 @@ class QueueRegistry:
             raise InvalidRequest(
                 f"queue {shown(schedule.queue)} takes bytes, and a schedule's payload is JSON: use another"
             )
+        queue.codec.encode(schedule.payload)  # raises what each tick would
         self._schedules.put(schedule)
 
     def unschedule(self, name: str) -> None:

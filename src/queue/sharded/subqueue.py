@@ -207,7 +207,7 @@ class Subqueue(Unpicklable, ABC):
         now: look at the shards rather than rely on what is known of them.
         """
         held: list[Stamped] = []
-        failure: LatchworkError | None = None
+        failure: Exception | None = None
         # 1. Try the slots again that were empty, or could not be read.
         if self.pending.entries:
             held, failure = self._revisit(most, ask)
@@ -227,7 +227,8 @@ class Subqueue(Unpicklable, ABC):
                     self.pending.add(claimed[wanted:])
                 new, failed = self._classify(claimed[:wanted], found, ask)
                 held, failure = held + new, failure or failed
-            except LatchworkError as failed:
+            except Exception as failed:  # noqa: BLE001 - a defect, too, must not keep what is in hand until the sweep
+                self.pending.add(claimed if type(together) is nullcontext else ())  # a transaction was undone
                 failure = failed
         if failure and not held:
             raise failure
@@ -336,6 +337,13 @@ class Subqueue(Unpicklable, ABC):
     def _revisit(self, max_messages: int, ask: Ask) -> _Received:
         """Try kept slots of these shards again; give up those that are still empty after their grace."""
         again = self.pending.take(max_messages, ask.shards)
+        try:
+            return self._tried_again(again, ask)
+        except BaseException:
+            self.pending.add(again)
+            raise
+
+    def _tried_again(self, again: Sequence[ClaimedSlot], ask: Ask) -> _Received:
         now = self.store.seams.monotonic()
         over = [entry.slot for entry in again if entry.until <= now]
         outcomes = dict(zip(over, self.pointers.give_up(over), strict=True)) if over else {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
+from ...logs import Log
 from ..model.record import StoreInfo
 from .info import describe
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 _said: set[str] = set()
 """The namespaces of which this process has spoken."""
 

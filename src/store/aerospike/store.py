@@ -8,7 +8,6 @@ consistent one each deletion leaves a tombstone, without which the server refuse
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from aerospike_helpers.batch.records import Read, Remove, Write
 
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
 from ...inputs import checked_store_name, checked_switch
+from ...logs import Log
 from ...seams import SYSTEM, Seams
 from ..model import ops as o
 from ..port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
@@ -33,7 +33,7 @@ from .rows import BatchRow, BatchRows
 from .text import lenient, strange_bin
 from .url import parse
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 _ANY = Exists.ANY
 

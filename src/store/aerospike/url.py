@@ -5,7 +5,6 @@ No message repeats a part of a URL that may hold a piece of a password, as in on
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import stat
@@ -16,9 +15,10 @@ from urllib.parse import parse_qsl, unquote
 
 from ...errors import InvalidRequest, Misconfigured
 from ...inputs import checked_store_name
+from ...logs import Log
 from ...plain import shown
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 DEFAULT_PORT = 3000
 MAX_SECRET = 65_536
@@ -136,7 +136,7 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
                 f"option {shown(name)} of the store's URL is unknown or empty; there are: {', '.join(OPTIONS)}"
             )
     if options.get("auth", "internal") not in AUTH:
-        raise InvalidRequest(f"option auth={options['auth']}; it must be one of {', '.join(AUTH)}")
+        raise InvalidRequest(f"option auth of the store's URL; it must be one of {', '.join(AUTH)}")
     return _with_tls(options)
 
 
@@ -169,14 +169,21 @@ def _check_login(target: AerospikeUrl) -> None:
 
 def _line_of(file: Path, option: str) -> str:
     try:
-        with file.expanduser().open("rb") as opened:
-            mode, text = os.fstat(opened.fileno()).st_mode, opened.read(MAX_SECRET + 1)
+        # Without a wait: a pipe that nobody writes to would never open.
+        with os.fdopen(os.open(file.expanduser(), os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            text = opened.read(MAX_SECRET + 1) if stat.S_ISREG(mode) else b""
         line = text.decode().rstrip("\r\n")
     except (OSError, RuntimeError, ValueError) as failure:
         why = (
             failure.strerror if isinstance(failure, OSError) else "it is no text in UTF-8, or ~ names no user's folder"
         )
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, cannot be read: {why}") from None
+    if not stat.S_ISREG(mode):
+        raise Misconfigured(
+            f"{option} of the store's URL, {str(file)!r}, is a pipe or a device: name a file, as it is read for each "
+            "connection"
+        )
     if not line or len(text) > MAX_SECRET:
         raise Misconfigured(f"{option} of the store's URL, {str(file)!r}, is empty or too long: it is one line")
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -190,7 +197,7 @@ def _is_number(text: str) -> bool:
 
 def _number(name: str, text: str) -> int:
     if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
-        raise InvalidRequest(f"option {name}={text[:40]}; it must be a whole number, 1 to 1000000")
+        raise InvalidRequest(f"option {name} of the store's URL; it must be a whole number, 1 to 1000000")
     return int(text)
 
 
@@ -198,4 +205,4 @@ def _switch(name: str, text: str) -> bool:
     try:
         return _FLAGS[text.lower()]
     except KeyError:
-        raise InvalidRequest(f"option {name}={text[:40]}; it must be true or false") from None
+        raise InvalidRequest(f"option {name} of the store's URL; it must be true or false") from None

@@ -11,6 +11,7 @@ on paths that every message takes. A parameter may stand for the amount of an `A
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from typing import Any
 
 from msgspec.structs import asdict, astuple
@@ -83,7 +84,10 @@ def _bins(parts: Iterable[Any]) -> Iterator[str]:
             bin: Any = part.name if isinstance(part, Bin) else getattr(part, "bin", NO_BIN)
             if bin is not NO_BIN:
                 yield bin
-            yield from _bins(vars(part).values() if isinstance(part, Expr) else astuple(part))
+            if isinstance(part, Expr):  # its fields alone: another thread may just be keeping its closure in the tree
+                yield from _bins(getattr(part, each.name) for each in fields(part))
+            else:
+                yield from _bins(astuple(part))
         elif isinstance(part, tuple):
             yield from _bins(part)
 

@@ -77,7 +77,13 @@ def _make_private(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
-        warn_of_others(path)
+        try:
+            warn_of_others(path)
+        except OSError as failure:
+            raise Misconfigured(
+                f"cannot open the store {path}: {failure.strerror}; it is a link to a file that cannot be reached: "
+                "make that file's directory, or name the file itself"
+            ) from None
     except OSError as failure:
         raise Misconfigured(
             f"cannot make the store {path}: {failure.strerror}; its directory must exist and be writable"

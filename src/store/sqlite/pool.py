@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...deadline import call_time
-from ...errors import Misconfigured, Unavailable
+from ...errors import Misconfigured, StorageFailed, Unavailable
 from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
@@ -37,6 +37,8 @@ class SQLitePool:
     def __init__(self, path: Path, synchronous: str, busy_timeout: float, seams: Seams) -> None:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._idle: list[sqlite3.Connection] = []
+        self._file: tuple[int, int] | None = None
+        """The file that the connections are to; None before the first."""
         self.lent: set[object] = set()
         """Who has a connection, or is about to."""
         self._watcher: tuple[sqlite3.Connection, object] | None = None
@@ -247,6 +249,28 @@ class SQLitePool:
             self.lent.discard(loan)
 
     def _borrow(self) -> sqlite3.Connection:
+        """Return a connection to the file that stands at the path now. Raises `StorageFailed` where it is gone."""
+        if self._file is not None and self._file != self._file_now():  # another one stands there, as after a restore
+            self.close()
+            self._file = None
+        connection = self._connected()
+        self._file = self._file or self._file_now()
+        return connection
+
+    def _file_now(self) -> tuple[int, int]:
+        """Return what tells the file from every other. Raises `StorageFailed` where it is gone: to make another would
+        hide that.
+        """
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            raise StorageFailed(
+                f"{self.path}: the file was deleted while this process used it, and what was stored in it is gone: "
+                "restore it from a copy, or start the process again to begin with an empty store"
+            ) from None
+        return found.st_dev, found.st_ino
+
+    def _connected(self) -> sqlite3.Connection:
         try:
             return self._idle.pop()
         except IndexError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -14,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from ...errors import Corrupt, LatchworkError
+from ...logs import Log
 from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
@@ -21,7 +21,7 @@ from ..port import Exists, Key, Removal, Update, Values
 from .file import FAILURES, only_damage
 from .seal import Columns, opened, sealed
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 AT_ONCE = 500
 """Records that one statement reads; older versions of SQLite take 999 parameters."""

@@ -6,7 +6,6 @@ Each update is one transaction that takes the write lock first, and is on the di
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from urllib.parse import quote
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError
 from ...inputs import checked_choice, checked_number
+from ...logs import Log
 from ...plain import shown
 from ...seams import SYSTEM, Seams
 from ..local import apply as local
@@ -30,7 +30,7 @@ from .pool import SQLitePool
 from .rows import FoundRow, RecordBatch, quoted
 from .sweep import EVERY, Sweep
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 A = TypeVar("A")
 T = TypeVar("T")

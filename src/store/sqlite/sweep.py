@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from functools import partial
 
 from ...errors import Corrupt, LatchworkError
+from ...logs import Log
 from ..port import Key
 from .pool import SQLitePool
 from .rows import REMOVE, FoundRow
 from .seal import Columns
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 EVERY = 5_000
 """Milliseconds between two removals by one process, where one has removed all that there were."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from latchwork.errors import InvalidRequest
+from latchwork.errors import Corrupt, InvalidRequest
 from latchwork.queue.paged.files import SYSTEM_FILES, SystemFile, SystemLock
 from latchwork.queue.paged.queue import PagedQueue
 
@@ -96,3 +96,28 @@ def test_a_file_that_is_let_go_of_says_nothing(make, tmp_path, monkeypatch):
     make(str(tmp_path / "file"))
     gc.collect()
     assert said == []
+
+
+@pytest.mark.parametrize("gone", ["the last page", "all pages"])
+def test_a_last_page_that_is_gone_with_messages_that_were_synced_is_an_error_and_not_an_end(tmp_path, gone):
+    pages = sorted(sent(tmp_path).glob("q-*.page"), key=lambda path: int(path.stem[2:]))
+    for page in pages[-1:] if gone == "the last page" else pages:
+        page.rename(tmp_path / f"away-{page.name}")
+    with pytest.raises(Corrupt, match=f"q-{len(pages)}.page is missing.*delete .*q-writeMeta"):
+        found(tmp_path)
+    (tmp_path / "q-writeMeta").rename(tmp_path / "away")  # the named remedy: go on without them
+    assert found(tmp_path) == (MESSAGES[: len(found(tmp_path))])
+    for page in pages:
+        away = tmp_path / f"away-{page.name}"
+        if away.exists():
+            away.replace(page)
+    (tmp_path / "away").replace(tmp_path / "q-writeMeta")
+    assert found(tmp_path) == MESSAGES, "the other one: bring the file back"
+
+
+@pytest.mark.parametrize("name", ["q-2147483648.page", "q-9999999999.page", "q-\u0663.page", "q-03.page", "q-0.page"])
+def test_a_file_whose_name_no_page_has_is_left_alone(tmp_path, name):
+    sent(tmp_path)
+    (tmp_path / name).write_bytes(b"another program's")
+    assert found(tmp_path) == MESSAGES
+    assert (tmp_path / name).read_bytes() == b"another program's"

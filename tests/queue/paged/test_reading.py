@@ -518,7 +518,7 @@ def test_a_queue_of_anything_takes_what_json_has(files):
     queue.append_many([1, "x", None, {"a": [1.5]}])
     for wrong, said in (
         (object(), "this object: Encoding objects of type object"), (b"x", "this bytes would come back"),
-        ({1: 2}, "this dict would"), ((1,), "this tuple would"), (math.nan, "this float would"),
+        ({1: 2}, "this dict would"), ((1,), "this tuple would"), (math.nan, "this float has"),
     ):  # fmt: skip
         with pytest.raises(InvalidRequest, match=said):
             queue.append(wrong)

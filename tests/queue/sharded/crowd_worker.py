@@ -6,7 +6,6 @@ handles messages also stands for election, and does the upkeep of the queue and 
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import sys
@@ -14,6 +13,7 @@ import time
 import warnings
 
 import latchwork
+from latchwork import logs
 from latchwork.background import FailureLog
 from latchwork.coord import LeaseElection
 from latchwork.errors import LatchworkError, LeaseLost
@@ -152,7 +152,7 @@ class Farm:
         return self.registry.queues(active=None)
 
     def failure_log(self):
-        return FailureLog(self.registry.store.seams, logging.getLogger(__name__))
+        return FailureLog(self.registry.store.seams, logs.Log(__name__))
 
 
 def lead(registry, election, log: Log):

@@ -183,6 +183,11 @@ def _watched(ground: Ground) -> Iterator[Counter[str]]:
                 said["met an error" if "met an error" in record.getMessage() else record.getMessage()[:40]] += 1
             if record.exc_info and not isinstance(record.exc_info[1], LatchworkError):
                 ground.complain("no error but the package's own", f"{record.getMessage()}: {record.exc_info[1]!r}")
+            raise OSError("the log shipper is away")  # F23: no thread may end by it
+
+        def handle(self, record: logging.LogRecord) -> bool:
+            self.emit(record)  # past the guard of `logging`, as a handler of a program's own may be
+            return True
 
     def died(args: threading.ExceptHookArgs) -> None:
         ground.complain("no thread ends by an error", f"{args.thread and args.thread.name}: {args.exc_value!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from latchwork.background import FailureLog
+from latchwork.logs import Log
 from latchwork.queue import Publish
 from latchwork.queue.sharded.batches import blocks, records
 from latchwork.queue.sharded.publishing.batch import QueueBatch
@@ -38,7 +38,7 @@ class _OneQueue:
         return [self._queue]
 
     def failure_log(self) -> FailureLog:
-        return FailureLog(self._queue.store.seams, logging.getLogger(__name__))
+        return FailureLog(self._queue.store.seams, Log(__name__))
 
 
 class Batches(Sharded):

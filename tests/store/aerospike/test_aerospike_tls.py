@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -251,3 +252,9 @@ def test_a_client_shows_its_certificate_whose_key_has_a_password(behind_tls, cer
     with pytest.raises(LatchworkError) as refused:
         store._get(KEY, ())
     assert "another" not in str(refused.value)
+
+
+def test_a_pipe_that_nobody_writes_to_is_no_file_of_a_password(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Misconfigured, match="is a pipe or a device"):
+        config_of(parse(f"aerospike://me@h/ns?password_file={tmp_path}/pipe"))

@@ -23,9 +23,11 @@ from latchwork.store import (
     has,
     missing,
 )
+from latchwork.store.aerospike.expr import template_of
 from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.local.evaluate import closure_of
 from latchwork.store.model.expr import If, ListOf, MapSize, MapValue, smallest
-from latchwork.store.model.form import Form
+from latchwork.store.model.form import Form, _bins
 from latchwork.store.model.ops import Compute, Touch
 
 N = Param("n")
@@ -69,6 +71,15 @@ def test_a_form_that_no_store_takes_cannot_be_made(make):
 )
 def test_a_form_knows_every_bin_that_it_looks_at_or_changes(ops, when, bins):
     assert Form(*ops, when=when).bins == bins
+
+
+@pytest.mark.parametrize("keep", [closure_of, template_of])
+def test_an_expression_may_be_used_for_the_first_time_while_another_thread_makes_a_form_of_it(keep):
+    guard = (Bin("a") < N) & (Bin("b") < N)
+    walk = _bins((guard,))
+    found = [next(walk)]
+    keep(guard)  # what a store does in another thread, which the walk must not meet
+    assert {*found, *walk} == {"a", "b"}
 
 
 class Client:

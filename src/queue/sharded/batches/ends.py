@@ -5,19 +5,19 @@ That is the one that acknowledges the last message, or closes the batch later; e
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from ....errors import Corrupt, LatchworkError
+from ....logs import Log
 from ..envelope import Envelope
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..ledger.target import HasRecords, LedgerTarget
 from .blocks import parts_of
 from .records import BatchRecords, BatchState, Tally, names_in
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 SCOPE = "batch"
 

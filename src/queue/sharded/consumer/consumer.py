@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Collection
 from typing import Any, cast
@@ -12,6 +11,7 @@ from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch
+from ....logs import Log
 from ....seams import Task
 from ....unpicklable import Unpicklable
 from ..config import check_concurrency
@@ -28,7 +28,7 @@ from .rate import checked_rate
 from .signals import Signals
 from .turn import ConsumerState, Turns
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 Handler = Callable[[Any], Any]
 SUPERVISE_EVERY = 0.5
@@ -180,11 +180,6 @@ class Consumer(Unpicklable):
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
         return self.state.saturated()
-
-    @property
-    def running(self) -> int:
-        """Handlers that run here, or are about to."""
-        return self._runs.open_runs
 
     @property
     def busy(self) -> bool:
@@ -384,18 +379,19 @@ class Consumer(Unpicklable):
     # ---- a worker
 
     def _work(self) -> None:
-        failures = 0
-        while not self._should_exit():
-            try:
-                self._turns.take()
-                failures = 0
-                self.state.life.found()
-            except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
-                failures += 1
-                self._pause(failure, failures)
-            except BaseException:
+        failures, counts = 0, True
+        try:
+            while counts := not self._should_exit():
+                try:
+                    self._turns.take()
+                    failures = 0
+                    self.state.life.found()
+                except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
+                    failures += 1
+                    self._pause(failure, failures)
+        finally:  # however it ends: the supervisor starts another in its place
+            if counts:
                 self._count(-1)
-                raise
         self._survive(self._move_on)
 
     def _pause(self, failure: Exception, failures: int) -> None:

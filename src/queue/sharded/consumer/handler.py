@@ -5,13 +5,14 @@ settlement of their messages: acknowledged together, put into the sideline, or h
 from __future__ import annotations
 
 import inspect
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from ....forks import called
+from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
@@ -19,7 +20,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..transfer import CHUNK
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 EXTENSIONS = 4
 """How often a delivery is extended in one sweep duration."""
@@ -110,7 +111,7 @@ class Invoker:
                 origins = [delivery.headers for delivery in deliveries]
                 with self._seams.span("handle", origins, queue=self._name, messages=messages):
                     # A copy: messages that the handler removes from its list are settled too.
-                    answer = self._handler(list(deliveries) if batch else deliveries[0])
+                    answer = called(self._handler, list(deliveries) if batch else deliveries[0])
                 outcome = "returned"
             finally:
                 self._seams.note("handling", self._seams.monotonic() - began, queue=self._name, outcome=outcome)
@@ -196,16 +197,24 @@ class Settlements:
             done, self.collected = self.collected, []
         if not done:
             return
-        rows: list[Outcome]
-        try:
-            rows = ack_each(done)
-        except LatchworkError as failure:
-            rows = [failure] * len(done)
-            record_outcomes(self._queue.pointers, rows, "acked")
+        rows = self._acked(done)
         acked = rows.count(True)
         self._counters.add("acked", acked)
         if acked < len(rows):
             self._count_unsettled(rows, "acknowledged")
+
+    def _acked(self, done: Sequence[Delivery], *, again: bool = True) -> list[Outcome]:
+        try:
+            return ack_each(done)
+        except LatchworkError as failure:
+            kept: LatchworkError = failure
+        except Exception as defect:  # noqa: BLE001 - one message, or one moment, must not cost the others
+            if again:
+                return [row for one in done for row in self._acked([one], again=False)]
+            kept = LatchworkError(f"it could not be acknowledged: {shown(defect)}")
+        rows: list[Outcome] = [kept] * len(done)
+        record_outcomes(self._queue.pointers, rows, "acked")
+        return rows
 
     # ---- failed, or not begun
 

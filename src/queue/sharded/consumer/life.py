@@ -4,15 +4,15 @@ back.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 
 from ....background import QUIET
 from ....errors import LatchworkError, OutcomeUnknown, Unavailable
+from ....logs import Log
 from ....seams import Seams
 
-log = logging.getLogger("latchwork.worker")
+log = Log("latchwork.worker")
 
 AWAY = (Unavailable, OutcomeUnknown)
 """The errors of calls while the store is away."""

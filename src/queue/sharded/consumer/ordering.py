@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,13 +9,14 @@ from functools import partial
 
 from ....coord.lock import FencedLock, Grant
 from ....errors import LatchworkError
+from ....logs import Log
 from ....seams import Event
 from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..slots import ShardHolder
 from ..subqueue import MAX_RECEIVE
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LEASE = 10.0
 """Seconds after which a dead consumer's shard is taken over."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from ....errors import InvalidRequest, LatchworkError
+from ....errors import InvalidRequest
 from ....inputs import is_int
 from ....plain import shown
 from ..delivery import Delivery, extend_all
@@ -115,7 +115,8 @@ class Prefetched:
     def put_back(self, one: ClaimedMessage) -> None:
         """Keep a message that was taken and may not begin yet."""
         with self._lock:
-            self.waiting.append(one)
+            if one not in self.waiting:
+                self.waiting.append(one)
 
     def take(self) -> ClaimedMessage | None:
         """Return the next message, to be handled now; None if there is none. A call for a late one, which a sweep may
@@ -138,14 +139,17 @@ class Prefetched:
             self._over = self._over or last
             goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
             self.waiting = deque(one for one in self.waiting if one not in goes)
-        ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
-        left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
-        stays = [one for one in ours if one.delivery in left]
-        for one in stays:
-            one.stays = True
-        with self._lock:
-            if not self._over:
-                self.waiting += stays
+        stays = goes
+        try:
+            ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
+            left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
+            stays = [one for one in ours if one.delivery in left]
+        finally:  # after a defect all of them stay
+            for one in stays:
+                one.stays = True
+            with self._lock:
+                if not self._over:
+                    self.waiting += stays
 
     def keep(self) -> None:
         """Extend what is due."""
@@ -161,5 +165,5 @@ class Prefetched:
 def _extended(delivery: Delivery) -> bool:
     try:
         return not extend_all([delivery])
-    except LatchworkError:
+    except Exception:  # noqa: BLE001 - a defect, too: who does not know whether it has the message leaves it
         return False

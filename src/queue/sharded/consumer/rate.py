@@ -8,6 +8,7 @@ from typing import Any
 
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
+from ....forks import called
 from ....plain import shown
 from ....seams import Seams
 from ..delivery import Delivery
@@ -40,7 +41,7 @@ class Rate:
         """Return the key of a message. Raises what `per_key` raises, and `InvalidRequest` for what cannot be a key."""
         if self._per_key is None:
             return ""
-        key = self._per_key(delivery)
+        key = called(self._per_key, delivery)
         if key not in self._limiters:
             if len(self._limiters) >= MOST_KEYS:
                 self._limiters.clear()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from ....errors import LatchworkError
+from ....logs import Log
 from ....seams import Event, Seams
 from ..config import BatchingConfig
 from ..delivery import Delivery
@@ -21,7 +20,7 @@ from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
 from .signals import Signals
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 RECEIVE_WAIT = 1.0
 """Seconds for which an idle worker waits for a message before it checks whether it is still needed."""
@@ -112,21 +111,13 @@ class Turns:
         waiting = self.prefetched.take()
         if waiting is None:
             return
-        # 2. A message whose consumer died is handled with nothing else in hand, as it may have been the cause.
-        if waiting.survived:
-            self.settlements.send()
-            self.prefetched.hand_back()
-            self.pace.one_by_one()
-        # 3. Ask the limiter. A message that may not begin soon comes again later; its attempt does not count.
-        if self.rate is not None and not self._admitted(waiting, self.rate):
-            return
-        # 4. Begin. If no message may begin, the messages in hand go back at once.
-        run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
+        try:
+            run = self._begun(waiting)
+        except BaseException:  # whatever it is, this message must not wait for the sweep
+            self.prefetched.put_back(waiting)
+            raise
         if run is None:
-            self._not_now(waiting, STATE_POLL)
             return
-        if self.prefetched.waiting or self.settlements.collected:
-            self.consumer.attend()
         # 5. Call the handler. A run that is never closed counts as a hanging handler.
         try:
             verdicts = self.invoker.verdicts(run.deliveries)
@@ -137,6 +128,24 @@ class Turns:
         if ours:
             self.settlements.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched.waiting and not self.consumer.ends() else 0.0)
+
+    def _begun(self, waiting: ClaimedMessage) -> HandlerCall | None:
+        """Return the call of the handler that begins now; None if the message in hand may not begin."""
+        # 2. A message whose consumer died is handled with nothing else in hand, as it may have been the cause.
+        if waiting.survived:
+            self.settlements.send()
+            self.prefetched.hand_back()
+            self.pace.one_by_one()
+        # 3. Ask the limiter. A message that may not begin soon comes again later; its attempt does not count.
+        if self.rate is not None and not self._admitted(waiting, self.rate):
+            return None
+        if self.prefetched.waiting or self.settlements.collected:
+            self.consumer.attend()
+        # 4. Begin. If no message may begin, the messages in hand go back at once.
+        run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
+        if run is None:
+            self._not_now(waiting, STATE_POLL)
+        return run
 
     def _not_now(self, waiting: ClaimedMessage, wait: float) -> None:
         """Hand back a message that may not begin; if it has to stay, wait before the next attempt with it."""
@@ -170,7 +179,7 @@ class Turns:
                     min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY),
                 )
                 return False
-            except LatchworkError as failure:
+            except Exception as failure:  # noqa: BLE001 - a defect, too: then it is in hand, and goes back
                 self.consumer.report(failure)
                 wait = LIMITER_RETRY
         rate.close(LIMITER_RETRY if rate.keyed else wait)  # the wait of one key must not delay other keys
@@ -188,7 +197,7 @@ class Turns:
         """Return seconds until a handler may begin, 0 = now; it may not if the limiter cannot be asked."""
         try:
             return rate.closed or rate.ask(key)
-        except LatchworkError as failure:
+        except Exception as failure:  # noqa: BLE001 - a defect, too, must not keep the message that is in hand
             self.consumer.report(failure)
             return LIMITER_RETRY
 
@@ -225,7 +234,7 @@ class Turns:
                 try:
                     run = self._gather(held)
                     failures = 0
-                except LatchworkError as failure:
+                except Exception as failure:
                     if not held.awaits():
                         raise
                     failures += 1  # keep the shard: its next holder would handle later messages first
@@ -278,7 +287,11 @@ class Turns:
             return
         may: Verdict | bool = True
         if held is not None and self.rate is not None and not self.consumer.saturated():
-            may = self._in_turn(run, held, self.rate)
+            try:
+                may = self._in_turn(run, held, self.rate)
+            except BaseException:
+                self._leave(run, held)  # else it would be extended without end
+                raise
         if held is not None and (held.lost or may is False):
             self._leave(run, held)
             return

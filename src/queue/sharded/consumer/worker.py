@@ -10,7 +10,6 @@ worker.run()                                  # until SIGTERM
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from ....background import Background, FailureLog, parallel_map
 from ....coord.limiter import RateLimiter
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch, checked_whole
+from ....logs import Log
 from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
@@ -32,7 +32,7 @@ from .prefetch import checked_prefetch
 from .rate import checked_rate
 from .signals import Signals
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 H = TypeVar("H", bound=Handler)
 ALLOT_EVERY = 0.25

@@ -374,5 +374,5 @@ class DelayedMessages:
         """
         record = self.store.get(self.control, IN, OUT, HORIZON)
         came, went, horizon = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT, HORIZON))
-        late = self.store.seams.wall() - horizon / 1000 if is_int(horizon) and horizon > 0 else 0.0
+        late = self.store.seams.wall() - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
         return waiting_in(came, went), max(0.0, late)

@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from ....errors import Corrupt, InvalidRequest, NotFound, Refused
+from ....errors import Corrupt, InvalidRequest, Misconfigured, NotFound, Refused
 from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
+from ....lossless import check_keys
 from ....plain import shown
 from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, Read, RecordStore, has, lacks
 from ....store.decode import damaged
@@ -29,7 +30,10 @@ from ..config import SCHEDULES, Span
 MISSED = ("skip", "last", "all")
 MAX_SCHEDULES, MAX_PAYLOAD, MAX_NAME = 1_000, 65_536, 100
 """Schedules of a client in a farm; bytes of a payload as JSON; characters of a name."""
-FIELDS = 5
+MAX_TOTAL = 1_000_000
+"""Bytes of all schedules of a client in a farm, which share one record: as much as every server takes by default."""
+FIELDS, MAX_CRON = 5, 1_000
+"""Fields and characters of a cron line."""
 MIN_EVERY, MAX_EVERY = timedelta(seconds=1), timedelta(days=366)
 MISSED_AFTER = 60.0
 """Seconds after which a tick that was not published counts as missed."""
@@ -49,17 +53,18 @@ class Schedule:
 
     name: 1 to 100 characters, different from the client's other schedules.
     queue: the queue's name; the queue must exist.
-    payload: JSON, at most 64 KiB.
+    payload: JSON, at most 64 KiB; a megabyte for all schedules of a client in a farm.
     every: a tick at each whole multiple of this time since 1970-01-01T00:00:00Z: seconds or a timedelta, 1 s to
         366 days, whole seconds.
     cron: or a cron line of five fields (minute hour day month weekday).
-    tz: the time zone of the cron line, as "Europe/Berlin"; default UTC. In the night in which an hour is skipped, a job
+    tz: the time zone of the cron line, as "Europe/Berlin"; default UTC. Every process that does the upkeep must know
+        it, from the system's time zones or the package `tzdata`. In the night in which an hour is skipped, a job
         at a fixed time in that hour runs right after it; if an hour comes twice, it runs in the first one. A job whose
         line has a `*` or a step in the hour or the minute runs by elapsed time through both nights.
     missed: what happens to ticks that were not published in time, since no worker ran: "skip" them, publish only the
         "last" one, or "all". A tick is late in this sense after 60 s, or once the next one is due.
 
-    Raises `InvalidRequest`.
+    Raises `InvalidRequest`, and `Misconfigured` where this machine has no time zones at all.
     """
 
     name: str
@@ -92,10 +97,13 @@ class Schedule:
             raise InvalidRequest(f"schedule {shown(self.name)}: give either every= or cron=")
         checked_choice("missed", self.missed, MISSED)
         self._check_times()
+        what = f"the payload of schedule {shown(self.name)}"
         try:
-            size = len(json.dumps(self.payload, allow_nan=False).encode())
+            text = json.dumps(self.payload, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as failure:
-            raise InvalidRequest(f"the payload of schedule {shown(self.name)} is not JSON: {failure}") from None
+            raise InvalidRequest(f"{what} is not JSON: {failure}") from None
+        check_keys(what, text)
+        size = len(text.encode())
         if size > MAX_PAYLOAD:
             raise InvalidRequest(
                 f"the payload of schedule {shown(self.name)} has {size} bytes as JSON; give at most {MAX_PAYLOAD}, "
@@ -103,30 +111,32 @@ class Schedule:
             )
 
     def _check_times(self) -> None:
-        try:
-            zone = ZoneInfo(self.tz)
-        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-            raise InvalidRequest(
-                f"tz is {shown(self.tz)}; it must be the name of a time zone, as Europe/Berlin"
-            ) from None
+        checked_text("tz, the time zone,", self.tz)
         if self.every is not None:
             every = span_of("every", self.every)
             if not MIN_EVERY <= every <= MAX_EVERY or every.microseconds:
                 raise InvalidRequest(f"every is {shown(self.every)}; it must be 1 s to 366 days, whole seconds")
             object.__setattr__(self, "every", every)
             return
+        _check_zone(self.tz)
         remedy = "write five fields: minute hour day month weekday"
+        if isinstance(self.cron, str) and len(self.cron) > MAX_CRON:
+            raise InvalidRequest(f"cron is {shown(self.cron)}; it must have at most {MAX_CRON} characters")
         if isinstance(self.cron, str) and len(self.cron.split()) > FIELDS:  # the library takes a sixth for seconds
             raise InvalidRequest(f"cron is {shown(self.cron)}: too many fields; {remedy}")
         try:
-            next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=zone)))
+            next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=timezone.utc)))
         except StopIteration:
             raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
             raise InvalidRequest(f"cron is {shown(self.cron)}: {failure}; {remedy}") from None
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """Yield the ticks later than that time, the earliest first, in UTC. A naive time is refused."""
+        """Yield the ticks later than that time, the earliest first, in UTC. A naive time is refused.
+
+        Raises `Misconfigured` where this machine does not know the time zone: its process cannot do this schedule's
+        upkeep.
+        """
         checked_moment("after", after)
         if self.every is not None:
             step = int(self.every.total_seconds())
@@ -134,7 +144,7 @@ class Schedule:
             while True:
                 yield datetime.fromtimestamp(at, timezone.utc)
                 at += step
-        for at_local in CronSim(self.cron or "", after.astimezone(ZoneInfo(self.tz))):
+        for at_local in CronSim(self.cron or "", after.astimezone(_zone_of(self.tz))):
             tick = at_local.astimezone(timezone.utc)
             if tick > after:
                 yield tick
@@ -171,10 +181,12 @@ class Schedule:
         try:
             stored = json.loads(text)
             every = None if stored["every"] is None else timedelta(seconds=stored["every"])
-            return cls(
-                name, stored["queue"], stored["payload"], every=every, cron=stored["cron"], tz=stored["tz"],
-                missed=stored["missed"],
-            )  # fmt: skip
+            schedule = cls(
+                name, stored["queue"], stored["payload"], every=every, cron=stored["cron"], missed=stored["missed"]
+            )
+            # Another machine knew it. Whether this one does is asked when the ticks are.
+            object.__setattr__(schedule, "tz", checked_text("tz", stored["tz"]))
+            return schedule
         except (InvalidRequest, KeyError, TypeError, ValueError, RecursionError, OverflowError) as failure:
             raise Corrupt(f"schedule {name!r} cannot be read ({type(failure).__name__}): put it again") from None
 
@@ -189,10 +201,17 @@ class ScheduleRecords:
     def put(self, schedule: Schedule) -> None:
         """Store the schedule; its ticks begin now. One that has the name is replaced. One call, or two."""
         tick = MapPut(LAST, schedule.name, SERVER_NOW)
-        spec = MapPut(SPECS, schedule.name, schedule.to_json())
+        text = schedule.to_json()
+        spec = MapPut(SPECS, schedule.name, text)
         specs, _ = self.read()
         if schedule.name not in specs and len(specs) >= MAX_SCHEDULES:
             raise InvalidRequest(f"there are {len(specs)} schedules, which is the limit: remove some")
+        others = sum(len(one) for name, one in specs.items() if name != schedule.name and isinstance(one, str))
+        if others + len(text) > MAX_TOTAL:
+            raise InvalidRequest(
+                f"the schedules would take {others + len(text)} bytes, and all share one record of at most "
+                f"{MAX_TOTAL}: remove some, or give the payload a name under which the handler finds it"
+            )
         self.store.operate(self.key, spec, tick, exists=Exists.ANY, or_absent=True, ttl=NEVER, once=_ONCE)
 
     def remove(self, name: str) -> None:
@@ -246,6 +265,34 @@ def last_in(stored: Any, now: int) -> int | None:
     """
     first, last = now - 2 * MAX_EVERY // timedelta(milliseconds=1), now + timedelta(days=1) // timedelta(milliseconds=1)
     return int(stored) if is_int(stored) and first <= stored <= last else None
+
+
+_PRIVATE = ("localtime", "posixrules", "posix", "right", "Factory")
+"""Names that mean something else on each machine, or that few have; with what stands before the first `/`."""
+
+
+def _check_zone(name: str) -> None:
+    """Raise `InvalidRequest` for a name that is no time zone's, or that does not mean the same on all machines."""
+    try:
+        _zone_of(name)
+        known = name.partition("/")[0] not in _PRIVATE
+    except Misconfigured:
+        _zone_of("Etc/UTC")  # raises where there are none at all
+        known = False
+    if not known:
+        raise InvalidRequest(f"tz is {shown(name)}; it must be the name of a time zone, as Europe/Berlin")
+
+
+def _zone_of(name: str) -> tzinfo:
+    """Return the time zone. Raises `Misconfigured` where this machine does not know it."""
+    if name == "UTC":
+        return timezone.utc
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise Misconfigured(
+            f"this machine does not know the time zone {shown(name)}: install the package tzdata, or a newer one"
+        ) from None
 
 
 def from_ms(milliseconds: int) -> datetime:

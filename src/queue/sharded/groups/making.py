@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import is_int
+from ....logs import Log
 from ....plain import shown
 from ....store import (
     NEVER,
@@ -40,7 +40,7 @@ from ..slots import Slot
 from ..stamps import GROUPS, releasing
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers, counted
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 STEP = 1_000
 """Messages that are read, or released, in one call."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from copy import copy
 from typing import Any
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown, WaitTimeout
+from ....forks import called
 from ....inputs import checked_timeout
+from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
 from .publish import Outcome, Prepared, Terms
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 
 class Publication(Future[str]):
@@ -91,7 +92,7 @@ class Publication(Future[str]):
 
     def _call(self, callback: Callable[[Any], object], logged: type[BaseException] = Exception) -> None:
         try:
-            callback(self)
+            called(callback, self)
         except logged:
             log.exception("a callback of %r failed", self)
 

@@ -9,7 +9,6 @@ One background thread stores what waits, a group at a time, as `publish_many` do
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from ....background import Activity, FailureLog
 from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
 from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
+from ....logs import Log
 from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import Span
@@ -30,7 +30,7 @@ from ..transfer import CHUNK
 from .publication import Pending, Publication
 from .publish import Outcome, Publishable, checked_terms, store_messages, with_dedups
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LINGER = 0.002
 """Seconds for which a message waits for others by default."""

@@ -6,10 +6,10 @@ below them would be swept again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Any
 
+from ....logs import Log
 from ....store import KEEP, MapPut, Put
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
@@ -18,7 +18,7 @@ from ..record import lifetime
 from ..sweep_record import MARKS, SubqueueKind, mark_name, pointer_bin
 from .sweep import EPOCH_GUARD
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 Bins = dict[str, Any]
 

@@ -4,7 +4,6 @@ acts within 3 s, and reports about them (P5).
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,11 +14,12 @@ from weakref import WeakValueDictionary
 from ....background import Activity, FailureLog
 from ....errors import LatchworkError
 from ....forks import reset_in_child
+from ....logs import Log
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, workers_of
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 FOLLOW = 1.5
 """Seconds between two reads of the settings: one call for all queues of the process. None where the store tells that

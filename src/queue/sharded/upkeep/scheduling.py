@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Protocol
@@ -10,12 +9,13 @@ from urllib.parse import quote
 
 from ....background import FailureLog
 from ....coord.election.term import Leadership
+from ....logs import Log
 from ....plain import shown
 from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, last_in, to_ms
 from ..ledger.ledger import Ledger, Outgoing
 from ..registry import QueueRegistry
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LOOK = 15.0
 """Seconds at most between two looks at the schedules: one that another process has just made is noticed so late."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import InvalidRequest, InvalidShovelInterval
+from ....logs import Log
 from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
 from ..envelope import Envelope
@@ -18,7 +18,7 @@ from ..shards import Shards
 from ..sideline.drain import PassReport, drain_shard
 from ..slots import Stamped
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LOOK = 5.0
 """Seconds after which the shovel checks whether its interval was changed, at the latest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import checked_seconds, checked_whole
+from ....logs import Log
 from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
@@ -25,7 +25,7 @@ from .lost_shards import begin_again
 from .report import LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sides, sweep_shards
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 INITIAL_DELAY = 600.0
 """Seconds until the first sweep, as in the Java library."""

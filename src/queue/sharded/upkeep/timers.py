@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
+from ....logs import Log
 from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
@@ -20,7 +20,7 @@ from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 AHEAD = 2.0
 """Seconds between two looks while nothing is due; a look also sees which buckets of that time have anything in them."""

@@ -7,7 +7,6 @@ performs the duties for all queues of the client, in every farm that has a candi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from ....coord.election.election import Leadership, LeaseElection
 from ....coord.presence.layout import MAX_NAME
 from ....errors import InvalidRequest, LatchworkError
 from ....forks import reset_in_child
+from ....logs import Log
 from ....retry import Poll
 from ....seams import Seams
 from ..bell import RUNG, rung_in
@@ -32,7 +32,7 @@ from .sweeper import Sweeper
 from .timers import Timers
 from .worker_group import WorkerMembership, workers_of
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LEASE = 10.0
 """Seconds after which a leader that died is succeeded, counted from a candidate's first look after its last renewal."""

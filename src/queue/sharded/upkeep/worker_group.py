@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
@@ -10,9 +9,10 @@ from ....background import Background, FailureLog
 from ....coord.presence.layout import Member, checked_meta
 from ....coord.presence.presence import Group, Membership
 from ....errors import FencedOut, InvalidRequest, LatchworkError
+from ....logs import Log
 from ....store.port import RecordStore
 
-log = logging.getLogger(__name__)
+log = Log(__name__)
 
 LEASE = 120.0
 """Seconds after which a process that died counts as lost: a heartbeat each third, and a look at the others each lease.

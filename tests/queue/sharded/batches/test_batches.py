@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections import Counter
 from contextlib import suppress
@@ -23,6 +22,7 @@ from latchwork.errors import (
     Refused,
     Unavailable,
 )
+from latchwork.logs import Log
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
@@ -51,7 +51,7 @@ class Farms:
         return list(self.found)
 
     def failure_log(self):
-        return FailureLog(self.found[0].store.seams, logging.getLogger(__name__))
+        return FailureLog(self.found[0].store.seams, Log(__name__))
 
 
 def upkeep(*queues, passes=2):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
+import zoneinfo
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
 
 import pytest
 
-from latchwork.errors import Corrupt, InvalidRequest, NotFound
+from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, NotFound
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
@@ -131,6 +133,12 @@ def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
         ({"cron": "* * * * *", "tz": "Mars/Olympus"}, "time zone"),
         ({"cron": "* * * * *", "tz": "../etc/passwd"}, "time zone"),
         ({"cron": "* * * * *", "tz": 3}, "time zone"),
+        *(
+            ({"cron": "* * * * *", "tz": zone}, "time zone")
+            for zone in ("localtime", "posixrules", "right/UTC", "/UTC")
+        ),
+        ({"cron": ",".join(["0"] * 400_000) + " * * * *"}, "at most 1000 characters"),
+        ({"every": MINUTE, "payload": {1: "a", "1": "b"}}, "two keys"),
         ({"every": MINUTE, "missed": "some"}, "skip, last, all"),
         ({"every": MINUTE, "payload": {1, 2}}, "not JSON"),
         ({"every": MINUTE, "payload": float("nan")}, "not JSON"),
@@ -143,6 +151,55 @@ def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
 def test_a_schedule_that_cannot_be_is_refused_and_says_why(wrong, match):
     with pytest.raises(InvalidRequest, match=match):
         Schedule(**{"name": "s", "queue": "q", **wrong})
+
+
+@pytest.fixture
+def no_zones(monkeypatch):
+    """A machine without time zones, as a slim image."""
+    for name in ("tzdata", *(one for one in sys.modules if one.startswith("tzdata."))):
+        monkeypatch.setitem(sys.modules, name, None)
+    zoneinfo.reset_tzpath([])
+    zoneinfo.ZoneInfo.clear_cache()
+    yield
+    zoneinfo.reset_tzpath()
+
+
+def test_a_machine_without_time_zones_does_without_them_where_it_can(no_zones):
+    assert ticks(Schedule("s", "q", every=MINUTE), "2026-01-01T00:00:00", 1) == ["2026-01-01T00:01:00"]
+    assert ticks(Schedule("s", "q", cron="0 3 * * *"), "2026-01-01T00:00:00", 1) == ["2026-01-01T03:00:00"]
+    with pytest.raises(Misconfigured, match="tzdata"):
+        Schedule("s", "q", cron="0 3 * * *", tz="Europe/Berlin")
+
+
+def test_a_machine_without_time_zones_lists_all_schedules_and_blames_none_of_them(request, caplog):
+    registry = registry_on(MemoryStore(ManualClock()))
+    berlin = Schedule("berlin", "q", cron="* * * * *", tz="Europe/Berlin")
+    for one in (berlin, Schedule("every", "q", every=MINUTE, missed="all")):
+        registry.schedule(one)
+    request.getfixturevalue("no_zones")
+    assert [one.name for one in registry.schedules()] == ["berlin", "every"]
+    assert registry.schedules()[0] == berlin
+    registry.store.seams.advance(180)
+    Scheduling(Farms(registry)).run(Term())
+    assert len(registry.get("q").receive(10)) == 3, "of the one that needs no zone"
+    assert "this machine does not know the time zone 'Europe/Berlin'" in caplog.text
+    assert "put it again" not in caplog.text
+
+
+def test_a_payload_that_the_queue_would_refuse_at_each_tick_is_refused_at_once():
+    registry = registry_on(MemoryStore(), codec=dict[str, int])
+    with pytest.raises(InvalidRequest, match="this queue takes"):
+        registry.schedule(Schedule("s", "q", {"n": "seven"}, every=MINUTE))
+    assert registry.schedules() == []
+
+
+def test_schedules_that_would_not_fit_into_their_record_are_refused_with_the_limit():
+    registry = registry_on(MemoryStore())
+    for number in range(15):
+        registry.schedule(Schedule(f"s{number}", "q", "x" * 65_000, every=MINUTE))
+    with pytest.raises(InvalidRequest, match="at most 1000000"):
+        registry.schedule(Schedule("s15", "q", "x" * 65_000, every=MINUTE))
+    registry.schedule(Schedule("s0", "q", every=MINUTE))  # one that takes the place of another counts once
 
 
 def test_a_time_without_a_zone_is_refused():

@@ -1,0 +1,156 @@
+"""A child that a function of the user's forks ends with that function, wherever this library calls it in a thread of
+its own: it neither takes messages nor leads beside its parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from kazoo.client import KazooClient
+
+from latchwork.coord import CountDownLatch, GlobalElection, LeaseElection, RateLimiter
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.seams import SYSTEM
+from latchwork.store import MemoryStore
+from tests.support.waiting import until
+from tests.support.zoo import Client, Zoo
+
+
+def raises():
+    raise ValueError("in the child")
+
+
+ENDS = {"returns": (lambda: None, 0), "raises": (raises, 1), "exits": (lambda: sys.exit(7), 7)}
+"""How a child leaves the user's function, and the exit code that it is to have then."""
+
+
+class Forking:
+    """A function of the user's that forks where it is first called; the parent waits for the child."""
+
+    def __init__(self, leave):
+        self.leave, self.code = leave, None
+
+    def __call__(self, *_):
+        if self.code is not None:
+            return
+        child = os.fork()
+        if child == 0:
+            os.close(2)  # the traceback is not for this test's output
+            self.leave()
+            return
+        end = time.monotonic() + 5
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
+            time.sleep(0.01)
+        if ended[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            self.code = "it goes on"
+        else:
+            self.code = os.waitstatus_to_exitcode(ended[1])
+
+
+def made(**options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q", shards=1, unsafe_limits=True, **options))
+    queue.publish({"number": 1})
+    return queue
+
+
+def in_a_handler(forking):
+    with Consumer(made(), forking, upkeep=False):
+        until(lambda: forking.code is not None)
+
+
+def in_the_handler_of_a_batch(forking):
+    batching = BatchingConfig(2, timedelta(seconds=1))
+    with Consumer(made(batching=batching), forking, upkeep=False):
+        until(lambda: forking.code is not None)
+
+
+def in_an_ordered_handler(forking):
+    with Consumer(made(), forking, ordered=True, upkeep=False):
+        until(lambda: forking.code is not None)
+
+
+def in_the_key_of_a_rate(forking):
+    queue = made()
+    rate = RateLimiter(queue.store, "r", 100, 1)
+    with Consumer(queue, lambda _: None, rate=rate, per_key=lambda one: forking(one) or "key", upkeep=False):
+        until(lambda: forking.code is not None)
+
+
+def in_a_typed_payload(forking):
+    @dataclass
+    class Order:
+        number: int
+
+        def __post_init__(self):
+            forking()
+
+    queue = made()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        typed = queue.registry.create(QueueConfig("q", shards=1, unsafe_limits=True, codec=Order))
+    with Consumer(typed, lambda _: None, upkeep=False):
+        until(lambda: forking.code is not None)
+
+
+def in_the_leaders_function(forking):
+    election = LeaseElection(MemoryStore(), "office")
+    election.start(forking)
+    until(lambda: forking.code is not None)
+    election.stop()
+
+
+def in_the_job_of_one_farm(forking):
+    election = GlobalElection({"iad": MemoryStore()}, "office", zookeeper=KazooClient("h:1"), farm_id="iad")
+    election._client = election._line.client = Client(Zoo(), session=1)
+    election.run_in_one_farm(forking, timeout=1)
+
+
+def in_the_callback_of_a_publication(forking):
+    with made().publisher(linger=0.3) as publisher:  # or the outcome may be there before the callback
+        publisher.publish(1).add_done_callback(forking)
+        until(lambda: forking.code is not None)
+
+
+def in_the_report_of_a_wait_in_a_thread_of_ours(forking):
+    latch = CountDownLatch.create(MemoryStore(), "c", "l", 1)
+    SYSTEM.spawn(lambda: latch.wait(0.1, progress=forking), "waits").join(20)
+
+
+PLACES = [
+    in_a_handler, in_the_handler_of_a_batch, in_an_ordered_handler, in_the_key_of_a_rate, in_a_typed_payload,
+    in_the_leaders_function, in_the_job_of_one_farm, in_the_callback_of_a_publication,
+    in_the_report_of_a_wait_in_a_thread_of_ours,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "ends"), [*((place, "returns") for place in PLACES), (in_a_handler, "raises"), (in_a_handler, "exits")]
+)
+def test_a_child_forked_in_user_code_ends_with_it(place, ends):
+    leave, code = ENDS[ends]
+    forking = Forking(leave)
+    place(forking)
+    assert forking.code == code
+
+
+def test_in_a_thread_of_the_users_a_child_goes_on_with_the_users_program():
+    election, parent = LeaseElection(MemoryStore(), "office"), os.getpid()
+
+    def work(_):
+        return os.fork()
+
+    child = election.run(work)
+    if os.getpid() != parent:
+        os._exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
