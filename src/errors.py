@@ -98,6 +98,12 @@ class LeaseLost(LatchworkError):
     code = "LEASE_LOST"
 
 
+class Interrupted(LatchworkError):
+    """The worker stops; end the work on the message at a safe point, and it goes on elsewhere, without an attempt more."""
+
+    code = "INTERRUPTED"
+
+
 class LockUnavailable(LatchworkError, TimeoutError):
     """The lock was not acquired within the timeout."""
 

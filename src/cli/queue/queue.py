@@ -253,7 +253,7 @@ def wait(
     queue = queue_of(session, name, client, farm)
 
     def ready() -> int | None:
-        waiting = sum(state.loaded - state.fired for state in queue.pointers.states())
+        waiting = sum(state.waiting for state in queue.pointers.states())
         return waiting if waiting >= depth else None
 
     seams = session.store.seams

@@ -7,20 +7,24 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import Any, NoReturn, Protocol
+
+from msgspec.structs import replace as replace_struct
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
 from ...plain import shown
+from ...retry import Poll
 from ...store import RecordStore
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
-from .delayed.entries import MAX_NAME, Due, checked_due
+from .delayed.entries import MAX_NAME, Due, checked_due, limit_of
 from .delayed.one import DelayedView
 from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first, record_outcomes
-from .depth import QueueDepth, depth_of
-from .envelope import Codec, Envelope, Message, check_fits, checked_id, not_begun, reason_of
+from .depth import QueueDepth, depth_of, looked_through
+from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
 from .groups.making import end
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
@@ -72,7 +76,8 @@ class ShardedQueue(Subqueue):
         main, sideline, parked = shards_of(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
         most, backoff = config.max_deliveries, config.backoff
-        super().__init__(main, codec, FailurePolicy(sideline, parked, most, backoff), idle_look=registry.idle_look)
+        waits = backoff if config.retries is None else None  # else it waits among the delayed messages
+        super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
@@ -202,21 +207,75 @@ class ShardedQueue(Subqueue):
     def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Outcome:
         """Store a message for later, then delete it here; return the outcome. Raises if it was not stored."""
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
-        held = delivery.held
         if delivery.settled:
             raise lost([delivery])
-        name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
-        failure = self.delayed.publish([envelope], [self.pointers.home(held.slot.shard)], due, names=[name])[0]
+        (failure,) = self._store_for_later([delivery], [envelope], [due])
         if failure is not None:
             raise failure
+        outcomes = self._remove([delivery])
+        record_outcomes(self.pointers, outcomes, done)
+        return outcomes[0]
+
+    def _store_for_later(
+        self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], dues: Sequence[Due]
+    ) -> list[LatchworkError | None]:
+        """Store messages in hand as delayed messages too; None for each that is safe, else the error. Two calls."""
+        held = [delivery.held for delivery in deliveries]
+        shards = [self.pointers.home(one.slot.shard) for one in held]
+        named = zip(envelopes, held, strict=True)
+        names = [f"{envelope.msg_id}#{envelope.attempts}#{one.delivery}" for envelope, one in named]
+        try:
+            return self.delayed.publish(envelopes, shards, dues, names=names)
+        except LatchworkError as failure:
+            return [failure] * len(held)
+
+    def _remove(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Delete messages in hand that are stored elsewhere; return the outcomes. One call."""
         outcomes: list[Outcome]
         try:
-            outcomes = list(self.pointers.remove([held]))
-        except LatchworkError as failed_here:
-            outcomes = [failed_here]
-        record_outcomes(self.pointers, outcomes, done)
-        mark_settled([delivery], outcomes)
-        return outcomes[0]
+            outcomes = list(self.pointers.remove([delivery.held for delivery in deliveries]))
+        except LatchworkError as failure:
+            outcomes = [failure] * len(deliveries)
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    # ---- what has failed
+
+    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+        """Let failed messages come back after their backoff, and park the ones that had their last attempt."""
+        if self.config.retries is None:
+            return super()._fail(deliveries, envelopes)
+        spent = [envelope.attempts >= self.config.max_deliveries for envelope in envelopes]
+        ends, left = list(compress(deliveries, spent)), [not one for one in spent]
+        parked = [replace_struct(one, reason=Reason.EXHAUSTED.value) for one in compress(envelopes, spent)]
+        ended = iter(self._moved(ends, self.parked.pointers, parked) if ends else ())
+        later = iter(
+            self._retry(list(compress(deliveries, left)), list(compress(envelopes, left)), self.config.retries)
+        )
+        return [next(ended) if one else next(later) for one in spent]
+
+    def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> list[Outcome]:
+        """Store messages for later, each for its own pause, then delete them here; return the outcomes."""
+        open_ = [not delivery.settled for delivery in deliveries]
+        ours, kept = list(compress(deliveries, open_)), list(compress(envelopes, open_))
+        if not ours:
+            return [False] * len(deliveries)
+        limit = limit_of(self.config).total_seconds()
+        spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in kept]
+        failures = self._store_for_later(ours, kept, [Due(round(span * 1000), absolute=False) for span in spans])
+        rows: list[Outcome] = [True if failure is None else failure for failure in failures]
+        # A message that has no room for its time, as another program's, waits in the sideline.
+        refused = [isinstance(row, InvalidRequest) for row in rows]
+        stored = [row is True for row in rows]
+        gone = iter(self._remove(list(compress(ours, stored))) if any(stored) else ())
+        aside = iter(
+            super()._fail(list(compress(ours, refused)), list(compress(kept, refused))) if any(refused) else ()
+        )
+        settled = iter([
+            next(gone) if is_stored else next(aside) if is_refused else row
+            for row, is_stored, is_refused in zip(rows, stored, refused, strict=True)
+        ])  # fmt: skip
+        return [next(settled) if one else False for one in open_]
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
@@ -270,8 +329,10 @@ class ShardedQueue(Subqueue):
     # ---- looking
 
     def depth(self) -> QueueDepth:
-        """Return how much is in the queue, its sideline, parked and delayed. Four calls."""
-        depth = depth_of(*self.states())
+        """Return how much is in the queue, its sideline, parked and delayed. Five calls; some 20 more and 0.25 s where
+        messages have expired unread.
+        """
+        depth = depth_of(*self.states_now())
         try:
             return replace(depth, delayed=self.delayed.count())
         except (Corrupt, Unreadable):  # all the rest is known
@@ -280,6 +341,13 @@ class ShardedQueue(Subqueue):
     def states(self) -> tuple[list[ShardPointers], list[ShardPointers], list[ShardPointers]]:
         """Return the pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
         return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
+
+    def states_now(self) -> list[list[ShardPointers]]:
+        """Return the pointers as `states` does, and how many of the oldest messages have expired. Four calls, or as
+        `depth` says.
+        """
+        views = (self.pointers, self.sideline.pointers, self.parked.pointers)
+        return looked_through(list(zip(views, self.states(), strict=True)))
 
     def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
         """Move up to `limit` parked messages back, parked for `reason` or for any; return them.
@@ -411,6 +479,14 @@ class QueueGroup(ShardedQueue):
     def queue_name(self) -> str:
         """The name of the queue whose messages it gets."""
         return self._queue_name
+
+    def _given_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""
+        outcomes = self._moved(
+            deliveries, self.pointers, [interrupted(delivery.held.envelope) for delivery in deliveries]
+        )
+        self.active.look_soon()
+        return outcomes
 
     def follow(self, queue: ShardedQueue) -> None:
         """Notice at once what this process publishes to the queue."""

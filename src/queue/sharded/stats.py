@@ -59,8 +59,10 @@ def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, 
 
 
 def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
-    """Return the statistics of one queue. bins: its record, if already read. Four calls, five without."""
-    main, sideline, parked = queue.states()
+    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without; more where
+    messages have expired, as `ShardedQueue.depth` says.
+    """
+    main, sideline, parked = queue.states_now()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
     oldest = _oldest(queue, main)
     age = None if oldest is None else max(0.0, queue.store.seams.wall() - oldest / 1000)
@@ -77,7 +79,9 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
 
 def _oldest(queue: ShardedQueue, states: Sequence[ShardPointers]) -> int | None:
     """Return when the oldest of the shards' next messages was published, in ms since the epoch."""
-    heads = [Slot(state.shard, state.fired + 1) for state in states if state.fired < state.loaded]
+    heads = [
+        Slot(state.shard, state.fired + state.gone + 1) for state in states if state.fired + state.gone < state.loaded
+    ]
     records = read_each(queue.store, [queue.pointers.key(slot) for slot in heads], "enqueuedAt")
     times: list[Any] = [record.bins.get("enqueuedAt") for record in records if isinstance(record, Record)]
     return min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)

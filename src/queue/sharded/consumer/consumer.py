@@ -118,7 +118,7 @@ class Consumer(Unpicklable):
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
         self._settlements = Settlements(queue, self._counters)
         self._prefetched = Prefetched(queue, self._settlements)
-        self._runs = Runs(queue, self._settlements, self._counters)
+        self._runs = Runs(queue, self._settlements, self._counters, self._ends)
         self.state = ConsumerState(
             queue,
             self._runs,
@@ -133,7 +133,7 @@ class Consumer(Unpicklable):
             self.state,
             self._seams,
             queue,
-            Invoker(queue, handler, exception_types(ignorable), self._counters),
+            Invoker(queue, handler, exception_types(ignorable), self._counters, self._ends),
             self._runs,
             self._settlements,
             self._prefetched,
@@ -214,6 +214,10 @@ class Consumer(Unpicklable):
             self._end(0.0)  # again, as an interrupt may have ended the first call early
         return not self._gave_up
 
+    def _ends(self) -> bool:
+        """Whether it takes no more messages, finally."""
+        return self._stopping.is_set() or self.state.ends()
+
     def _finish(self, end: float) -> None:
         """Take no more messages; let handlers finish until `end`, and give up the others."""
         self._stopping.set()
@@ -221,6 +225,7 @@ class Consumer(Unpicklable):
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
             self._prefetched.hand_back()
+            self._survive(self._runs.interrupting)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
         self._gave_up = self._gave_up or self._workers > self._runs.stuck

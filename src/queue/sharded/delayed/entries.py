@@ -135,12 +135,13 @@ class DelayedMessages:
         self,
         envelopes: Sequence[Envelope],
         shards: Sequence[int | None],
-        due: Due,
+        due: Due | Sequence[Due],
         *,
         names: Sequence[str] | None = None,
     ) -> list[LatchworkError | None]:
         """Store messages, up to 1,000, for later; None for each that is safe, else the error.
 
+        due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
@@ -149,7 +150,8 @@ class DelayedMessages:
 
         Raises `InvalidRequest` as `ahead` does.
         """
-        ahead = self.ahead(due)
+        dues = [due] * len(envelopes) if isinstance(due, Due) else due
+        ahead = max(map(self.ahead, set(dues)), default=0)
         self._make_control()
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
@@ -159,12 +161,12 @@ class DelayedMessages:
         made = [
             Update(
                 self.entry(name),
-                (*one.ops(now), Put("due", due.value), Put("by", token),
+                (*one.ops(now), Put("due", at.value), Put("by", token),
                  Put("shard", -1 if shard is None else shard), Read("due")),
                 exists=Exists.CREATE,
                 ttl=ttl,
             )
-            for name, token, one, shard in zip(names, tokens, envelopes, shards, strict=True)
+            for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         rows = [
             self._ours(update.key, row, token)
