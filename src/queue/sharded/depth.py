@@ -19,12 +19,12 @@ GRACE = 0.25
 class QueueDepth:
     """The depth of a queue.
 
-    ready: messages that wait to be received. Slots among them that hold no message count too, as where a publisher died;
-        the oldest ones in each shard do not.
+    ready: messages that wait to be received. Slots among them that hold no message count too, as where a publisher
+        died; the oldest ones in each shard do not.
     sideline, parked: as `ready`, for messages that failed and for parked ones.
-    expired: slots, received or the oldest that wait, that held no message: it had expired unread, or its publisher never
-        wrote it there. For a group also the queue's own messages that failed, were brought back for the queue alone, and
-        were acknowledged before the group came to their new slots.
+    expired: slots, received or the oldest that wait, that held no message: it had expired unread, or its publisher
+        never wrote it there. For a group also the queue's own messages that failed, were brought back for the queue
+        alone, and were acknowledged before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used.
     delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
     damaged: shards of the three whose pointers are damaged, which count as empty; and one more if the record with the

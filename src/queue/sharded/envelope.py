@@ -87,8 +87,8 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols P6).
     batch: its place in a batch (P18).
     interrupts: how often the work on it was interrupted, as by a deploy.
-    interrupted: the delivery whose work was interrupted, until another one takes the message, when it was read; a message
-        to be written has none here.
+    interrupted: the delivery whose work was interrupted, until another one takes the message, when it was read; a
+        message to be written has none here.
     groups: the groups that wait for it, when it was read (P17); a message to be written has none here.
 
     Times in milliseconds since the epoch; 0 = none.

@@ -17,7 +17,7 @@ from ...store.decode import Counter as Pointer
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
 RETURNED = "returned"
-"""The slots below FIRE whose messages were given back, each with the delivery that did it: they are handed out first."""
+"""The slots below FIRE whose messages were given back, each with the delivery that did it: they come first."""
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
 STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND, RETURNED)

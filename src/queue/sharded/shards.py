@@ -460,10 +460,8 @@ class Shards:
         back = [h for h, outcome in zip(held, outcomes, strict=True) if outcome is True]
         if back:
             with suppress(LatchworkError):
-                self.store.repeat_many([
-                    Update(self.pointers_key(h.slot.shard), (MapPut(RETURNED, str(h.slot.pointer), h.delivery),), _LISTS)
-                    for h in back
-                ])  # fmt: skip
+                notes = [(h.slot, (MapPut(RETURNED, str(h.slot.pointer), h.delivery),)) for h in back]
+                self.store.repeat_many([Update(self.pointers_key(slot.shard), ops, _LISTS) for slot, ops in notes])
                 self.bell.ring()
         return outcomes
 

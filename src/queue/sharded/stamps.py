@@ -230,20 +230,8 @@ def releasing(tag: str) -> tuple[Op, ...]:
     return _leave(tag, "")
 
 
-_DONE_HERE = tuple(
-    Put(bin, None)
-    for bin in (
-        "attempts",
-        "notBefore",
-        "reason",
-        "lastError",
-        "fireTS",
-        "delivery",
-        "batch",
-        "interrupts",
-        "interrupted",
-    )  # fmt: skip
-)
+_BINS_OF_OWN = "attempts notBefore reason lastError fireTS delivery batch interrupts interrupted"
+_DONE_HERE = tuple(Put(bin, None) for bin in _BINS_OF_OWN.split())
 
 
 def _own_ack(payload: Any, guard: Expr) -> Form:

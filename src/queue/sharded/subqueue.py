@@ -457,8 +457,8 @@ class Subqueue(Unpicklable, ABC):
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery]) -> None:
-        """Take this attempt of messages back, as the consumer that works on them stops: if its process dies before it is
-        done with them, or others take them over, it does not count. One call per 1,000. Raises the store's errors.
+        """Take this attempt of messages back, as the consumer that works on them stops: if its process dies before it
+        is done with them, or others take them over, it does not count. One call per 1,000. Raises the store's errors.
         """
         for begin in range(0, len(deliveries), CHUNK):
             self.pointers.interrupting([delivery.held for delivery in deliveries[begin : begin + CHUNK]])

@@ -1,6 +1,6 @@
 """Sweeping shards: messages that were handed out and never acknowledged come back (docs/protocols P5).
 
-They go to the tail of the queue, or into the sideline where failed messages wait there; what was interrupted goes to the
+They go to the tail of the queue, or into the sideline where failed messages wait there. Interrupted messages go to the
 tail in any case.
 Parked messages that a redrive took, and did not move, are parked again.
 
