@@ -99,7 +99,7 @@ class LeaseLost(LatchworkError):
 
 
 class Interrupted(LatchworkError):
-    """The worker stops: end the work on the message at a safe point. It goes on elsewhere, and no attempt is counted."""
+    """The worker stops: end the work on the message at a safe point. It goes on elsewhere; no attempt is counted."""
 
     code = "INTERRUPTED"
 

@@ -54,12 +54,12 @@ def consume(
     printed, or its command has exited with 0.
 
     If the command fails, the message comes again as the queue's settings say, and the exit code is 1 (except with
-    --follow). Processes that the command has started and left running are ended before its message is acknowledged or fails; until then no
-    sweep takes the message away.
+    --follow). Processes that the command has started and left running are ended before its message is acknowledged or
+    fails; until then no sweep takes the message away.
 
     SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go back to the
-    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and a second signal ends the command. --follow also
-    ends if it cannot print or run the command any more.
+    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and a second signal
+    ends the command. --follow also ends if it cannot print or run the command any more.
 
     With --json the messages are printed together, before they are acknowledged; with --follow, one a line. The output
     of a command then goes to stderr. A paused queue gives no messages; stderr says so.

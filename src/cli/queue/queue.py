@@ -73,7 +73,7 @@ def create(
     ] = None,
     shovel_seconds: Annotated[
         float | None,
-        typer.Option(help="let failed messages wait in the sideline, and bring them back this often, 0 to 86400"),
+        typer.Option(help="let failed messages wait in the sideline; how often they are brought back, 0 to 86400"),
     ] = None,
     farm: Farm = None,
 ) -> None:
