@@ -7,6 +7,7 @@
     |-- Refused                       REFUSED            the guard of a write did not hold
     |   `-- FencedOut                 FENCED_OUT         a higher fence has been seen
     |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is another's now
+    |-- Interrupted                   INTERRUPTED        the worker stops; the work on the message ends
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
