@@ -47,8 +47,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 __all__ = [
     "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
-    "BinMismatch", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler",
-    "InvalidRequest", "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
+    "BinMismatch", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler", "InvalidRequest",
+    "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
     "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
     "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",
 ]  # fmt: skip
