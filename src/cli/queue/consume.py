@@ -234,7 +234,7 @@ def _followed(queue: ShardedQueue, work: _Work) -> bool:
     """Run a consumer; return what `Consumer.run` returns. It ends if messages cannot be printed or given to the command
     any more.
 
-    Otherwise every further message would fail and go into the sideline.
+    Otherwise every further message would fail.
     """
     failures: list[Exception] = []
 

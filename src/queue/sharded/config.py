@@ -109,8 +109,8 @@ class QueueConfig:
     concurrency: worker threads of each process that consumes it, 0 (paused) to 100. How many such processes there are
         is not limited.
     handler_type: a name for the kind of handler, for people.
-    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for this time goes
-        to the sideline.
+    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for this time
+        has lost its consumer, and comes again.
     handler_timeout: at most half of the sweep duration, which is also the default where that is less than 10 min.
     max_deliveries: the attempts of a message. When the last one fails, the message is parked.
     retry: whether a failed message comes back by itself, when its backoff is over. False or None: it stays in the

@@ -107,7 +107,7 @@ class Delivery(Struct, frozen=True, eq=False):
 
     @property
     def reason(self) -> str | None:
-        """The reason for which it was in the sideline before, None if it was not."""
+        """The reason for which it failed before, or was interrupted; None if neither."""
         return self.held.envelope.reason
 
     @property
@@ -230,7 +230,7 @@ def record_each(queue: Shards, outcomes: Sequence[Outcome], done: Sequence[str])
 
 
 def failed(queue: Shards, held: Stamped, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
-    """Return the message as it goes into the sideline, where it waits for its backoff. Raises `InvalidRequest`."""
+    """Return the message with why it failed, and until when it waits in the sideline. Raises `InvalidRequest`."""
     if error is not None and not isinstance(error, str):
         raise InvalidRequest(f"error is a {type(error).__name__}; it must be text, as str(error), or None")
     not_before = 0

@@ -13,6 +13,9 @@ from .slots import Slot
 
 GRACE = 0.25
 """Seconds that a waiting slot may be empty because its publisher is still writing."""
+CHUNK = 1_000
+OF_EVERY_MESSAGE = ("msgId", "attempts", "enqueuedAt")
+"""Small bins of a message, of which a tombstone has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,51 +65,47 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
     slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed it.
     """
     # 1. Look at the oldest waiting slot of each shard; twice, as its publisher may be about to write it.
-    store = parts[0][0].store
+    queues = [queue for queue, _ in parts]
     spans = {
-        (n, state.shard): (state.fired, state.loaded)
+        (n, state.shard): (state.fired + 1, state.loaded)
         for n, (_, states) in enumerate(parts)
         for state in states
         if state.fired < state.loaded
     }
-    places = list(spans)
-
-    def empty(pointers: Mapping[tuple[int, int], int]) -> dict[tuple[int, int], bool]:
-        keys = [parts[n][0].key(Slot(shard, pointer)) for (n, shard), pointer in pointers.items()]
-        rows = [
-            row
-            for begin in range(0, len(keys), 1_000)
-            for row in read_each(store, keys[begin : begin + 1_000], "msgId")
-        ]
-        return {
-            place: row is None or (isinstance(row, Record) and "msgId" not in row.bins)
-            for place, row in zip(pointers, rows, strict=True)
-        }
-
-    for look in (1, 2):
-        heads = empty({place: spans[place][0] + 1 for place in places}) if places else {}
-        places = [place for place, is_empty in heads.items() if is_empty]
-        if places and look == 1:
-            store.seams.sleep(GRACE)
-    if not places:
+    heads = _empty(queues, {place: first for place, (first, _) in spans.items()})
+    if heads:
+        queues[0].store.seams.sleep(GRACE)
+        heads = _empty(queues, {place: spans[place][0] for place in heads})
+    if not heads:
         return [states for _, states in parts]
     # 2. Find the last empty slot before the first message, in all shards at once, by halves.
-    low = {place: spans[place][0] + 1 for place in places}
-    high = {place: spans[place][1] for place in places}
-    while open_ := {place: (low[place] + high[place] + 1) // 2 for place in places if low[place] < high[place]}:
-        for place, is_empty in empty(open_).items():
-            if is_empty:
-                low[place] = open_[place]
-            else:
-                high[place] = open_[place] - 1
+    low, high = {place: spans[place][0] for place in heads}, {place: spans[place][1] for place in heads}
+    while middle := {place: (low[place] + high[place] + 1) // 2 for place in heads if low[place] < high[place]}:
+        empty = _empty(queues, middle)
+        low |= {place: middle[place] for place in empty}
+        high |= {place: pointer - 1 for place, pointer in middle.items() if place not in empty}
     # 3. Count what nobody has claimed since.
     return [
-        [
-            state._replace(gone=max(0, low.get((n, state.shard), 0) - state.fired))
-            for state in queue.states()
-        ]
-        for n, (queue, _) in enumerate(parts)
-    ]  # fmt: skip
+        [state._replace(gone=max(0, low.get((n, state.shard), 0) - state.fired)) for state in queue.states()]
+        for n, queue in enumerate(queues)
+    ]
+
+
+def _empty(queues: Sequence[Shards], pointers: Mapping[tuple[int, int], int]) -> set[tuple[int, int]]:
+    """Return the places, each a queue's number and a shard, whose slot has no message: a record that is not there, or a
+    tombstone. One call per 1,000.
+    """
+    slots = [(place, queues[place[0]].key(Slot(place[1], pointer))) for place, pointer in pointers.items()]
+    found: set[tuple[int, int]] = set()
+    for begin in range(0, len(slots), CHUNK):
+        some = slots[begin : begin + CHUNK]
+        rows = read_each(queues[0].store, [key for _, key in some], *OF_EVERY_MESSAGE)
+        found |= {
+            place
+            for (place, _), row in zip(some, rows, strict=True)
+            if row is None or (isinstance(row, Record) and not row.bins)
+        }
+    return found
 
 
 def _waiting(states: list[ShardPointers]) -> int:

@@ -1,4 +1,4 @@
-"""The data record of a message: its bins, its codec, and the reasons for which it is sidelined or parked
+"""The data record of a message: its bins, its codec, and the reasons for which it failed or is parked
 (docs/design.md section 4).
 """
 
@@ -63,7 +63,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class Reason(str, Enum):
-    """The reasons for which a message is in the sideline or parked: a closed set."""
+    """The reasons for which a message failed, was interrupted, or is parked: a closed set."""
 
     REJECTED = "rejected"
     EXCEPTION = "exception"
@@ -379,7 +379,7 @@ class Message:
     attempts: how often it was handed out.
     enqueued_at: UTC.
     not_before: UTC, None = due.
-    reason, last_error: why it was sidelined or parked last.
+    reason, last_error: why it failed, was interrupted or was parked last.
 
     The repr leaves out what may be confidential: payload, headers and errors.
     """

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import compress
+from operator import not_
 from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
@@ -66,9 +67,10 @@ class Registry(Protocol):
 class ShardedQueue(Subqueue):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
-    Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
+    Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged or expired
     messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
-    see `key`). `sideline`, `parked` and `delayed` are its failed, given-up and delayed messages.
+    see `key`). `delayed` has the messages that come later, also the failed ones that are tried again; `parked` the ones
+    that had their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
     """
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
@@ -243,39 +245,35 @@ class ShardedQueue(Subqueue):
 
     def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
         """Let failed messages come back after their backoff, and park the ones that had their last attempt."""
-        if self.config.retries is None:
+        pauses = self.config.retries
+        if pauses is None:
             return super()._fail(deliveries, envelopes)
         spent = [envelope.attempts >= self.config.max_deliveries for envelope in envelopes]
-        ends, left = list(compress(deliveries, spent)), [not one for one in spent]
+        ends, rest = list(compress(deliveries, spent)), list(compress(deliveries, map(not_, spent)))
         parked = [replace_struct(one, reason=Reason.EXHAUSTED.value) for one in compress(envelopes, spent)]
-        ended = iter(self._moved(ends, self.parked.pointers, parked) if ends else ())
-        later = iter(
-            self._retry(list(compress(deliveries, left)), list(compress(envelopes, left)), self.config.retries)
-        )
-        return [next(ended) if one else next(later) for one in spent]
+        outcomes: dict[Delivery, Outcome] = {}
+        if ends:
+            outcomes |= zip(ends, self._moved(ends, self.parked.pointers, parked), strict=True)
+        if rest:
+            outcomes |= zip(rest, self._retry(rest, list(compress(envelopes, map(not_, spent))), pauses), strict=True)
+        return [outcomes[delivery] for delivery in deliveries]
 
     def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> list[Outcome]:
-        """Store messages for later, each for its own pause, then delete them here; return the outcomes."""
-        open_ = [not delivery.settled for delivery in deliveries]
-        ours, kept = list(compress(deliveries, open_)), list(compress(envelopes, open_))
-        if not ours:
-            return [False] * len(deliveries)
+        """Store messages for later, each for its own pause, then delete them here; return the outcomes. Three calls."""
         limit = limit_of(self.config).total_seconds()
-        spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in kept]
-        failures = self._store_for_later(ours, kept, [Due(round(span * 1000), absolute=False) for span in spans])
-        rows: list[Outcome] = [True if failure is None else failure for failure in failures]
-        # A message that has no room for its time, as another program's, waits in the sideline.
-        refused = [isinstance(row, InvalidRequest) for row in rows]
-        stored = [row is True for row in rows]
-        gone = iter(self._remove(list(compress(ours, stored))) if any(stored) else ())
-        aside = iter(
-            super()._fail(list(compress(ours, refused)), list(compress(kept, refused))) if any(refused) else ()
-        )
-        settled = iter([
-            next(gone) if is_stored else next(aside) if is_refused else row
-            for row, is_stored, is_refused in zip(rows, stored, refused, strict=True)
-        ])  # fmt: skip
-        return [next(settled) if one else False for one in open_]
+        spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in envelopes]
+        dues = [Due(round(span * 1000), absolute=False) for span in spans]
+        rows = dict(zip(deliveries, self._store_for_later(deliveries, envelopes, dues), strict=True))
+        outcomes: dict[Delivery, Outcome] = {one: failure for one, failure in rows.items() if failure is not None}
+        stored = [one for one, failure in rows.items() if failure is None]
+        if stored:
+            outcomes |= zip(stored, self._remove(stored), strict=True)
+        # A message that has no room for its time, as another program's may be, waits in the sideline.
+        refused = [isinstance(failure, InvalidRequest) for failure in rows.values()]
+        if any(refused):
+            aside = list(compress(deliveries, refused))
+            outcomes |= zip(aside, super()._fail(aside, list(compress(envelopes, refused))), strict=True)
+        return [outcomes[delivery] for delivery in deliveries]
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
@@ -459,7 +457,7 @@ class QueueGroup(ShardedQueue):
 
     At least once for each group. A message is stored once, and deleted when the last group that it was published to has
     acknowledged it, or when it expires; a group that does not consume blocks no other. One that fails in a group is
-    copied into the group's sideline. Not promised: an order; and a message published before the group was made reaches
+    stored once more, for the group alone. Not promised: an order; and a message published before the group was made reaches
     it only if it still exists then.
     """
 

@@ -125,7 +125,7 @@ class Subqueue(Unpicklable, ABC):
 
         A slot whose message is not written yet is tried again for 250 ms, even beyond the timeout if there is nothing
         else to return. Then the slot is given up, and its producer, if it is still alive, publishes again. A message
-        that was delivered too often is parked instead, and one that cannot be decoded is put into the sideline. An
+        that was delivered too often is parked instead, and one that cannot be decoded fails. An
         unavailable store is asked again until the timeout.
 
         Raises `QueueOwned` if a stream owns the queue, and the store's errors if there is nothing to return. Slots
@@ -370,7 +370,7 @@ class Subqueue(Unpicklable, ABC):
     # ---- what was found
 
     def _unreadable(self, held: Stamped, error: str) -> None:
-        """Put the message into the sideline once; park it the second time."""
+        """Fail the message once; park it the second time."""
         policy = self.failure_policy
         if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
             self._park(held, policy.parked, Reason.UNREADABLE)
@@ -415,15 +415,18 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        outcomes: list[Outcome] = []
-        for begin in range(0, len(deliveries), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            outcomes += self._fail(deliveries[part], envelopes[part])
+        open_ = [not delivery.settled for delivery in deliveries]
+        ours, kept = list(compress(deliveries, open_)), list(compress(envelopes, open_))
+        rows: list[Outcome] = []
+        for begin in range(0, len(ours), CHUNK):
+            rows += self._fail(ours[begin : begin + CHUNK], kept[begin : begin + CHUNK])
+        settled = dict(zip(ours, rows, strict=True))
+        outcomes = [settled.get(delivery, False) for delivery in deliveries]
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
     def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
-        """Put messages that have failed where they wait, and delete them here; at most 1,000."""
+        """Put messages that have failed where they wait, and delete them here; at most 1,000, none of them settled."""
         return self._moved(deliveries, self.failure_policy.sideline, envelopes)
 
     def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> list[Outcome]:
@@ -474,8 +477,8 @@ class Subqueue(Unpicklable, ABC):
         rows: list[Outcome] = []
         for begin in range(0, len(open_), CHUNK):
             rows += self._given_back(open_[begin : begin + CHUNK])
-        given = dict(zip(map(id, open_), rows, strict=True))
-        outcomes = [given.get(id(delivery), False) for delivery in deliveries]
+        given = dict(zip(open_, rows, strict=True))
+        outcomes = [given.get(delivery, False) for delivery in deliveries]
         record_outcomes(self.pointers, outcomes, Reason.INTERRUPTED.value)
         return outcomes
 

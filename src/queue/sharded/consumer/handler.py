@@ -1,5 +1,5 @@
 """The handler of a consumer: how it is checked and called; its runs, kept alive while they may continue; and the
-settlement of their messages: acknowledged together, put into the sideline, or handed back.
+settlement of their messages: acknowledged together, failed, or given back.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ class HandlerCall:
     received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
     ends: whether the consumer takes no more messages.
-    on_given_up: called if the run is given up, with whether its messages are in the sideline; a run that has one is of
+    on_given_up: called if the run is given up, with whether nothing is left of its messages here; a run that has one is of
         an ordered consumer.
     """
 
