@@ -67,8 +67,8 @@ class Registry(Protocol):
 class ShardedQueue(Subqueue):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
-    Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged or expired
-    messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
+    Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged
+    or expired messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
     see `key`). `delayed` has the messages that come later, also the failed ones that are tried again; `parked` the ones
     that had their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
     """
@@ -457,8 +457,8 @@ class QueueGroup(ShardedQueue):
 
     At least once for each group. A message is stored once, and deleted when the last group that it was published to has
     acknowledged it, or when it expires; a group that does not consume blocks no other. One that fails in a group is
-    stored once more, for the group alone. Not promised: an order; and a message published before the group was made reaches
-    it only if it still exists then.
+    stored once more, for the group alone. Not promised: an order; and a message published before the group was made
+    reaches it only if it still exists then.
     """
 
     pointers: GroupPointers

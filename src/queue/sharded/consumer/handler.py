@@ -294,8 +294,8 @@ class HandlerCall:
     received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
     ends: whether the consumer takes no more messages.
-    on_given_up: called if the run is given up, with whether nothing is left of its messages here; a run that has one is of
-        an ordered consumer.
+    on_given_up: called if the run is given up, with whether nothing is left of its messages here; only a run of an
+        ordered consumer has one.
     """
 
     deliveries: list[Delivery]

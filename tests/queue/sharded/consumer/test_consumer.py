@@ -31,7 +31,7 @@ def made(store, client="c", **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return QueueRegistry(store, client).create(
-            QueueConfig("q", **{"shards": 2, "unsafe_limits": True, "concurrency": 2, **options})
+            QueueConfig("q", **{"retry": False, "shards": 2, "unsafe_limits": True, "concurrency": 2, **options})
         )
 
 

@@ -34,7 +34,7 @@ def made(clock, kind=MemoryStore, shards=1):
     store = kind(clock)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = QueueConfig("q", shards=shards, sweep_duration=60, unsafe_limits=True)
+        config = QueueConfig("q", retry=False, shards=shards, sweep_duration=60, unsafe_limits=True)
     return [QueueRegistry(store, "c").create(config) for _ in range(2)]
 
 
@@ -173,7 +173,9 @@ def processes(clock, n=2, **options):
     inner = MemoryStore(clock)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = QueueConfig("q", **{"shards": 1, "sweep_duration": 1200, "unsafe_limits": True, **options})
+        config = QueueConfig(
+            "q", **{"retry": False, "shards": 1, "sweep_duration": 1200, "unsafe_limits": True, **options}
+        )
     return [QueueRegistry(Losing(inner, seams=clock), "c").create(config) for _ in range(n)]
 
 

@@ -468,7 +468,7 @@ def test_where_nothing_could_be_handed_back_nobody_is_told_of_messages(queue, st
 def test_on_a_real_server_messages_are_handled_once_in_few_calls_and_a_stop_in_between_loses_none(aerospike_store):
     store = CountingStore(aerospike_store)
     client = f"pf{store.seams.unique()[:6]}"
-    queue = QueueRegistry(store, client).create(QueueConfig("q", shards=2, concurrency=1))
+    queue = QueueRegistry(store, client).create(QueueConfig("q", retry=False, shards=2, concurrency=1))
     published = queue.publish_many(range(600))
     handled, halfway = Counter(), threading.Event()
 
