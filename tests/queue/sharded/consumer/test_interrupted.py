@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from contextlib import suppress
 
 import pytest
 
@@ -290,14 +291,16 @@ def in_faulty(clock, act):
             opened(inner).publish_many(["m", "next"])
             faulty = FaultyStore(inner, seams=clock)
             queue = opened(faulty)
-            arm = lambda: faulty.plan.update({faulty._number + call: fault})  # noqa: B023, E731 - used in this round
-            before = faulty._number
-            try:
-                before = act(inner, queue, arm)
-            except (Crash, LatchworkError):
-                pass
+            began = []
+
+            def arm(faulty=faulty, began=began, call=call, fault=fault):
+                began.append(faulty._number)
+                faulty.plan[faulty._number + call] = fault
+
+            with suppress(Crash, LatchworkError):
+                act(inner, queue, arm)
             yield fault, call, opened(inner)
-            if faulty._number < before + call:
+            if faulty._number < began[0] + call:
                 break
 
 
@@ -313,13 +316,9 @@ def test_a_fault_at_any_call_of_giving_back_loses_and_doubles_nothing(clock):
     def give_back(inner, queue, arm):
         (delivery,) = queue.receive(1)
         arm()
-        began = queue.store._number
-        try:
+        with suppress(LatchworkError):
             queue.interrupting([delivery])
-        except LatchworkError:
-            pass
         queue.give_back([delivery])
-        return began
 
     rounds = 0
     for fault, call, queue in in_faulty(clock, give_back):
@@ -334,9 +333,7 @@ def test_a_fault_at_any_call_of_taking_back_loses_and_doubles_nothing(clock):
     def take_back(inner, queue, arm):
         stopped_in_its_handler(opened(inner))
         arm()
-        began = queue.store._number
         queue.ack_many(queue.receive(1))
-        return began
 
     acked = 0
     for fault, call, queue in in_faulty(clock, take_back):
