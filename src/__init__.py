@@ -14,6 +14,7 @@ from .errors import (
     Corrupt,
     Expired,
     FencedOut,
+    Interrupted,
     InvalidMessageHandler,
     InvalidRequest,
     InvalidShovelInterval,
@@ -47,7 +48,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # noqa: TID251 - 
 
 __all__ = [
     "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
-    "BinMismatch", "Corrupt", "Expired", "FencedOut", "InvalidMessageHandler", "InvalidRequest",
+    "BinMismatch", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler", "InvalidRequest",
     "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
     "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
     "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",

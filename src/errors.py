@@ -7,6 +7,7 @@
     |-- Refused                       REFUSED            the guard of a write did not hold
     |   `-- FencedOut                 FENCED_OUT         a higher fence has been seen
     |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is another's now
+    |-- Interrupted                   INTERRUPTED        the worker stops; the work on the message ends
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
@@ -96,6 +97,12 @@ class LeaseLost(LatchworkError):
     """The lease, or the delivery, is no longer this caller's."""
 
     code = "LEASE_LOST"
+
+
+class Interrupted(LatchworkError):
+    """The worker stops: end the work on the message at a safe point. It goes on elsewhere; no attempt is counted."""
+
+    code = "INTERRUPTED"
 
 
 class LockUnavailable(LatchworkError, TimeoutError):

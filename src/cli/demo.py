@@ -20,7 +20,7 @@ from ..coord import (  # fmt: skip
     Semaphore,
 )
 from ..errors import FencedOut
-from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, QueueRegistry, Shovel, Sweeper
+from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, QueueRegistry, Sweeper
 from ..store import Key, Put, RecordStore, SQLiteStore
 
 ENOUGH = 20.0
@@ -132,7 +132,7 @@ def _large_queue(store: RecordStore) -> str:
 
 def _sharded_queue(store: RecordStore) -> str:
     registry = QueueRegistry(store, "demo")
-    queue = registry.create(QueueConfig("orders", shards=4, concurrency=2, unsafe_limits=True))
+    queue = registry.create(QueueConfig("orders", shards=4, concurrency=2, backoff=0.5, unsafe_limits=True))
     handled: list[int] = []
 
     def handler(delivery: Any) -> bool:
@@ -141,15 +141,13 @@ def _sharded_queue(store: RecordStore) -> str:
 
     queue.publish_many(list(range(100)))
     consumer = Consumer(queue, handler).start()
-    _until(store, lambda: queue.depth().sideline == 1 and consumer.stats["acked"] == 99)
-    shovelled = Shovel(queue).run_once().moved
     _until(store, lambda: consumer.stats["acked"] == 100)
     consumer.stop()
     election = LeaseElection(store, "demo-sweeper", lease=1)
     report = election.run(lambda _: Sweeper(registry, election).run_once(), timeout=ENOUGH)
     return (
-        f"sharded queue  100 published, {len(set(handled))} handled, 1 failed and brought back by the shovel "
-        f"({shovelled}); swept as epoch {report.epoch}"
+        f"sharded queue  100 published, {len(set(handled))} handled, 1 failed and was tried again; "
+        f"swept as epoch {report.epoch}"
     )
 
 

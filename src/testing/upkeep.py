@@ -28,9 +28,9 @@ def bring_back(queue: ShardedQueue) -> None:
 
     Sweeps and shovels run as upkeep runs them, a sweep duration apart, six times, on the store's `ManualClock`, for the
     queue and its groups. Delayed messages that are due meanwhile are moved into the queue, and batches that are done
-    are ended. Not done: ticks of schedules. What was handed out too often is parked, and what has a longer `backoff`
-    stays in the sideline, as ever. Messages expire meanwhile, too: give them an expiry of more than six sweep
-    durations.
+    are ended. Not done: ticks of schedules. What was handed out too often is parked, and what has a longer `backoff`,
+    or stays in the sideline of a queue that does not retry, stays where it is. Messages expire meanwhile, too: give
+    them an expiry of more than six sweep durations.
 
     Raises `InvalidRequest` where the store's clock is not a `ManualClock`.
     """

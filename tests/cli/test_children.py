@@ -232,7 +232,7 @@ CONSUMERS_END = [
 
 @pytest.fixture
 def queue(sqlite_url):
-    made = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
+    made = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", retry=False, shards=1))
     made.publish_many([1, 2, 3])
     return made
 
@@ -248,7 +248,7 @@ def test_nothing_of_a_messages_job_is_left_when_its_consumer_has_ended(running, 
     assert run.is_silent()
     if not follow and number in {signal.SIGINT, signal.SIGHUP}:
         assert run.process.returncode == 130
-        assert queue.depth().sideline == 1
+        assert (queue.depth().ready, queue.depth().sideline) == (3, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
@@ -277,7 +277,7 @@ def test_a_consumer_that_is_told_to_end_finishes_what_it_has_taken(running, queu
 
 
 def test_a_consumer_that_waits_for_messages_ends_when_it_is_told_to(running, sqlite_url):
-    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1)).publish(1)
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", retry=False, shards=1)).publish(1)
     run = running("queue", "consume", "q", *SHOP, "--timeout", "1000000")
     assert run.process.stdout.readline() == "1\n"
     run.process.terminate()
@@ -287,7 +287,7 @@ def test_a_consumer_that_waits_for_messages_ends_when_it_is_told_to(running, sql
 def swept_queue(url, name):
     with pytest.warns(UserWarning, match="unsafe"):
         made = QueueRegistry(connect(url), "shop").create(
-            QueueConfig(name, shards=1, sweep_duration=1, unsafe_limits=True)
+            QueueConfig(name, retry=False, shards=1, sweep_duration=1, unsafe_limits=True)
         )
     made.publish(1)
     return made

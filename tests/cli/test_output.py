@@ -55,11 +55,14 @@ def evil_store(sqlite_url):
     bus = LargeQueue.create(store, "bus", 100)
     bus.enqueue_many([EVIL, {EVIL: [EVIL]}])
     registry = QueueRegistry(store, "shop")
-    for queue in (registry.create(QueueConfig(EVIL, shards=1)), registry.create(QueueConfig("q", shards=1))):
+    for queue in (
+        registry.create(QueueConfig(EVIL, retry=False, shards=1)),
+        registry.create(QueueConfig("q", retry=False, shards=1)),
+    ):
         queue.publish_many([EVIL, {EVIL: EVIL}], headers={EVIL: EVIL}, message_ids=[f"{EVIL}1", f"{EVIL}2"])
         (taken,) = queue.receive(1)
         taken.nack("exception", error=EVIL)
-    raw = registry.create(QueueConfig("raw", shards=1, codec="bytes"))
+    raw = registry.create(QueueConfig("raw", retry=False, shards=1, codec="bytes"))
     raw.publish_many([EVIL.encode(), b"\x1b[2J\xff"])
     yield store
     store.close()

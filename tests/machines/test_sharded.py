@@ -215,7 +215,7 @@ class ShardedQueues(Twins):
 
     def make_again(self, which):
         self.queues[which] = self.both(lambda registry: registry.create(self.config), self.registries[which])
-        other = QueueConfig("q", shards=self.config.shards + 1)
+        other = QueueConfig("q", retry=False, shards=self.config.shards + 1)
         assert came_to(self.both(lambda registry: registry.create(other), self.registries[which])) is AlreadyExists
 
     # ---- looking

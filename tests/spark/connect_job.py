@@ -37,7 +37,7 @@ def main(url, folder):
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     store, folder = connect(url), Path(folder)
-    queue = QueueRegistry(store, "shop").create(QueueConfig("q", shards=2))
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=2))
     options = {"store": url, "queue": "q", "clientId": "shop"}
     register(spark)
     steps = {
@@ -89,7 +89,7 @@ def stream(spark, options, url, folder, queue):
 
 def sweep(spark, store):
     """Messages of a consumer that is gone come into the sideline, by tasks; how many, and what failed."""
-    config = QueueConfig("swept", shards=2, sweep_duration=timedelta(seconds=1), unsafe_limits=True)
+    config = QueueConfig("swept", retry=False, shards=2, sweep_duration=timedelta(seconds=1), unsafe_limits=True)
     queue = QueueRegistry(store, "sweepers").create(config)
     queue.publish_many(range(4))
     assert len(queue.receive(4)) == 4

@@ -38,7 +38,7 @@ def store(clock):
 
 @pytest.fixture
 def queue(store):
-    return QueueRegistry(store, "shop").create(QueueConfig("q", shards=3))
+    return QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=3))
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_wha
 def test_the_other_programs_of_the_guide_do_what_it_says(spark, tmp_path, monkeypatch):
     """They name a session, frames and folders that a reader has, and a table of Delta: here a folder of Parquet."""
     store = connect(f"sqlite:{tmp_path / 'shop.db'}")
-    QueueRegistry(store, "shop").create(QueueConfig("orders"))
+    QueueRegistry(store, "shop").create(QueueConfig("orders", retry=False))
     in_production, guarded, on_connect = blocks_of_the_guide()[1:]
     names = {
         "spark": spark,

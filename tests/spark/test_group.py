@@ -22,7 +22,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def queue(url):
-    return QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=3))
+    return QueueRegistry(connect(url), "shop").create(QueueConfig("q", retry=False, shards=3))
 
 
 def options(url, **more):

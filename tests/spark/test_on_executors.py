@@ -65,7 +65,7 @@ def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_on
 
 
 def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of_slow_tests, url_of_slow_tests, trail):
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
     register(executors)
 
     def dies(batches):
@@ -88,7 +88,7 @@ def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of
 def test_a_stream_whose_executor_is_lost_reads_everything_once(
     executors, store_of_slow_tests, url_of_slow_tests, trail, tmp_path
 ):
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
     queue.publish_many([{"id": n} for n in range(300)])
     register(executors)
 
@@ -191,7 +191,7 @@ def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
     speculating, store_of_slow_tests, url_of_slow_tests, trail
 ):
     """The original publishes some and hangs; the copy sees the rows in another order, and wins."""
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
+    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
     register(speculating)
 
     def hangs(batches):

@@ -39,7 +39,9 @@ def store(clock):
 
 @pytest.fixture
 def queue(store):
-    made = QueueRegistry(store, "shop").create(QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=20)))
+    made = QueueRegistry(store, "shop").create(
+        QueueConfig("q", retry=False, shards=2, sweep_duration=timedelta(minutes=20))
+    )
     publish(made, range(N))
     return made
 

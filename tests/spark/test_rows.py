@@ -27,7 +27,7 @@ def sink(tmp_path):
     url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
     queues = QueueRegistry(connect(url), "shop")
     for codec in ("json", "bytes"):
-        queues.create(QueueConfig(codec, shards=1, codec=codec))
+        queues.create(QueueConfig(codec, retry=False, shards=1, codec=codec))
     return lambda queue: LatchworkSource({"store": url, "queue": queue, "clientId": "shop", "jobId": "load"})
 
 

@@ -25,7 +25,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def queue(url):
-    return QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=3))
+    return QueueRegistry(connect(url), "shop").create(QueueConfig("q", retry=False, shards=3))
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_the_checkpoint_of_another_store_is_refused_before_anything_is_acknowled
     begin = planner().initialOffset()
     end = begin | {"shards": {"0": 20, "1": 3, "2": 0}}
     url = f"sqlite:{tmp_path / 'other.db'}?synchronous=off"
-    other = QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=3))
+    other = QueueRegistry(connect(url), "shop").create(QueueConfig("q", retry=False, shards=3))
     publish(other, (0, 30), (1, 30))
     options = parse({"store": url, "queue": "q", "clientId": "shop", "streamId": "etl"})
     reader = StreamReader(options, Table(StructType(), typed=False))

@@ -23,7 +23,7 @@ def store(store_of_slow_tests):
 
 @pytest.fixture
 def queue(store):
-    return QueueRegistry(store, "shop").create(QueueConfig("q", shards=2))
+    return QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=2))
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def store(store_of_slow_tests):
 
 @pytest.fixture
 def queue(store):
-    return QueueRegistry(store, "shop").create(QueueConfig("q", shards=2))
+    return QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=2))
 
 
 @pytest.fixture
@@ -333,7 +333,7 @@ def test_a_killed_driver_that_is_started_again_has_everything_once(session, queu
 
 def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(session, queue, options, tmp_path, trail):
     """The batch fails once, when some of its partitions are published and the batch before it is acknowledged."""
-    other = queue.registry.create(QueueConfig("r", shards=2))
+    other = queue.registry.create(QueueConfig("r", retry=False, shards=2))
     many = Counter(range(20 + 31_000))  # more than one task's share
 
     def fails_in_its_last_partition(batches):
@@ -395,7 +395,7 @@ def test_a_wrong_option_is_one_clear_error_at_planning(session, queue, options, 
 def test_the_checkpoint_of_another_queue_is_refused(session, store, queue, options, tmp_path):
     publish(queue, 0, 20)
     acknowledge(session, run(stream(session, options), tmp_path))
-    QueueRegistry(store, "shop").create(QueueConfig("r", shards=2)).publish({"id": 1})
+    QueueRegistry(store, "shop").create(QueueConfig("r", retry=False, shards=2)).publish({"id": 1})
     with pytest.raises(Exception, match="the checkpoint is of queue 'q', and the option says 'r'"):
         run(stream(session, options | {"queue": "r"}), tmp_path)
     shutil.rmtree(tmp_path / "checkpoint")

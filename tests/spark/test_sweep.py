@@ -132,7 +132,7 @@ def config(world, name="q", **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         times = {"sweep_duration": world.seconds, "handler_timeout": world.seconds / 2}
-        return QueueConfig(name, **{"shards": 4, "unsafe_limits": True} | times | options)
+        return QueueConfig(name, **{"retry": False, "shards": 4, "unsafe_limits": True} | times | options)
 
 
 def abandon(world, registry, messages, name="q", **options):
@@ -294,7 +294,10 @@ def test_a_store_that_cannot_be_shipped_is_refused_before_any_call():
 
 
 def tasks_of(shards, slots):
-    return [ShardTask("c", "f", QueueConfig("q"), SubqueueKind.MAIN, n, 0, 0, slots, 0, 0, 1) for n in range(shards)]
+    return [
+        ShardTask("c", "f", QueueConfig("q", retry=False), SubqueueKind.MAIN, n, 0, 0, slots, 0, 0, 1)
+        for n in range(shards)
+    ]
 
 
 def test_ranges_hold_about_one_batch_and_every_shard_once():
@@ -308,7 +311,7 @@ def test_a_task_that_spark_runs_again_goes_on_where_the_first_attempt_came_to():
     clock = ManualClock()
     store = MemoryStore(clock)
     registry = QueueRegistry(store, "c")
-    queue = registry.create(QueueConfig("q", shards=1))
+    queue = registry.create(QueueConfig("q", retry=False, shards=1))
     queue.publish_many(range(5))
     queue.receive(5)
     clock.advance(1201)
@@ -335,7 +338,7 @@ def test_a_check_asks_the_store_before_every_batch():
     clock = ManualClock()
     store = CountingStore(MemoryStore(clock))
     registry = QueueRegistry(store, "c")
-    queue = registry.create(QueueConfig("q", shards=1))
+    queue = registry.create(QueueConfig("q", retry=False, shards=1))
     queue.publish_many(range(3000))
     while queue.receive(1000):
         pass

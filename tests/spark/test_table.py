@@ -107,7 +107,7 @@ def test_a_field_that_is_not_null_has_a_value_in_every_row(payload):
 @pytest.fixture
 def source(tmp_path):
     url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
-    QueueRegistry(connect(url), "shop").create(QueueConfig("q", shards=1))
+    QueueRegistry(connect(url), "shop").create(QueueConfig("q", retry=False, shards=1))
     return lambda **more: LatchworkSource({"store": url, "queue": "q", "clientId": "shop", "streamId": "etl", **more})
 
 

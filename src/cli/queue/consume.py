@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,13 +53,13 @@ def consume(
     """Take messages, and print them or run a command for each. A message is acknowledged once it is
     printed, or its command has exited with 0.
 
-    If the command fails, the message goes into the sideline, and the exit code is 1 (except with --follow). Processes
-    that the command has started and left running are ended before its message is acknowledged or fails; until then no
-    sweep takes the message away.
+    If the command fails, the message comes again as the queue's settings say, and the exit code is 1 (except with
+    --follow). Processes that the command has started and left running are ended before its message is acknowledged or
+    fails; until then no sweep takes the message away.
 
-    SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go into the
-    sideline. With --follow the first Ctrl-C does what SIGTERM does, and a second signal ends the command. --follow also
-    ends if it cannot print or run the command any more.
+    SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go back to the
+    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and a second signal
+    ends the command. --follow also ends if it cannot print or run the command any more.
 
     With --json the messages are printed together, before they are acknowledged; with --follow, one a line. The output
     of a command then goes to stderr. A paused queue gives no messages; stderr says so.
@@ -183,9 +183,9 @@ def _print_together(session: Session, taking: _Taking) -> None:
         while more := taking.some(1_000):
             found += more
         session.table([_facts(delivery) for delivery in found])
-    except BaseException as failure:
+    except BaseException:  # no message's fault; the sweep finds what cannot be given back
         taking.in_hand.settle()
-        _give_back(found, failure)
+        taking.queue.give_back(found)
         raise
     taking.in_hand.settle()
     taking.queue.ack_many(found)
@@ -195,36 +195,30 @@ def _work_one_by_one(session: Session, taking: _Taking, work: _Work) -> None:
     """Take each message when the one before it has been settled."""
     outcomes: list[dict[str, Any]] = []
     while more := taking.some(1):
-        outcomes += (_settled(delivery, work, taking.in_hand) for delivery in more)
+        outcomes += (_settled(taking, delivery, work) for delivery in more)
     if session.json:
         session.table(outcomes)
     _print_failed(outcomes)
 
 
-def _settled(delivery: Delivery, work: _Work, in_hand: _InHand) -> dict[str, Any]:
+def _settled(taking: _Taking, delivery: Delivery, work: _Work) -> dict[str, Any]:
+    in_hand = taking.in_hand
     try:
         done = work.one(delivery)
-    except BaseException as failure:
+    except BaseException:
         in_hand.settle()
-        _give_back([delivery], failure)
+        taking.queue.give_back([delivery])
         raise
     in_hand.settle()
     delivery.ack() if done else delivery.nack()
     return {"message_id": delivery.message_id, "acked": done}
 
 
-def _give_back(deliveries: Sequence[Delivery], failure: BaseException) -> None:
-    """Put it into the sideline, so that it need not wait for a sweep; a sweep finds what does not get there."""
-    for delivery in deliveries:
-        with suppress(LatchworkError):
-            delivery.nack("exception", error=f"{type(failure).__name__}: {failure}")
-
-
 def _print_failed(outcomes: Sequence[dict[str, Any]]) -> None:
-    """Print how many messages are in the sideline now, and exit with 1 if there are any."""
+    """Print how many messages have failed, and exit with 1 if any has."""
     failed = sum(not outcome["acked"] for outcome in outcomes)
     if failed:
-        note(f"{failed} of {len(outcomes)} failed: in the sideline")
+        note(f"{failed} of {len(outcomes)} failed: they come again, or are parked, as the queue's settings say")
         raise typer.Exit(1)
 
 
@@ -240,7 +234,7 @@ def _followed(queue: ShardedQueue, work: _Work) -> bool:
     """Run a consumer; return what `Consumer.run` returns. It ends if messages cannot be printed or given to the command
     any more.
 
-    Otherwise every further message would fail and go into the sideline.
+    Otherwise every further message would fail.
     """
     failures: list[Exception] = []
 

@@ -20,6 +20,7 @@ from ...inputs import checked_timeout
 from ...observe.snapshot import shown_time
 from ...plain import one_line, shown
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
+from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport
 from ...retry import Poll, outlive
@@ -90,13 +91,20 @@ def create(
     client: Client,
     shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
     concurrency: Annotated[int, typer.Option(help="worker threads of each consumer process, 0 to 100")] = 1,
-    expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 48,
+    expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 360,
     sweep_minutes: Annotated[
         float, typer.Option(help="after which a message that was not acknowledged is taken back, 5 to 300")
     ] = 20,
-    max_deliveries: Annotated[int, typer.Option(help="after how many attempts a message is parked")] = 5,
+    max_deliveries: Annotated[int, typer.Option(help="after how many attempts a message is parked")] = MAX_ATTEMPTS,
+    retry: Annotated[
+        bool, typer.Option(help="bring failed messages back; else they stay in the sideline until somebody does")
+    ] = True,
+    backoff_seconds: Annotated[
+        float | None, typer.Option(help="how long a failed message waits [default: 15 s, then longer, up to an hour]")
+    ] = None,
     shovel_seconds: Annotated[
-        float | None, typer.Option(help="how often failed messages are brought back, 0 to 86400; without it never")
+        float | None,
+        typer.Option(help="let failed messages wait in the sideline; how often they are brought back, 0 to 86400"),
     ] = None,
     farm: Farm = None,
 ) -> None:
@@ -104,7 +112,7 @@ def create(
 
     Processes of the client that run a Worker or a Consumer do its upkeep: retries, and messages of dead consumers.
 
-    Example: latchwork queue create orders --client shop --shards 8 --shovel-seconds 60
+    Example: latchwork queue create orders --client shop --shards 8
     """
     session: Session = context.obj
     expiry = _span("--expiry-hours", expiry_hours, timedelta(hours=1))
@@ -113,9 +121,11 @@ def create(
         shards=shards,
         concurrency=concurrency,
         message_expiry=expiry,
-        queue_expiry=expiry,
+        queue_expiry=max(expiry, QUEUE_EXPIRY),
         sweep_duration=_span("--sweep-minutes", sweep_minutes, timedelta(minutes=1)),
         max_deliveries=max_deliveries,
+        retry=retry,
+        backoff=None if backoff_seconds is None else _span("--backoff-seconds", backoff_seconds, timedelta(seconds=1)),
         shovel=None
         if shovel_seconds is None
         else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
@@ -337,7 +347,7 @@ def wait(
     queue = queue_of(session, name, client, farm)
 
     def ready() -> int | None:
-        waiting = sum(state.loaded - state.fired for state in queue.pointers.states())
+        waiting = sum(state.waiting for state in queue.pointers.states())
         return waiting if waiting >= depth else None
 
     seams = session.store.seams

@@ -22,7 +22,7 @@ from ...logs import Log
 from ...retry import Poll
 from .bell import CHANGES, RUNG, changes_in, limits, rung_in
 from .shards import Shards
-from .slots import Claim
+from .slots import Claim, Slot
 
 log = Log(__name__)
 
@@ -80,6 +80,8 @@ class ActiveShards:
         """The shards that are believed to hold something, each with the number of `news` when it was learned of."""
         self.news = 0
         """How often something was learned."""
+        self._returned: dict[Slot, str] = {}
+        """The slots that were given back, as the last look has found them, each with the delivery that did it."""
         self._rings_seen: int | None = None
         self._version: object = None
         self._next_glance = self._next_look = self._next_listening = 0.0
@@ -110,6 +112,17 @@ class ActiveShards:
             self._turn += 1
         start = self._turn % len(shards) if shards else 0
         return shards[start:] + shards[:start]
+
+    def take_returned(self, most: int, only: Collection[int] | None) -> dict[Slot, str]:
+        """Return up to `most` slots that were given back, which this process has not tried to take; no call.
+
+        only: leave the slots of all other shards out.
+        """
+        if not self._returned:
+            return {}
+        with within_call(self._lock, self._queue.name):
+            slots = sorted(slot for slot in self._returned if only is None or slot.shard in only)[:most]
+            return {slot: self._returned.pop(slot) for slot in slots}
 
     def drained(self, shard: int, claim: Claim | None, news: int) -> None:
         """Drop a shard of which a claim left nothing, or (None) was refused.
@@ -286,7 +299,13 @@ class ActiveShards:
         self._queue.begin_firing(states)
         owned = [state for state in states if state.stream]
         self.believed = {}
-        self._learn(state.shard for state in states if state.fired < state.loaded and not state.stream)
+        self._learn(state.shard for state in states if state.waiting and not state.stream)
+        self._returned = {
+            Slot(state.shard, pointer): by
+            for state in states
+            if state.returned and not state.stream
+            for pointer, by in state.returned.items()
+        }
         now = self._seams.monotonic()
         self._next_look, self._drained = now + self._idle_look * factor, False
         if self.believed:

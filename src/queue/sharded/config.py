@@ -31,6 +31,14 @@ SIDELINE, PARKED = "_SIDELINE", "_PARKED"
 SCHEDULES = "latchwork-schedules"
 """Name of the record of schedules, which lies among those of the queues: no queue has it."""
 SECOND, MILLISECOND = timedelta(seconds=1), timedelta(milliseconds=1)
+MESSAGE_EXPIRY, QUEUE_EXPIRY = timedelta(days=15), timedelta(days=30)
+"""The defaults: a message survives two weeks in which no worker runs, and then some time among the parked."""
+RETRIES = Poll(low=15.0, high=3270.0, factor=2.0, jitter=0.1)
+"""The pauses before the attempts of a failed message where no `backoff` is given: 15 s to about an hour."""
+MAX_ATTEMPTS = 20
+"""The default of `max_deliveries`: with `RETRIES`, half a day of attempts."""
+MAX_INTERRUPTS = 50
+"""How often the work on a message may be interrupted, as by deploys, before it is parked."""
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
 
@@ -95,19 +103,23 @@ class QueueConfig:
 
     name: 1 to 200 bytes.
     shards: 1 to 512; fixed for the queue's life.
-    message_expiry: how long an unread message lives.
+    message_expiry: how long a message lives that nobody reads; a retry begins its life again.
     queue_expiry: at least the message's. Parked messages live for this time. A queue that is not used is forgotten
         after twice that, but not while a sweeper runs: deactivate it.
     concurrency: worker threads of each process that consumes it, 0 (paused) to 100. How many such processes there are
         is not limited.
     handler_type: a name for the kind of handler, for people.
-    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for this time goes
-        to the sideline.
+    sweep_duration: 5 to 300 min; a message that was handed out and neither acknowledged nor extended for this time
+        has lost its consumer, and comes again.
     handler_timeout: at most half of the sweep duration, which is also the default where that is less than 10 min.
-    max_deliveries: a message handed out so often is parked before it runs again.
-    backoff: how long a failed message waits in the sideline: a fixed time of 1 ms to a year, or a
-        `latchwork.retry.Poll`, which grows with its attempts; None = until the shovel's next pass.
-    shovel, batching: None = none.
+    max_deliveries: the attempts of a message. When the last one fails, the message is parked.
+    retry: whether a failed message comes back by itself, when its backoff is over. False or None: it stays in the
+        sideline until somebody brings it back.
+    backoff: how long a failed message waits: a fixed time of 1 ms to a year, or a `latchwork.retry.Poll`, which grows
+        with its attempts. None: 15 s at first, then twice as long each time, up to an hour.
+    shovel: failed messages wait in the sideline instead, and a pass at this interval brings back the ones whose backoff
+        is over; with `backoff=None` all of them. None = no shovel.
+    batching: None = the handler gets single messages.
     codec: "json", "bytes", or a type that msgspec reads from JSON.
     unsafe_limits: allows times of seconds, for demonstrations and tests; warns.
 
@@ -118,13 +130,14 @@ class QueueConfig:
     name: str
     _: KW_ONLY
     shards: int = 32
-    message_expiry: timedelta = timedelta(days=2)
-    queue_expiry: timedelta = timedelta(days=2)
+    message_expiry: timedelta = MESSAGE_EXPIRY
+    queue_expiry: timedelta = QUEUE_EXPIRY
     concurrency: int = 1
     handler_type: str | None = None
     sweep_duration: timedelta = timedelta(minutes=20)
     handler_timeout: timedelta = HANDLER_TIMEOUT
-    max_deliveries: int = 5
+    max_deliveries: int = MAX_ATTEMPTS
+    retry: bool = True
     backoff: Any = None
     shovel: ShovelConfig | None = None
     batching: BatchingConfig | None = None
@@ -138,13 +151,14 @@ class QueueConfig:
             name: str,
             *,
             shards: int = 32,
-            message_expiry: Span = timedelta(days=2),
-            queue_expiry: Span = timedelta(days=2),
+            message_expiry: Span = MESSAGE_EXPIRY,
+            queue_expiry: Span = QUEUE_EXPIRY,
             concurrency: int = 1,
             handler_type: str | None = None,
             sweep_duration: Span = timedelta(minutes=20),
             handler_timeout: Span = HANDLER_TIMEOUT,
-            max_deliveries: int = 5,
+            max_deliveries: int = MAX_ATTEMPTS,
+            retry: bool | None = True,
             backoff: Any = None,
             shovel: ShovelConfig | None = None,
             batching: BatchingConfig | None = None,
@@ -154,6 +168,9 @@ class QueueConfig:
 
     def __post_init__(self) -> None:
         asked = self.handler_timeout is not HANDLER_TIMEOUT
+        if self.queue_expiry is QUEUE_EXPIRY:  # not given: it is at least the messages'
+            longer = max(QUEUE_EXPIRY, span_of("message_expiry", self.message_expiry))
+            object.__setattr__(self, "queue_expiry", longer)
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
             object.__setattr__(self, field, span_of(field, getattr(self, field)))
         if not asked:
@@ -164,11 +181,19 @@ class QueueConfig:
         checked_whole("max_deliveries", self.max_deliveries, 1, MAX_DELIVERIES)
         _check_codec(self.codec)
         _check_kinds(self)
+        object.__setattr__(self, "retry", checked_switch("retry", False if self.retry is None else self.retry))
         object.__setattr__(self, "backoff", _backoff(self.backoff))
         object.__setattr__(self, "handler_type", self.handler_type or None)  # none and "" are stored alike
         if self.unsafe_limits:
             warnings.warn(f"queue {self.name!r} has unsafe limits: for demonstrations and tests only", stacklevel=3)
         self.check_times()
+
+    @property
+    def retries(self) -> Poll | None:
+        """The pauses after which failed messages come back by themselves. None: they wait in the sideline."""
+        if not self.retry or self.shovel is not None:
+            return None
+        return self.backoff or RETRIES
 
     def check_times(self) -> None:
         """Raise `InvalidRequest` if times are out of their limits, or contradict each other."""
@@ -201,7 +226,9 @@ class GroupConfig(QueueConfig):
     tag: str = ""
 
 
-_OF_A_GROUP = ("concurrency", "handler_type", "handler_timeout", "max_deliveries", "backoff", "shovel", "batching")
+_OF_A_GROUP = (
+    "concurrency", "handler_type", "handler_timeout", "max_deliveries", "retry", "backoff", "shovel", "batching",
+)  # fmt: skip
 MAX_GROUP = 64
 """Characters in the name of a group."""
 

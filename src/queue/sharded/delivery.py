@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -55,6 +56,10 @@ class Delivery(Struct, frozen=True, eq=False):
     received: float
     settled: bool = False
     """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""
+    extended: float = 0.0
+    """When it was extended last, in seconds, monotonic; 0 = never."""
+    stop: Callable[[], LatchworkError | None] | None = None
+    """Says why the work on it should end now, if it should."""
 
     @property
     def message_id(self) -> str:
@@ -76,6 +81,20 @@ class Delivery(Struct, frozen=True, eq=False):
         """The time of publishing, by the publisher's clock, in UTC."""
         return date(self.held.envelope.enqueued_at)
 
+    def check(self) -> None:
+        """Raise if the work on the message is to end now; call it at points where it is safe to stop. No store call.
+
+        Raises `Interrupted` once the worker stops: let it pass, and the message comes back at once, elsewhere, without
+        an attempt more. Raises `LeaseLost` once the message is no longer this delivery's, or may be another consumer's:
+        it was settled, given up after the handler timeout, or not extended within the sweep duration.
+        """
+        failure = self.stop() if self.stop is not None else None
+        if failure is not None:
+            raise failure
+        queue = self.view.pointers
+        if self.settled or queue.store.seams.monotonic() - max(self.received, self.extended) > queue.sweep:
+            raise lost([self])
+
     @property
     def shard(self) -> int:
         """The shard that it is in."""
@@ -88,7 +107,7 @@ class Delivery(Struct, frozen=True, eq=False):
 
     @property
     def reason(self) -> str | None:
-        """The reason for which it was in the sideline before, None if it was not."""
+        """The reason for which it failed before, or was interrupted; None if neither."""
         return self.held.envelope.reason
 
     @property
@@ -112,17 +131,17 @@ class Delivery(Struct, frozen=True, eq=False):
         error: str | None = None,
         delay: timedelta | float | None = None,
     ) -> None:
-        """Fail the message: put it into the sideline, with its reason and error, then delete it here.
+        """Fail the message: it is delivered again after the queue's backoff, or parked if this was its last attempt. If
+        the queue does not retry, or has a shovel, it goes into the sideline. Three calls.
 
         reason: one of the closed set of reasons.
         error: text, of which the first 1,000 bytes are kept.
-        delay: seconds or a timedelta. The message does not go into the sideline; it is delivered again after this time,
-            like a message that was published with a delay. Four calls.
+        delay: seconds or a timedelta after which it is delivered again, whatever the queue's settings say.
 
         Raises `InvalidRequest` for a reason outside the closed set, and for an error that is not text. Raises
         `LeaseLost` if this delivery was acknowledged or failed before (nothing changes), or if the message has been
-        handed to another consumer or deleted (it is in the sideline and may be delivered a second time). Raises the
-        store's error if it could not be put into the sideline: then it stays for the sweeper.
+        handed to another consumer or deleted (it was stored for later too, and may be delivered a second time). Raises
+        the store's error if it could not be stored for later: then it stays for the sweeper.
         """
         if delay is None:
             self.view.fail(self, reason, error)
@@ -211,7 +230,7 @@ def record_each(queue: Shards, outcomes: Sequence[Outcome], done: Sequence[str])
 
 
 def failed(queue: Shards, held: Stamped, backoff: Poll | None, reason: str, error: str | None) -> Envelope:
-    """Return the message as it goes into the sideline, where it waits for its backoff. Raises `InvalidRequest`."""
+    """Return the message with why it failed, and until when it waits in the sideline. Raises `InvalidRequest`."""
     if error is not None and not isinstance(error, str):
         raise InvalidRequest(f"error is a {type(error).__name__}; it must be text, as str(error), or None")
     not_before = 0
@@ -237,13 +256,18 @@ def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> 
 def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
     """Start the sweep durations of deliveries of one queue again; what kept some from that. One call."""
     queue = deliveries[0].view.pointers
-    since = queue.store.seams.monotonic() - MAX_EXTENSION * queue.sweep
+    began = queue.store.seams.monotonic()
+    since = began - MAX_EXTENSION * queue.sweep
     failures: list[LatchworkError] = [_held_too_long(one) for one in deliveries if one.received < since]
     open_ = [one for one in deliveries if one.received >= since]
     outcomes = queue.extend([one.held for one in open_]) if open_ else []
     for delivery, outcome in zip(open_, outcomes, strict=True):
-        if outcome is not True:
-            failures.append(outcome or lost([delivery]))
+        if outcome is True:
+            force_setattr(delivery, "extended", began)
+            continue
+        if outcome is False:
+            force_setattr(delivery, "stop", partial(lost, [delivery]))
+        failures.append(outcome or lost([delivery]))
     return failures
 
 

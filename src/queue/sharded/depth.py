@@ -1,21 +1,34 @@
-"""The depth of a queue, by its pointers."""
+"""The depth of a queue, by its pointers, and what of it has expired unread."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ...errors import LatchworkError
+from ...store import Record
+from ..rows import read_each
 from .pointers import ShardPointers
+from .shards import Shards
+from .slots import Slot
+
+GRACE = 0.25
+"""Seconds that a waiting slot may be empty because its publisher is still writing."""
+CHUNK = 1_000
+OF_EVERY_MESSAGE = ("msgId", "attempts", "enqueuedAt")
+"""Small bins of a message, of which a tombstone has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """The depth of a queue, by its pointers.
+    """The depth of a queue.
 
-    ready: slots reserved and not received yet, including slots that hold no message.
+    ready: messages that wait to be received. Slots among them that hold no message count too, as where a publisher
+        died; the oldest ones in each shard do not.
     sideline, parked: as `ready`, for messages that failed and for parked ones.
-    expired: received slots that held no message: it had expired unread, or its publisher never wrote it there. For a
-        group also the queue's own messages that failed, were brought back for the queue alone, and were acknowledged
-        before the group came to their new slots.
+    expired: slots, received or the oldest that wait, that held no message: it had expired unread, or its publisher
+        never wrote it there. For a group also the queue's own messages that failed, were brought back for the queue
+        alone, and were acknowledged before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used.
     delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
     damaged: shards of the three whose pointers are damaged, which count as empty; and one more if the record with the
@@ -38,12 +51,72 @@ def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: l
         _waiting(main),
         _waiting(sideline),
         _waiting(parked),
-        sum(state.expired for state in main + sideline),
+        sum(state.expired + state.gone for state in main + sideline) + sum(state.gone for state in parked),
         sum(state.loaded for state in main),
         sum(state.fired for state in main),
         damaged=sum(state.damage is not None for state in main + sideline + parked),
     )
 
 
+def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:
+    """Return the pointers with `head`, the first message that waits in each shard, and with `gone`: how many of the
+    oldest waiting slots are empty. One call; where some are empty, a wait of 0.25 s and about 20 calls more.
+
+    Messages of a shard expire in the order of their slots, so the empty slots end where the first message is. An empty
+    slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed it.
+    """
+    # 1. Look at the oldest waiting slot of each shard; twice, as its publisher may be about to write it.
+    queues = [queue for queue, _ in parts]
+    spans = {
+        (n, state.shard): (state.fired + 1, state.loaded)
+        for n, (_, states) in enumerate(parts)
+        for state in states
+        if state.fired < state.loaded
+    }
+    heads = _read(queues, {place: first for place, (first, _) in spans.items()})
+    low: dict[_Place, int] = {}
+    if empty := _empty(heads):
+        queues[0].store.seams.sleep(GRACE)
+        heads |= _read(queues, {place: spans[place][0] for place in empty})
+        low = {place: spans[place][0] for place in _empty(heads)}
+    if low:
+        # 2. Find the last empty slot before the first message, in all shards at once, by halves.
+        high = {place: spans[place][1] for place in low}
+        while middle := {place: (low[place] + high[place] + 1) // 2 for place in low if low[place] < high[place]}:
+            gone = _empty(_read(queues, middle))
+            low |= {place: middle[place] for place in gone}
+            high |= {place: pointer - 1 for place, pointer in middle.items() if place not in gone}
+        heads |= _read(queues, {place: last + 1 for place, last in low.items() if last < spans[place][1]})
+        # 3. Only what nobody has claimed since counts.
+        parts = [(queue, queue.states()) for queue in queues]
+    messages = {place: row for place, row in heads.items() if isinstance(row, Record) and row.bins}
+    return [
+        [
+            state._replace(gone=max(0, low.get((n, state.shard), 0) - state.fired), head=messages.get((n, state.shard)))
+            for state in states
+        ]
+        for n, (_, states) in enumerate(parts)
+    ]
+
+
+_Place = tuple[int, int]
+"""The number of a queue, and a shard."""
+
+
+def _read(queues: Sequence[Shards], pointers: Mapping[_Place, int]) -> dict[_Place, Record | LatchworkError | None]:
+    """Return what is in one slot of each shard: some bins of a message; none of a tombstone. One call per 1,000."""
+    slots = {place: queues[place[0]].key(Slot(place[1], pointer)) for place, pointer in pointers.items()}
+    places, found = list(slots), list[Record | LatchworkError | None]()
+    for begin in range(0, len(places), CHUNK):
+        keys = [slots[place] for place in places[begin : begin + CHUNK]]
+        found += read_each(queues[0].store, keys, *OF_EVERY_MESSAGE)
+    return dict(zip(places, found, strict=True))
+
+
+def _empty(rows: Mapping[_Place, Record | LatchworkError | None]) -> list[_Place]:
+    """Return the places where there is no message: no record, or a tombstone."""
+    return [place for place, row in rows.items() if row is None or (isinstance(row, Record) and not row.bins)]
+
+
 def _waiting(states: list[ShardPointers]) -> int:
-    return sum(state.loaded - state.fired for state in states)
+    return sum(state.waiting for state in states)

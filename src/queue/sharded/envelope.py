@@ -1,4 +1,4 @@
-"""The data record of a message: its bins, its codec, and the reasons for which it is sidelined or parked
+"""The data record of a message: its bins, its codec, and the reasons for which it failed or is parked
 (docs/design.md section 4).
 """
 
@@ -30,9 +30,15 @@ from ..undecodable import why
 VERSION = 1
 """The version of the layout, bin `v`."""
 
-BINS = ("data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch")
+BINS = (
+    "data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch",
+    "interrupts", "interrupted",
+)  # fmt: skip
 """The bins that a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
-CONTENT = ("data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch")
+CONTENT = (
+    "data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch", "interrupts",
+    "interrupted",
+)  # fmt: skip
 """The bins that are deleted when only the id of a message stays, so that a late retry of its publisher finds it done
 (P6).
 """
@@ -58,7 +64,7 @@ _Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
 class Reason(str, Enum):
-    """The reasons for which a message is in the sideline or parked: a closed set."""
+    """The reasons for which a message failed, was interrupted, or is parked: a closed set."""
 
     REJECTED = "rejected"
     EXCEPTION = "exception"
@@ -67,6 +73,7 @@ class Reason(str, Enum):
     SATURATED = "saturated"
     SWEPT = "swept"
     EXHAUSTED = "exhausted"
+    INTERRUPTED = "interrupted"
 
 
 def reason_of(reason: str) -> str:
@@ -80,6 +87,9 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     data: text or bytes; another program's, or a damaged one, may be anything.
     keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols P6).
     batch: its place in a batch (P18).
+    interrupts: how often the work on it was interrupted, as by a deploy.
+    interrupted: the delivery whose work was interrupted, until another one takes the message, when it was read; a
+        message to be written has none here.
     groups: the groups that wait for it, when it was read (P17); a message to be written has none here.
 
     Times in milliseconds since the epoch; 0 = none.
@@ -95,6 +105,8 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     headers: Mapping[str, str] | None = None
     keep_id: Annotated[int, Meta(ge=0, le=MAX_TTL)] = 0
     batch: str | None = None
+    interrupts: _Count = 0
+    interrupted: Any = None
     groups: Any = None
 
     def __repr__(self) -> str:
@@ -103,7 +115,15 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     @property
     def bare(self) -> bool:
         """Whether it has nothing but what every message has."""
-        return not (self.not_before or self.reason or self.last_error or self.headers or self.keep_id or self.batch)
+        return not (
+            self.not_before
+            or self.reason
+            or self.last_error
+            or self.headers
+            or self.keep_id
+            or self.batch
+            or self.interrupts
+        )
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """Return the operations that write it into a new record. Bins that would be empty are left out."""
@@ -117,7 +137,9 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
         )
         if self.bare:
             return written
-        optional = (self.not_before, self.reason, self.last_error, self.headers, self.keep_id, self.batch)
+        optional = (
+            self.not_before, self.reason, self.last_error, self.headers, self.keep_id, self.batch, self.interrupts,
+        )  # fmt: skip
         return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
 
 
@@ -128,7 +150,7 @@ def _put(bin: str, value: int) -> Put:
 
 
 _PUT_VERSION = Put("v", VERSION)
-_OPTIONAL = BINS[4:]
+_OPTIONAL = ("notBefore", "reason", "lastError", "headers", "keepId", "batch", "interrupts")
 
 
 @lru_cache(maxsize=256)
@@ -344,7 +366,7 @@ class Message:
     attempts: how often it was handed out.
     enqueued_at: UTC.
     not_before: UTC, None = due.
-    reason, last_error: why it was sidelined or parked last.
+    reason, last_error: why it failed, was interrupted or was parked last.
 
     The repr leaves out what may be confidential: payload, headers and errors.
     """
@@ -409,6 +431,11 @@ def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str] | None:
 def not_begun(envelope: Envelope) -> Envelope:
     """Return the message without its latest attempt, which was not begun."""
     return replace(envelope, attempts=max(0, envelope.attempts - 1))
+
+
+def interrupted(envelope: Envelope) -> Envelope:
+    """Return the message without its latest attempt, which was interrupted, as by a deploy."""
+    return replace(not_begun(envelope), reason=Reason.INTERRUPTED.value, interrupts=envelope.interrupts + 1)
 
 
 def checked_id(message_id: str, most: int = MAX_ID) -> str:

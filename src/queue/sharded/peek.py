@@ -39,8 +39,12 @@ def waiting(queue: Shards, codec: Codec, first: int) -> Iterator[Message]:
 
 
 def unfired(queue: Shards) -> Iterator[Slot]:
-    """Yield the slots that were not received yet, by shard."""
-    return (Slot(state.shard, n) for state in queue.states() for n in range(state.fired + 1, state.loaded + 1))
+    """Yield the slots that were not received yet, or were given back, by shard."""
+    return (
+        Slot(state.shard, n)
+        for state in queue.states()
+        for n in (*sorted(state.returned), *range(state.fired + 1, state.loaded + 1))
+    )
 
 
 def _messages(queue: Shards, codec: Codec, slots: Sequence[Slot]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -15,15 +16,19 @@ from ...store.decode import Counter as Pointer
 
 LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
 IN_HAND, SEAL = "in-hand", "claim-fence"
+RETURNED = "returned"
+"""The slots below FIRE whose messages were given back, each with the delivery that did it: they come first."""
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
-STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND)
+STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND, RETURNED)
 """The bins that `ShardPointers.of` reads."""
 
 MAX_UNFIRED = 1_000_000_000
 """Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; pointers that say
 that there are more are damaged, and a process that believed them would look at slots for years.
 """
+
+_NONE: Mapping[int, str] = MappingProxyType({})
 
 
 class Pointers(Struct, frozen=True):
@@ -50,6 +55,9 @@ class ShardPointers(NamedTuple):
     fire_missing: there is no count of fired slots, so nothing can be claimed: `Shards.begin_firing`.
     turn_damaged: nothing can be claimed in order, as the turn cannot be read; `begin_firing` repairs it too.
     before: no message up to this slot is for the reader: a group that began later.
+    returned: the slots whose messages were given back, each with the delivery that did it.
+    gone: slots that wait and hold no message any more, as far as that was looked for (`depth.py`).
+    head: some bins of the first message that waits, as far as that was looked for.
     damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
         not used; the sweeper moves its messages to other shards.
     """
@@ -63,6 +71,14 @@ class ShardPointers(NamedTuple):
     turn_damaged: bool = False
     damage: Corrupt | None = None
     before: int = 0
+    returned: Mapping[int, str] = _NONE
+    gone: int = 0
+    head: Record | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many slots wait to be handed out, without the ones that are known to hold no message any more."""
+        return self.loaded - self.fired - self.gone + len(self.returned)
 
     @classmethod
     def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardPointers:
@@ -77,6 +93,7 @@ class ShardPointers(NamedTuple):
         return cls(
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
+            returned=_returned(bins.get(RETURNED), found.fire or 0),
         )  # fmt: skip
 
     @classmethod
@@ -92,3 +109,15 @@ class ShardPointers(NamedTuple):
         if self.damage is not None:
             raise self.damage
         return self
+
+
+def _returned(stored: Any, fired: int) -> Mapping[int, str]:
+    """Return the slots that were given back, as they are stored; what is damaged is left to the sweep."""
+    if not stored or not isinstance(stored, Mapping):
+        return _NONE
+    return {
+        int(pointer): by
+        for pointer, by in stored.items()
+        if isinstance(pointer, str) and pointer.isascii() and pointer.isdigit() and len(pointer) < 20
+        and 0 < int(pointer) <= fired and isinstance(by, str)
+    }  # fmt: skip

@@ -7,21 +7,26 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import compress
+from operator import not_
 from typing import Any, NoReturn, Protocol
+
+from msgspec.structs import replace as replace_struct
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
 from ...plain import shown
+from ...retry import Poll
 from ...store import RecordStore
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
-from .delayed.entries import Due, checked_due
+from .delayed.entries import Due, checked_due, limit_of
 from .delayed.one import DelayedView
 from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first, record_outcomes
-from .depth import QueueDepth, depth_of
-from .envelope import Codec, Envelope, Message, check_fits, checked_id, not_begun, reason_of
+from .depth import QueueDepth, depth_of, looked_through
+from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
 from .groups.making import end
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
@@ -65,9 +70,10 @@ class Registry(Protocol):
 class ShardedQueue(Subqueue):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
-    Every acknowledged publish is delivered at least once or stays visible in the sideline; only acknowledged or expired
-    messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an order (but
-    see `key`). `sideline`, `parked` and `delayed` are its failed, given-up and delayed messages.
+    Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged
+    or expired messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an
+    order (but see `key`). `delayed` has the messages that come later, also the failed ones that are tried again; `parked` the ones
+    that had their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
     """
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
@@ -75,7 +81,8 @@ class ShardedQueue(Subqueue):
         main, sideline, parked = shards_of(registry.store, registry.client_id, config)
         codec = Codec(config.codec)
         most, backoff = config.max_deliveries, config.backoff
-        super().__init__(main, codec, FailurePolicy(sideline, parked, most, backoff), idle_look=registry.idle_look)
+        waits = backoff if config.retries is None else None  # else it waits among the delayed messages
+        super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
@@ -205,21 +212,74 @@ class ShardedQueue(Subqueue):
     def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Outcome:
         """Store a message for later, then delete it here; return the outcome. Raises if it was not stored."""
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
-        held = delivery.held
         if delivery.settled:
             raise lost([delivery])
-        name = f"{envelope.msg_id}#{envelope.attempts}#{held.delivery}"
-        failure = self.delayed.publish([envelope], [self.pointers.home(held.slot.shard)], due, names=[name])[0]
+        (failure,) = self._store_for_later([delivery], [envelope], [due])
         if failure is not None:
             raise failure
+        outcomes = self._remove([delivery])
+        record_outcomes(self.pointers, outcomes, done)
+        return outcomes[0]
+
+    def _store_for_later(
+        self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], dues: Sequence[Due]
+    ) -> list[LatchworkError | None]:
+        """Store messages in hand as delayed messages too; None for each that is safe, else the error. Two calls."""
+        held = [delivery.held for delivery in deliveries]
+        shards = [self.pointers.home(one.slot.shard) for one in held]
+        named = zip(envelopes, held, strict=True)
+        names = [f"{envelope.msg_id}#{envelope.attempts}#{one.delivery}" for envelope, one in named]
+        try:
+            return self.delayed.publish(envelopes, shards, dues, names=names)
+        except LatchworkError as failure:
+            return [failure] * len(held)
+
+    def _remove(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Delete messages in hand that are stored elsewhere; return the outcomes. One call."""
         outcomes: list[Outcome]
         try:
-            outcomes = list(self.pointers.remove([held]))
-        except LatchworkError as failed_here:
-            outcomes = [failed_here]
-        record_outcomes(self.pointers, outcomes, done)
-        mark_settled([delivery], outcomes)
-        return outcomes[0]
+            outcomes = list(self.pointers.remove([delivery.held for delivery in deliveries]))
+        except LatchworkError as failure:
+            outcomes = [failure] * len(deliveries)
+        mark_settled(deliveries, outcomes)
+        return outcomes
+
+    # ---- what has failed
+
+    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+        """Let failed messages come back after their backoff, and park the ones that had their last attempt."""
+        pauses = self.config.retries
+        if pauses is None:
+            return super()._fail(deliveries, envelopes)
+        spent = [envelope.attempts >= self.config.max_deliveries for envelope in envelopes]
+        ends, rest = list(compress(deliveries, spent)), list(compress(deliveries, map(not_, spent)))
+        parked = [replace_struct(one, reason=Reason.EXHAUSTED.value) for one in compress(envelopes, spent)]
+        outcomes: dict[Delivery, Outcome] = {}
+        if ends:
+            outcomes |= zip(ends, self._moved(ends, self.parked.pointers, parked), strict=True)
+            for one, envelope in zip(ends, parked, strict=True):
+                if not isinstance(outcomes[one], LatchworkError):
+                    self.message_log.parked(envelope, Reason.EXHAUSTED.value)
+        if rest:
+            outcomes |= zip(rest, self._retry(rest, list(compress(envelopes, map(not_, spent))), pauses), strict=True)
+        return [outcomes[delivery] for delivery in deliveries]
+
+    def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> list[Outcome]:
+        """Store messages for later, each for its own pause, then delete them here; return the outcomes. Three calls."""
+        limit = limit_of(self.config).total_seconds()
+        spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in envelopes]
+        dues = [Due(round(span * 1000), absolute=False) for span in spans]
+        rows = dict(zip(deliveries, self._store_for_later(deliveries, envelopes, dues), strict=True))
+        outcomes: dict[Delivery, Outcome] = {one: failure for one, failure in rows.items() if failure is not None}
+        stored = [one for one, failure in rows.items() if failure is None]
+        if stored:
+            outcomes |= zip(stored, self._remove(stored), strict=True)
+        # A message that has no room for its time, as another program's may be, waits in the sideline.
+        refused = [isinstance(failure, InvalidRequest) for failure in rows.values()]
+        if any(refused):
+            aside = list(compress(deliveries, refused))
+            outcomes |= zip(aside, super()._fail(aside, list(compress(envelopes, refused))), strict=True)
+        return [outcomes[delivery] for delivery in deliveries]
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
@@ -273,8 +333,10 @@ class ShardedQueue(Subqueue):
     # ---- looking
 
     def depth(self) -> QueueDepth:
-        """Return how much is in the queue, its sideline, parked and delayed. Four calls."""
-        depth = depth_of(*self.states())
+        """Return how much is in the queue, its sideline, parked and delayed. Five calls; some 20 more and 0.25 s where
+        messages have expired unread.
+        """
+        depth = depth_of(*self.states_now())
         try:
             return replace(depth, delayed=self.delayed.count())
         except (Corrupt, Unreadable):  # all the rest is known
@@ -283,6 +345,13 @@ class ShardedQueue(Subqueue):
     def states(self) -> tuple[list[ShardPointers], list[ShardPointers], list[ShardPointers]]:
         """Return the pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
         return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
+
+    def states_now(self) -> list[list[ShardPointers]]:
+        """Return the pointers as `states` does, and how many of the oldest messages have expired. Four calls, or as
+        `depth` says.
+        """
+        views = (self.pointers, self.sideline.pointers, self.parked.pointers)
+        return looked_through(list(zip(views, self.states(), strict=True)))
 
     def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
         """Move up to `limit` parked messages back, parked for `reason` or for any; return them.
@@ -410,8 +479,8 @@ class QueueGroup(ShardedQueue):
 
     At least once for each group. A message is stored once, and deleted when the last group that it was published to has
     acknowledged it, or when it expires; a group that does not consume blocks no other. One that fails in a group is
-    copied into the group's sideline. Not promised: an order; and a message published before the group was made reaches
-    it only if it still exists then.
+    stored once more, for the group alone. Not promised: an order; and a message published before the group was made
+    reaches it only if it still exists then.
     """
 
     pointers: GroupPointers
@@ -430,6 +499,14 @@ class QueueGroup(ShardedQueue):
     def queue_name(self) -> str:
         """The name of the queue whose messages it gets."""
         return self._queue_name
+
+    def _given_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""
+        outcomes = self._moved(
+            deliveries, self.pointers, [interrupted(delivery.held.envelope) for delivery in deliveries]
+        )
+        self.active.look_soon()
+        return outcomes
 
     def follow(self, queue: ShardedQueue) -> None:
         """Notice at once what this process publishes to the queue."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, Const, If, MapValue, has, largest
 from ...store.model.ops import Op
 from .config import (
+    MAX_ATTEMPTS,
     MAX_BATCH,
     MAX_BATCH_WAIT,
     MAX_CONSUMERS,
@@ -28,6 +30,8 @@ from .config import (
     MAX_SHOVEL_CONCURRENCY,
     MAX_SHOVEL_INTERVAL,
     MAX_SWEEP,
+    MESSAGE_EXPIRY,
+    QUEUE_EXPIRY,
     BatchingConfig,
     GroupConfig,
     QueueConfig,
@@ -174,6 +178,32 @@ def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
         return LastSweep()
 
 
+FORMER_DEFAULTS = {
+    "message_expiry": (MESSAGE_EXPIRY, timedelta(days=2)),
+    "queue_expiry": (QUEUE_EXPIRY, timedelta(days=2)),
+    "max_deliveries": (MAX_ATTEMPTS, 5),
+    "retry": (True, False),
+}
+"""The settings whose defaults have changed: today's default, and the one of a queue that was made before."""
+
+
+def as_made_before(wanted: QueueConfig, found: QueueConfig) -> QueueConfig:
+    """Return the settings that are wanted; of those which are today's defaults, the record's former default.
+
+    So a queue that was made with the defaults of an earlier version keeps them, and is still the same queue.
+    """
+    former: dict[str, Any] = {
+        name: before
+        for name, (today, before) in FORMER_DEFAULTS.items()
+        if getattr(wanted, name) == today and getattr(found, name) == before
+    }
+    if not former:
+        return wanted
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of unsafe limits: it has warned
+        return replace(wanted, **former)
+
+
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
     """Return the settings in which two queues differ, for people: `shards: 4, not 8`."""
     return [
@@ -217,6 +247,7 @@ class _Extra(Struct, frozen=True, rename="camel"):
     shovel: tuple[_ShovelInterval, _Shovels] | None = None
     handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
     max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
+    retry: Annotated[int, Meta(ge=0, le=1)] = 0
     backoff: tuple[float, float, float, float] | None = None
     codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
     unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
@@ -261,6 +292,7 @@ def _config(name: str, stored: _Stored) -> QueueConfig:
         "sweep_duration": sweep,
         "handler_timeout": default_timeout(sweep) if timeout is None else timedelta(milliseconds=timeout),
         "max_deliveries": extra.max_deliveries,
+        "retry": bool(extra.retry),
         "backoff": None if extra.backoff is None else Poll(*extra.backoff),
         "shovel": _shovel(*shovel),
         "batching": _batching(stored.max_batch_size, stored.max_wait_time),
@@ -309,6 +341,7 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
         "shovel": _shovel_pair(shovel),
         "handlerTimeout": milliseconds(config.handler_timeout),
         "maxDeliveries": config.max_deliveries,
+        "retry": int(config.retry),
         "codec": _codec_name(config),
         "unsafe": int(config.unsafe_limits),
     }

@@ -32,6 +32,7 @@ from .record import (
     LastSweep,
     Live,
     QueueRecords,
+    as_made_before,
     concurrency_ops,
     config_of,
     differences,
@@ -102,7 +103,8 @@ class QueueRegistry:
 
         To create it, or to `get` it while it is active, is to use it: its record is kept alive, if the store can be
         written. A queue that is created again under an old name continues from the pointers that it finds. Raises
-        `AlreadyExists`, naming the settings that differ, if the name is taken.
+        `AlreadyExists`, naming the settings that differ, if the name is taken. Settings that are today's defaults do
+        not differ from the defaults of an earlier version: the queue keeps what it was made with, and the log says so.
         """
         if not isinstance(config, QueueConfig):
             raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
@@ -115,7 +117,9 @@ class QueueRegistry:
         bins = record.bins
         if "groupOf" in bins:
             raise AlreadyExists(f"{config.name!r} is a group of the queue {bins['groupOf']!r}: use another name")
-        unequal = differences(config, config_of(config.name, bins))
+        found = config_of(config.name, bins)
+        config = self._as_made_before(config, found)
+        unequal = differences(config, found)
         if unequal:
             raise AlreadyExists(
                 f"there is a queue {config.name!r} with other settings ({'; '.join(unequal)}): use its settings, or "
@@ -128,6 +132,18 @@ class QueueRegistry:
         else:
             self.records.renew(config, record)
         return self._adopt(config, bins, asked=True)
+
+    def _as_made_before(self, wanted: QueueConfig, found: QueueConfig) -> QueueConfig:
+        """Return the settings to use: a queue that was made with the defaults of an earlier version keeps them."""
+        kept = as_made_before(wanted, found)
+        if kept is not wanted and wanted.name not in self._queues:
+            log.warning(
+                "queue %s was made with the defaults of an earlier version, and keeps them: %s%s",
+                wanted.name,
+                "; ".join(differences(wanted, found)),
+                "" if kept.retry or kept.shovel else "; failed messages stay in the sideline, as nothing retries them",
+            )
+        return kept
 
     def get(self, name: str) -> ShardedQueue:
         """Return the queue of this name, active or not. Raises `NotFound`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...errors import (
@@ -22,19 +23,47 @@ from ...errors import (
     Unreadable,
 )
 from ...inputs import is_int
-from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, Record, RecordStore, Removal, Update, missing
+from ...store import (
+    NEVER,
+    Add,
+    Bin,
+    Exists,
+    Key,
+    MapPut,
+    MapRemove,
+    Once,
+    Param,
+    Put,
+    Read,
+    Record,
+    RecordStore,
+    Removal,
+    Update,
+    exists,
+    missing,
+)
 from ...store.decode import MAX_COUNTER, damaged
-from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, all_of, smallest
+from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
 from ...store.model.form import Form
 from ...store.model.ops import Compute
 from ..rows import read_each
 from .bell import Bell
-from .envelope import BINS, CONTENT, Envelope, bare_update, from_all, from_bins, kept_for, tombstone
+from .envelope import (
+    BINS,
+    CONTENT,
+    Envelope,
+    bare_update,
+    from_all,
+    from_bins,
+    interrupted,
+    kept_for,
+    tombstone,
+)
 from .members import Members, names
-from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, SEAL, STATE_BINS, STREAM, ShardPointers
+from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, RETURNED, SEAL, STATE_BINS, STREAM, ShardPointers
 from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, StampRules, own_ack
+from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, own_ack
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -62,6 +91,20 @@ _IN_TURN = {
     for more in (False, True)
 }
 
+_DELIVERY, _ME = Bin("delivery", str), Param("me", str)
+_GIVEN_BACK = exists("data") & missing("delivery") & Bin("interrupted", str).eq(_ME)
+"""As a repeat finds the message, if nobody has taken it yet."""
+_GIVING_BACK = Form(
+    *QUEUE_STAMP_RULES.uncount, Put("delivery", None), Put("fireTS", None), when=QUEUE_STAMP_RULES.mine | _GIVEN_BACK
+)
+_TAKING_BACK = Form(
+    *QUEUE_STAMP_RULES.stamp, *QUEUE_STAMP_RULES.count, Put("interrupted", None), *QUEUE_STAMP_RULES.reads,
+    when=exists("data") & exists("interrupted") & (missing("delivery") | _DELIVERY.eq(SEEN)),
+)  # fmt: skip
+MAX_RETURNED = 1_000
+"""Slots of a shard that are listed as given back at a time; the sweep brings back what is not listed."""
+_LISTS = missing(RETURNED) | (MapSize(RETURNED) < MAX_RETURNED)
+_LISTED = MapValue(RETURNED, Param("slot", str), str).eq(Param("by", str))
 _TEXT_OR_NONE = (str, type(None))
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
 _ALONE = all_of(Bin("delivery", str).eq(Param("me", str)), ALONE)
@@ -386,6 +429,63 @@ class Shards:
 
     def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())
+
+    # ---- interrupted work
+
+    def interrupting(self, held: Sequence[Stamped]) -> None:
+        """Take this attempt of messages back, as the process that works on them stops; it goes on holding them. One
+        call. A row that fails is harmless: then the attempt counts.
+        """
+        self.store.repeat_many([self.uncounting(h) for h in held])
+
+    def uncounting(self, held: Stamped) -> Update:
+        """Return the update that takes the attempt of a message back."""
+        return self._uncounting(self.stamp_rules.interrupting, held)
+
+    def _uncounting(self, form: Form, held: Stamped) -> Update:
+        after = interrupted(held.envelope)
+        return form.fill(self.key(held.slot), me=held.delivery, attempts=after.attempts, interrupts=after.interrupts)
+
+    def give_back(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+        """Give messages back, in their slots, without counting the attempt, to be handed out before all others: True =
+        done, False = absent or another delivery's. Three calls.
+
+        Their slots are noted in the pointers, then the bell is rung. If that fails, the sweep brings them back.
+        """
+        rows = self.store.repeat_many([self._uncounting(_GIVING_BACK, h) for h in held])
+        outcomes: list[bool | LatchworkError] = [
+            False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
+            for row in rows
+        ]
+        back = [h for h, outcome in zip(held, outcomes, strict=True) if outcome is True]
+        if back:
+            with suppress(LatchworkError):
+                notes = [(h.slot, (MapPut(RETURNED, str(h.slot.pointer), h.delivery),)) for h in back]
+                self.store.repeat_many([Update(self.pointers_key(slot.shard), ops, _LISTS) for slot, ops in notes])
+                self.bell.ring()
+        return outcomes
+
+    def take_back(self, slots: Mapping[Slot, str], me: str) -> list[Envelope | StampMiss | LatchworkError]:
+        """Stamp messages that were given back, and take their slots from the pointers. Two calls.
+
+        slots: each with the delivery that gave it back.
+        """
+        now = self.now_ms()
+        rows = self.store.repeat_many([_TAKING_BACK.fill(self.key(slot), me=me, now=now) for slot in slots])
+        found = [
+            StampMiss.TAKEN if isinstance(row, NotFound) else self.stamped(slot, me, row)
+            for slot, row in zip(slots, rows, strict=True)
+        ]
+        known = [slot for slot, what in zip(slots, found, strict=True) if not isinstance(what, LatchworkError)]
+        with suppress(LatchworkError):
+            self.store.repeat_many([
+                Update(
+                    self.pointers_key(slot.shard), (MapRemove(RETURNED, (str(slot.pointer),)),),
+                    Bound(_LISTED, {"slot": str(slot.pointer), "by": slots[slot]}),
+                )
+                for slot in known
+            ])  # fmt: skip
+        return found
 
     # ---- the one place that deletes
 

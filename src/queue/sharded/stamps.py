@@ -33,7 +33,7 @@ from ...store import (
 from ...store.model.expr import SERVER_NOW, SINCE_UPDATE, Const, Expr, If, MapSize, MapValue, largest
 from ...store.model.form import Form, plain
 from ...store.model.ops import Op, ReadAll
-from .envelope import Envelope, from_bins
+from .envelope import Envelope, Reason, from_bins
 
 GROUPS, ACKED, STAMPS, TRIES, SHARED = "groups", "acked", "groupStamp", "groupTries", "shared"
 OWN = ""
@@ -60,7 +60,8 @@ class StampRules:
     not_mine: this delivery may take it.
     untaken: a delivery may take it whose id no record can have yet.
     stamp: takes it (`me`, `now` in ms). `count` also counts the attempt; `recount` counts it as the first, if the
-        number is damaged; `renew` starts its time again.
+        number is damaged; `uncount` takes the attempt back, as the work is interrupted: `attempts` is the number before
+        it, `interrupts` how often that has happened now; `renew` starts its time again.
     reads: read the message, whose bins are `bins` of what was read.
     abandoned: no delivery has changed it for longer than `age` ms, at the moment of the update. This is stricter than
         comparing the delivery that was read, and saves reading it first.
@@ -76,6 +77,7 @@ class StampRules:
     stamp: tuple[Op, ...]
     count: tuple[Op, ...]
     recount: tuple[Op, ...]
+    uncount: tuple[Op, ...]
     renew: tuple[Op, ...]
     reads: tuple[Op, ...]
     bins: Callable[[Sequence[Any]], Mapping[str, Any]]
@@ -113,6 +115,11 @@ class StampRules:
         """The form that starts the time of a delivery again."""
         return Form(*self.renew, when=self.mine)
 
+    @cached_property
+    def interrupting(self) -> Form:
+        """The form that takes the attempt back of a message which this delivery holds, and goes on holding."""
+        return Form(*self.uncount, when=self.mine)
+
     def envelope(self, row: Sequence[Any]) -> Envelope | None:
         """Return the message that was read, or None."""
         return from_bins(self.bins(row))
@@ -132,6 +139,12 @@ QUEUE_STAMP_RULES = StampRules(
     stamp=(Put("delivery", _ME), Put("fireTS", Param("now"))),
     count=(Add("attempts", 1),),
     recount=(Put("attempts", 1),),
+    uncount=(
+        Put("attempts", Param("attempts")),
+        Put("reason", Reason.INTERRUPTED.value),
+        Put("interrupts", Param("interrupts")),
+        Put("interrupted", _ME),
+    ),
     renew=(Put("fireTS", Param("now")),),
     reads=(ReadAll(),),
     bins=itemgetter(0),
@@ -157,6 +170,7 @@ def stamp_rules_of(tag: str) -> StampRules:
         stamp=(MapPut(GROUPS, tag, _ME), renew),
         count=(MapAdd(TRIES, tag, 1),),
         recount=(Put(TRIES, {tag: 1}),),
+        uncount=(MapPut(TRIES, tag, Param("attempts")),),
         renew=(renew,),
         reads=(*map(Read, _READ), MapGet(TRIES, tag)),
         bins=_shared,
@@ -216,9 +230,8 @@ def releasing(tag: str) -> tuple[Op, ...]:
     return _leave(tag, "")
 
 
-_DONE_HERE = tuple(
-    Put(bin, None) for bin in ("attempts", "notBefore", "reason", "lastError", "fireTS", "delivery", "batch")
-)
+_BINS_OF_OWN = "attempts notBefore reason lastError fireTS delivery batch interrupts interrupted"
+_DONE_HERE = tuple(Put(bin, None) for bin in _BINS_OF_OWN.split())
 
 
 def _own_ack(payload: Any, guard: Expr) -> Form:

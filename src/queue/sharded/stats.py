@@ -9,15 +9,12 @@ from typing import Any, TypeVar
 
 from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
-from ...store import Record
-from ..rows import read_each
 from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardPointers
 from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
-from .slots import Slot
 
 T = TypeVar("T")
 
@@ -91,8 +88,10 @@ def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, 
 
 
 def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
-    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without."""
-    states = queue.states()
+    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without; more where
+    messages have expired, as `ShardedQueue.depth` says.
+    """
+    states = queue.states_now()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
     depth = depth_of(*states)
     try:
@@ -118,25 +117,16 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
 
 
 def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:
-    """Return what waits in each part of a queue. One call, by the next message of each shard."""
+    """Return what waits in each part of a queue, by the next message of each shard. No call."""
+    now, sides = queue.store.seams.wall(), []
     parts = (queue.pointers, queue.sideline.pointers, queue.parked.pointers)
-    heads = [
-        (part, part.key(Slot(state.shard, state.fired + 1)))
-        for part, some in zip(parts, states, strict=True)
-        for state in some
-        if state.fired < state.loaded
-    ]
-    records = read_each(queue.store, [key for _, key in heads], "enqueuedAt")
-    found = [(part, one) for (part, _), one in zip(heads, records, strict=True) if isinstance(one, Record)]
-    now = queue.store.seams.wall()
-    sides = []
     for part, some in zip(parts, states, strict=True):
-        here = [record for whose, record in found if whose is part]
-        times: list[Any] = [record.bins.get("enqueuedAt") for record in here]
+        heads = [state.head for state in some if state.head is not None]
+        times: list[Any] = [record.bins.get("enqueuedAt") for record in heads]
         oldest = min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
         age = None if oldest is None else max(0.0, now - oldest / 1000)
-        left = min((record.ttl for record in here if record.ttl >= 0), default=None)
-        sides.append(Side(sum(one.loaded - one.fired for one in some), age, left, part.ttl))
+        left = min((record.ttl for record in heads if record.ttl >= 0), default=None)
+        sides.append(Side(sum(state.waiting for state in some), age, left, part.ttl))
     return sides
 
 

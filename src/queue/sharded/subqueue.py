@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .batches.ends import Home
+from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Outcome, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .message_log import MessageLog
@@ -43,13 +44,20 @@ class FailurePolicy:
     """The rules for messages that fail: where they go, after how many deliveries they are parked, how long they wait.
 
     sideline: for failed messages.
-    parked: for messages delivered more than `max_deliveries` times; None = they are delivered without limit.
+    parked: for messages that were delivered `max_deliveries` times; None = they are delivered without limit.
+    backoff: how long a failed message waits in the sideline; None = until somebody brings it back.
     """
 
     sideline: Shards
     parked: Shards | None
     max_deliveries: int
     backoff: Poll | None
+
+    def ends(self, envelope: Envelope) -> Reason | None:
+        """Return why the message is not to be handed out any more, this attempt included; None if it is."""
+        if envelope.attempts > self.max_deliveries:
+            return Reason.EXHAUSTED
+        return Reason.INTERRUPTED if envelope.interrupts > MAX_INTERRUPTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class Subqueue(Unpicklable, ABC):
 
         A slot whose message is not written yet is tried again for 250 ms, even beyond the timeout if there is nothing
         else to return. Then the slot is given up, and its producer, if it is still alive, publishes again. A message
-        that was delivered too often is parked instead, and one that cannot be decoded is put into the sideline. An
+        that was delivered too often is parked instead, and one that cannot be decoded fails. An
         unavailable store is asked again until the timeout.
 
         Raises `QueueOwned` if a stream owns the queue, and the store's errors if there is nothing to return. Slots
@@ -236,8 +244,9 @@ class Subqueue(Unpicklable, ABC):
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
         for one in held:
-            if policy.parked is not None and one.envelope.attempts > policy.max_deliveries:
-                self._park(one, policy.parked, Reason.EXHAUSTED)
+            ends = policy.ends(one.envelope)
+            if ends is not None and policy.parked is not None:
+                self._park(one, policy.parked, ends)
                 continue
             try:
                 payload = self.codec.decode(one.envelope.data)
@@ -258,11 +267,15 @@ class Subqueue(Unpicklable, ABC):
         active, doubts, seams = self.active, self.pending.doubts, self.store.seams
         me, end = seams.unique(), seams.monotonic() + GRACE
         slots: list[Slot] = []
+        # 0. What was given back comes before all that was never handed out.
         # 1. Shards where a claim is in doubt come first, then shards that are believed to have messages. If these have
         #    none, and messages are wanted now, look at all.
         for look in (False, True) if now and active.believed else (now,):
             doubted = self.pending.doubted(ask.shards) if doubts else []
-            for shard in dict.fromkeys(doubted + active.candidates(ask.shards, look=look)):
+            shards = active.candidates(ask.shards, look=look)
+            if ask.turn is None and (found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed)):
+                return found
+            for shard in dict.fromkeys(doubted + shards):
                 # 2. Claim; a claim in doubt is repeated, by its token, before any other of its shard.
                 news, doubt, began = active.news, doubts.pop(shard, None), seams.monotonic()
                 token = doubt.token if doubt else None
@@ -287,6 +300,17 @@ class Subqueue(Unpicklable, ABC):
         # 3. Stamp.
         claimed[:] = [ClaimedSlot(slot, me, end) for slot in slots]
         return self.pointers.stamp(slots[:wanted], me, first=True) if slots else []
+
+    def _take_back(
+        self, slots: Mapping[Slot, str], me: str, claimed: list[ClaimedSlot]
+    ) -> list[Envelope | StampMiss | LatchworkError]:
+        """Stamp messages that were given back, which become the entries of `claimed`; return the ones that are ours."""
+        if not slots:
+            return []
+        rows = zip(slots, self.pointers.take_back(slots, me), strict=True)
+        ours = [(slot, what) for slot, what in rows if isinstance(what, Envelope)]
+        claimed[:] = [ClaimedSlot(slot, me, 0.0) for slot, _ in ours]
+        return [what for _, what in ours]
 
     def _undone(self, claimed: Sequence[ClaimedSlot]) -> None:
         """Handle that the transaction of a claim was undone: a shard that the claim has drained is not."""
@@ -356,19 +380,19 @@ class Subqueue(Unpicklable, ABC):
     # ---- what was found
 
     def _unreadable(self, held: Stamped, error: str) -> None:
-        """Put the message into the sideline once; park it the second time."""
+        """Fail the message once; park it the second time."""
         policy = self.failure_policy
         if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
             self._park(held, policy.parked, Reason.UNREADABLE)
         else:
             envelope = failed(self.pointers, held, policy.backoff, Reason.UNREADABLE.value, error)
-            rows = move(self.pointers, [held], policy.sideline, [envelope])
-            record_outcomes(self.pointers, rows, Reason.UNREADABLE.value)
+            outcomes = self._fail([Delivery(None, held, self, self.store.seams.monotonic())], [envelope])
+            record_outcomes(self.pointers, outcomes, Reason.UNREADABLE.value)
             if policy.sideline is self.pointers:
                 self.active.put_back()
 
     def _park(self, held: Stamped, parked: Shards, reason: Reason) -> None:
-        envelope = replace(held.envelope, reason=reason.value, not_before=0)
+        envelope = replace(not_begun(held.envelope), reason=reason.value, not_before=0)
         rows = move(self.pointers, [held], parked, [envelope])
         record_outcomes(self.pointers, rows, reason.value)
         if not isinstance(rows[0], LatchworkError):
@@ -393,9 +417,9 @@ class Subqueue(Unpicklable, ABC):
         raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
-        """Put messages of this queue into the sideline, each with its reason and error: one `move` per 1,000 of them.
+        """Fail messages of this queue, each with its reason and error, as `Delivery.nack` does: three calls per 1,000.
 
-        For each: True = done; False = it is in the sideline, but had been handed to another consumer or deleted, so
+        For each: True = done; False = it is stored for later, but had been handed to another consumer or deleted, so
         that it may be delivered twice, or this delivery was settled before and nothing changes; an error = it stays for
         the sweeper, or may be delivered twice. Raises `InvalidRequest` for a reason outside the closed set, or an error
         that is not text, before anything is moved; raises no error of the store.
@@ -404,12 +428,19 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        outcomes: list[Outcome] = []
-        for begin in range(0, len(deliveries), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            outcomes += self._moved(deliveries[part], self.failure_policy.sideline, envelopes[part])
+        open_ = [not delivery.settled for delivery in deliveries]
+        ours, kept = list(compress(deliveries, open_)), list(compress(envelopes, open_))
+        rows: list[Outcome] = []
+        for begin in range(0, len(ours), CHUNK):
+            rows += self._fail(ours[begin : begin + CHUNK], kept[begin : begin + CHUNK])
+        settled = dict(zip(ours, rows, strict=True))
+        outcomes = [settled.get(delivery, False) for delivery in deliveries]
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
+
+    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+        """Put messages that have failed where they wait, and delete them here; at most 1,000, none of them settled."""
+        return self._moved(deliveries, self.failure_policy.sideline, envelopes)
 
     def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> list[Outcome]:
         """Move the deliveries that are not settled; some may have been settled while others were moved."""
@@ -440,6 +471,39 @@ class Subqueue(Unpicklable, ABC):
         if any(there := [not isinstance(outcome, LatchworkError) for outcome in outcomes]):
             self.active.loaded({self.pointers.home(delivery.shard) for delivery in compress(deliveries, there)})
         return outcomes
+
+    def interrupting(self, deliveries: Sequence[Delivery]) -> None:
+        """Take this attempt of messages back, as the consumer that works on them stops: if its process dies before it
+        is done with them, or others take them over, it does not count. One call per 1,000. Raises the store's errors.
+        """
+        for begin in range(0, len(deliveries), CHUNK):
+            self.pointers.interrupting([delivery.held for delivery in deliveries[begin : begin + CHUNK]])
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        """Return messages whose work was interrupted to the front of their shards, without counting the attempt; one
+        that was interrupted 50 times is parked when it is to be handed out again. Three calls per 1,000.
+
+        For each: True = done; False = it was handed to another consumer, or deleted, or settled before; an error = it
+        is still in hand, or perhaps. Raises no error of the store.
+        """
+        open_ = [delivery for delivery in deliveries if not delivery.settled]
+        rows: list[Outcome] = []
+        for begin in range(0, len(open_), CHUNK):
+            rows += self._given_back(open_[begin : begin + CHUNK])
+        given = dict(zip(open_, rows, strict=True))
+        outcomes = [given.get(delivery, False) for delivery in deliveries]
+        record_outcomes(self.pointers, outcomes, Reason.INTERRUPTED.value)
+        return outcomes
+
+    def _given_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        rows: list[Outcome]
+        try:
+            rows = list(self.pointers.give_back([delivery.held for delivery in deliveries]))
+        except LatchworkError as failure:
+            rows = [failure] * len(deliveries)
+        mark_settled(deliveries, rows)
+        self.active.look_soon()
+        return rows
 
     # ---- looking
 

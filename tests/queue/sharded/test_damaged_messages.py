@@ -189,6 +189,8 @@ def test_a_damaged_bin_keeps_nothing_from_being_swept_shovelled_and_redriven(sim
     for _ in range(2):
         assert process.sweeper().run_once().ok
         simulated.lapse()
+    if bin == "interrupted":  # then it has not failed yet
+        process.queue.fail_many(failing := process.queue.receive(100), [("rejected", None)] * len(failing))
     assert process.queue.depth().sideline == MESSAGES
     damage_each(simulated, sideline, bin)
     for _ in range(6):

@@ -58,7 +58,7 @@ def test_what_a_dead_consumer_had_is_swept_though_the_queue_was_made_again_since
 def test_a_queue_that_is_made_again_once_all_has_expired_is_not_swept_from_its_beginning(sim):
     process = sim.process()
     abandoned(process, 3)
-    sim.pass_time(timedelta(days=4, hours=1).total_seconds())
+    sim.pass_time(timedelta(days=60, hours=1).total_seconds())
     later = sim.process()
     assert later.registry.records.read("q")["sweepPointers"] == {"0": 3}
 

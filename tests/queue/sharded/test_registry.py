@@ -248,7 +248,7 @@ def test_a_queue_that_short_lived_processes_use_keeps_its_record_and_its_setting
 
 @pytest.mark.parametrize("how", ["create", "get"])
 def test_a_queue_can_be_looked_at_where_its_record_cannot_be_renewed(simulated, how, caplog, monkeypatch):
-    config = QueueConfig("q")
+    config = QueueConfig("q", message_expiry=timedelta(days=2), queue_expiry=timedelta(days=2))
     other(simulated).create(config)
     simulated.clock.advance(48 * 3600)
     registry = other(simulated)
@@ -276,13 +276,14 @@ def test_a_queue_that_a_long_lived_process_asks_for_again_and_again_lives_on(sim
 def test_to_ask_for_a_queue_that_was_used_lately_writes_nothing(how):
     clock = ManualClock()
     store = CountingStore(MemoryStore(clock))
-    QueueRegistry(store, "c").create(QueueConfig("q"))
+    config = QueueConfig("q", message_expiry=timedelta(days=2), queue_expiry=timedelta(days=2))
+    QueueRegistry(store, "c").create(config)
     written = {}
     for hours in (8, 2):
         clock.advance(hours * 3600)
         registry = QueueRegistry(store, "c")
         store.reset()
-        registry.create(QueueConfig("q")) if how == "create" else registry.get("q")
+        registry.create(config) if how == "create" else registry.get("q")
         written[hours] = store.calls["operate"]
     assert written == {8: 0, 2: 1}
 
@@ -290,7 +291,8 @@ def test_to_ask_for_a_queue_that_was_used_lately_writes_nothing(how):
 def test_a_deactivated_queue_that_is_asked_for_lives_no_longer():
     clock = ManualClock()
     store = MemoryStore(clock)
-    QueueRegistry(store, "c").create(QueueConfig("q"))
+    day = timedelta(days=1)
+    QueueRegistry(store, "c").create(QueueConfig("q", message_expiry=2 * day, queue_expiry=2 * day))
     QueueRegistry(store, "c").deactivate("q")
     for _ in range(4):
         clock.advance(86_000)
@@ -368,7 +370,7 @@ def test_a_record_that_says_no_handler_timeout_has_the_default_of_its_sweep_dura
     """As the Java library leaves one: it has no bin for the timeout."""
     store = MemoryStore()
     registry = QueueRegistry(store, "c")
-    config = QueueConfig("q", sweep_duration=timedelta(minutes=sweep))
+    config = QueueConfig("q", sweep_duration=timedelta(minutes=sweep), max_deliveries=5, retry=False)
     registry.create(config)
     store.operate(registry.records.key("q"), Put("settings", {}), Put("sweepDuration", sweep * 60_000))
     read = QueueRegistry(store, "c")

@@ -24,7 +24,9 @@ def store():
 
 @pytest.fixture
 def queue(store):
-    return QueueRegistry(store, "shop").create(QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=20)))
+    return QueueRegistry(store, "shop").create(
+        QueueConfig("q", retry=False, shards=2, sweep_duration=timedelta(minutes=20))
+    )
 
 
 def publish(queue, *payloads):

@@ -77,7 +77,15 @@ class World:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return QueueConfig(
-                "q", **{"shards": self.shards, **times, "unsafe_limits": self.real, **self.options, **options}
+                "q",
+                **{
+                    "retry": False,
+                    "shards": self.shards,
+                    **times,
+                    "unsafe_limits": self.real,
+                    **self.options,
+                    **options,
+                },
             )
 
     def process(self, plan=None, **faults) -> Process:

@@ -44,15 +44,16 @@ class Consumer(Unpicklable):
     `batching`, `handler([delivery, ...])` for each batch.
 
     The handler's result decides, unless it has acknowledged or failed the delivery itself. True or None: the message is
-    acknowledged. False or any other value: it is rejected, and goes into the sideline with the value as its
+    acknowledged. False or any other value: it is rejected, and fails with the value as its
     `last_error`. For a batch the result may also be a sequence of these, one for each message. An exception, even
-    `SystemExit`, puts the message into the sideline too; an `ignorable` one (a type, or several) acknowledges it.
+    `SystemExit`, fails the message too; an `ignorable` one (a type, or several) acknowledges it. A message that failed
+    comes again after the queue's backoff, and is parked after its last attempt (`QueueConfig`).
 
-    While a handler runs, its messages are extended. After the queue's `handler_timeout` they go to the sideline as
+    While a handler runs, its messages are extended. After the queue's `handler_timeout` they fail as
     `timeout`, and a later result of the handler is ignored. Python cannot end the thread, so another thread takes its
     place, up to `concurrency` of them. If the handlers of these threads hang too, twice `concurrency` in all, the
     consumer is `saturated`: it logs that, and takes no more messages until a handler returns. Messages that were not
-    begun go back to the queue. With `batching` and with `ordered` they go to the sideline, as `saturated`.
+    begun go back to the queue. With `batching` and with `ordered` they fail, as `saturated`.
 
     concurrency: threads; None = as the queue's record says, followed at run time (0 = paused).
     ordered: take a fenced lock on a shard and work it alone, so that messages of one `key` are handled in the order in
@@ -122,7 +123,7 @@ class Consumer(Unpicklable):
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
         self._settlements = Settlements(queue, self._counters)
         self._prefetched = Prefetched(queue, self._settlements)
-        self._runs = Runs(queue, self._settlements, self._counters)
+        self._runs = Runs(queue, self._settlements, self._counters, self._ends)
         self._tells = True
         self.state = ConsumerState(
             queue,
@@ -139,7 +140,7 @@ class Consumer(Unpicklable):
             self.state,
             self._seams,
             queue,
-            Invoker(queue, handler, exception_types(ignorable), self._counters),
+            Invoker(queue, handler, exception_types(ignorable), self._counters, self._ends),
             self._runs,
             self._settlements,
             self._prefetched,
@@ -220,7 +221,8 @@ class Consumer(Unpicklable):
 
         What was claimed and not begun goes back to the queue at once, and so does what a worker that was just asking
         for messages gets after that: no handler is called any more, but for a batch that a worker had begun to
-        collect. True if all had finished; False if some were given up: their messages are in the sideline as `timeout`.
+        collect. True if all had finished; False if some were cut: their messages go back, to be handed out first, and
+        this attempt does not count. A handler learns of the stop from `Delivery.check`.
         If the store does not answer, messages come back through the sweeper. It ends a second after the grace at the
         latest. Called again, it returns False if any call of it gave messages up. A handler must not call it, as it
         would wait for itself. In a child that was forked since the start it does nothing: the threads are the parent's.
@@ -243,6 +245,10 @@ class Consumer(Unpicklable):
             self.state.life.stopped(self._given_up)
         return not self._given_up
 
+    def _ends(self) -> bool:
+        """Whether it takes no more messages, finally."""
+        return self._stopping.is_set() or self.state.ends()
+
     def _finish(self, end: float) -> None:
         """Take no more messages; let handlers finish until `end`, and give up the others."""
         self._stopping.set()
@@ -250,6 +256,7 @@ class Consumer(Unpicklable):
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
             self._prefetched.hand_back()
+            self._survive(self._runs.interrupting)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
         self._given_up += max(0, self._workers - self._runs.stuck)

@@ -1,5 +1,5 @@
 """The handler of a consumer: how it is checked and called; its runs, kept alive while they may continue; and the
-settlement of their messages: acknowledged together, put into the sideline, or handed back.
+settlement of their messages: acknowledged together, failed, or given back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....errors import InvalidMessageHandler, InvalidRequest, LatchworkError
+from msgspec.structs import force_setattr
+
+from ....errors import Interrupted, InvalidMessageHandler, InvalidRequest, LatchworkError, LeaseLost
 from ....forks import called
 from ....logs import Log
 from ....plain import shown
@@ -93,8 +95,10 @@ class Invoker:
         handler: Callable[[Any], Any],
         ignorable: tuple[type[BaseException], ...],
         counters: Counters,
+        ends: Callable[[], bool],
     ) -> None:
         self._queue, self._handler, self._ignorable, self._counters = queue, handler, ignorable, counters
+        self._ends = ends
         self._name, self._seams = queue.name, queue.store.seams
 
     def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
@@ -129,10 +133,18 @@ class Invoker:
             return verdicts
         except self._ignorable:
             return [None] * messages
+        except Interrupted as failure:
+            if self._ends():
+                return [(Reason.INTERRUPTED, str(failure))] * messages
+            return self._raised(deliveries, failure)
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            why = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
-            self._queue.message_log.failed(deliveries[0].held.envelope, messages - 1, "raised at", why, failure=failure)
-            return [(Reason.EXCEPTION, why)] * messages
+            return self._raised(deliveries, failure)
+
+    def _raised(self, deliveries: Sequence[Delivery], failure: BaseException) -> list[Verdict]:
+        why = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
+        first, others = deliveries[0].held.envelope, len(deliveries) - 1
+        self._queue.message_log.failed(first, others, "raised at", why, failure=failure)
+        return [(Reason.EXCEPTION, why)] * len(deliveries)
 
     def _log_rejected(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
         """Log the first message that was rejected, or rather one whose answer is not valid: its author may believe that
@@ -158,19 +170,22 @@ class Settlements:
         """The messages that are done and not acknowledged yet."""
         self._since = 0.0
 
-    def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict]) -> None:
-        """Put messages that failed into the sideline, and collect the others until `send` acknowledges them.
+    def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], *, in_order: bool = False) -> None:
+        """Fail messages, give back the interrupted ones, and collect the others until `send` acknowledges them.
 
         Messages that the handler has acknowledged or failed itself are settled; its result changes nothing for them.
         """
         done: list[Delivery] = []
         failed: list[Delivery] = []
+        cut: list[Delivery] = []
         why: list[tuple[Reason, str | None]] = []
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             if delivery.settled:
                 continue
             if verdict is None:
                 done.append(delivery)
+            elif verdict[0] is Reason.INTERRUPTED:
+                cut.append(delivery)
             else:
                 failed.append(delivery)
                 why.append(verdict)
@@ -181,6 +196,8 @@ class Settlements:
                 self.collected += done
         if failed:
             self.fail(failed, why)
+        if cut:
+            self.give_back(cut, in_order=in_order)
 
     # ---- acknowledged
 
@@ -219,10 +236,26 @@ class Settlements:
     # ---- failed, or not begun
 
     def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
-        """Put messages into the sideline, a thousand at once; whether none of them stays for the sweeper."""
+        """Fail messages, a thousand at once; whether none of them stays for the sweeper."""
         rows = self._queue.fail_many(deliveries, why)
         self._counters.add("failed", len(deliveries))
-        self._count_unsettled(rows, "put into the sideline")
+        self._count_unsettled(rows, "stored for later")
+        return not any(isinstance(row, LatchworkError) for row in rows)
+
+    def give_back(self, deliveries: Sequence[Delivery], *, in_order: bool) -> bool:
+        """Return messages whose work was interrupted, uncounted; whether none of them stays here.
+
+        in_order: they stay in hand, for the next holder of the shard's lock, who hands them out first.
+        """
+        self._counters.add("interrupted", len(deliveries))
+        if in_order:
+            try:
+                self._queue.interrupting(deliveries)
+            except LatchworkError as failure:
+                log.warning("the attempts of %d interrupted messages count (%s)", len(deliveries), failure)
+            return False
+        rows = self._queue.give_back(deliveries)
+        self._count_unsettled(rows, "given back")
         return not any(isinstance(row, LatchworkError) for row in rows)
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -259,23 +292,36 @@ class HandlerCall:
 
     received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
-    on_given_up: called if the run is given up, with whether its messages are in the sideline; a run that has one is of
-        an ordered consumer.
+    ends: whether the consumer takes no more messages.
+    on_given_up: called if the run is given up, with whether nothing is left of its messages here; only a run of an
+        ordered consumer has one.
     """
 
     deliveries: list[Delivery]
     received: float
     extended: float
+    ends: Callable[[], bool]
     started: float | None = None
     on_given_up: Callable[[bool], object] | None = None
     abandoned: bool = False
+
+    def why_end(self) -> LatchworkError | None:
+        """Return why the handler should end its work now, as `Delivery.check` raises it; None if it may go on."""
+        if self.abandoned:
+            return LeaseLost("this call of the handler was given up: its messages are handled elsewhere")
+        if self.ends():
+            return Interrupted("the worker stops: end the work on the message, and it goes on elsewhere")
+        return None
 
 
 class Runs:
     """The runs of one consumer. Safe between its workers and its supervisor."""
 
-    def __init__(self, queue: ShardedQueue, settlements: Settlements, counters: Counters) -> None:
-        self._settlements, self._seams, self._counters = settlements, queue.store.seams, counters
+    def __init__(
+        self, queue: ShardedQueue, settlements: Settlements, counters: Counters, ends: Callable[[], bool]
+    ) -> None:
+        self._queue, self._settlements, self._seams, self._counters = queue, settlements, queue.store.seams, counters
+        self._ends = ends
         self._message_log = queue.message_log
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._timeout = queue.config.handler_timeout.total_seconds()
@@ -297,17 +343,19 @@ class Runs:
     def begin(self, delivery: Delivery) -> HandlerCall | None:
         """Return a run of one message, whose handler begins now; None if nothing may begin any more."""
         now = self._seams.monotonic()
-        run = HandlerCall([delivery], now, now, started=now)
+        run = HandlerCall([delivery], now, now, self._ends, started=now)
         with self._lock:
             if self._over:
                 return None
             self._runs.append(run)
+        force_setattr(delivery, "stop", run.why_end)
         return run
 
     def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> HandlerCall:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
         now = self._seams.monotonic()
-        run = HandlerCall(list(deliveries), now, now, on_given_up=on_given_up)
+        run = HandlerCall(list(deliveries), now, now, self._ends, on_given_up=on_given_up)
+        _may_stop(run, deliveries)
         with self._lock:
             self._runs.append(run)
         return run
@@ -317,6 +365,7 @@ class Runs:
         with self._lock:
             if not run.abandoned:
                 run.deliveries.extend(deliveries)
+                _may_stop(run, deliveries)
                 return
         self._give_up(run, deliveries, LATE)
 
@@ -329,7 +378,7 @@ class Runs:
             if not (self._over or run.abandoned):
                 run.started = self._seams.monotonic()
                 return True
-        self.abandon(run, LATE)
+        self.abandon(run, LATE, interrupted=True)
         return False
 
     def close(self, run: HandlerCall) -> bool:
@@ -350,17 +399,25 @@ class Runs:
                 extend(_open(run.deliveries))
 
     def abandon_all(self, why: str) -> None:
-        """Hand back whatever is still running, and from now on whatever would start."""
+        """Give back whatever is still running, and from now on whatever would start."""
         with self._lock:
             self._over = True
         for run in self._open_runs():
-            self.abandon(run, why)
+            self.abandon(run, why, interrupted=True)
 
-    def abandon(self, run: HandlerCall, why: str) -> bool:
-        """Give a run up: its messages go to the sideline, and a later result of its handler is ignored.
+    def interrupting(self) -> None:
+        """Take the attempts of all running messages back: the consumer stops, and its process may be killed before they
+        are given back. One call per 1,000; none where nothing runs.
+        """
+        running = [delivery for run in self._open_runs() for delivery in _open(run.deliveries)]
+        if running:
+            self._queue.interrupting(running)
 
-        Messages whose handler has not begun are handed back, except by an ordered consumer: they would come out of
-        order.
+    def abandon(self, run: HandlerCall, why: str, *, interrupted: bool = False) -> bool:
+        """Give a run up: its messages have failed, and a later result of its handler is ignored.
+
+        interrupted: the consumer stops. Then they go back uncounted; in order they stay, for the next holder of the
+            shard's lock. Messages whose handler has not begun are handed back, except in order.
         """
         with self._lock:
             if run.abandoned or run not in self._runs:
@@ -369,19 +426,22 @@ class Runs:
             self.stuck += 1
         moved = False
         try:
-            moved = self._give_up(run, run.deliveries, why)
+            moved = self._give_up(run, run.deliveries, why, interrupted=interrupted)
         finally:
             if run.on_given_up is not None:
                 run.on_given_up(moved)
         return True
 
-    def _give_up(self, run: HandlerCall, deliveries: Sequence[Delivery], why: str) -> bool:
+    def _give_up(self, run: HandlerCall, deliveries: Sequence[Delivery], why: str, *, interrupted: bool = True) -> bool:
         """Whether nothing is left of them here."""
         left = _open(deliveries)
         if not left:
             return True
         if run.started is None and run.on_given_up is None:
             return not self._settlements.hand_back(left)
+        if interrupted:
+            log.warning("a handler was interrupted: it %s; %d messages go back, uncounted", why, len(left))
+            return self._settlements.give_back(left, in_order=run.on_given_up is not None)
         self._counters.add("timed_out", len(left))
         self._message_log.failed(left[0].held.envelope, len(left) - 1, "was given up at", f"it {why}")
         return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))
@@ -402,6 +462,12 @@ def extend(deliveries: Sequence[Delivery]) -> None:
     if failures:
         first = failures[0]
         log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)
+
+
+def _may_stop(run: HandlerCall, deliveries: Sequence[Delivery]) -> None:
+    """Let the handler learn from its deliveries when to end."""
+    for delivery in deliveries:
+        force_setattr(delivery, "stop", run.why_end)
 
 
 def _open(deliveries: Sequence[Delivery]) -> list[Delivery]:

@@ -64,7 +64,7 @@ class HeldShard:
         return self.queue.await_messages(most, end, {self.shard}, ShardHolder(self.grant.fence, more))
 
     def on_given_up(self, moved: bool) -> None:
-        """Let others have it, where a run is given up. moved: nothing is left of its messages, as in the sideline.
+        """Let others have it, where a run is given up. moved: nothing is left of its messages here.
 
         No worker here handles messages that are on their way, so the next holder must take them over.
         """

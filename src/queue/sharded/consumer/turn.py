@@ -306,8 +306,11 @@ class Turns:
         finally:  # a run that is never closed counts as a hanging handler
             ours = self.runs.close(run)
         if ours:
-            self.settlements.settle(run.deliveries, verdicts)
+            self.settlements.settle(run.deliveries, verdicts, in_order=held is not None)
             self.settlements.send()
+            if held is not None and any(verdict and verdict[0] is Reason.INTERRUPTED for verdict in verdicts):
+                held.leave()  # its next holder is given them first
+                held.is_given_up = True
         elif held is not None:
             held.is_given_up = True
 
@@ -315,6 +318,7 @@ class Turns:
         """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""
         held.leave()
         if self.runs.close(run):
+            self.settlements.give_back(run.deliveries, in_order=True)
             log.warning(
                 "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
             )

@@ -295,7 +295,7 @@ class Worker(Unpicklable):
         except Exception as failure:  # noqa: BLE001 - a defect, too
             self._failure_log.record(failure, f"the depth of {name} is unknown")
             return is_open
-        ready = sum(state.loaded - state.fired for state in states)
+        ready = sum(state.waiting for state in states)
         return ready > handled.stop_at if is_open else ready >= (handled.start_at or 0)
 
 

@@ -304,6 +304,11 @@ class GroupPointers(Shards):
         part_, inner = self._inner(held.slot)
         return part_.extending(held._replace(slot=inner))
 
+    def uncounting(self, held: Stamped) -> Update:
+        """Return the update that takes the attempt of a message back."""
+        part_, inner = self._inner(held.slot)
+        return part_.uncounting(held._replace(slot=inner))
+
     def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""
         outcomes: dict[Slot, bool | LatchworkError] = {}

@@ -64,7 +64,7 @@ class BatchProgress:
     done: acknowledged.
     discarded: discarded, cancelled, or moved to another queue.
     parked: waiting among the parked messages.
-    waiting: all others: ready, delayed, held by a consumer, in the sideline, or expired.
+    waiting: all others: ready, delayed, held by a consumer, failed and to be tried again, or expired.
     closed: whether no more messages can be added.
     complete: whether it is closed and no message is waited for.
     ended: whether it is complete and the follow-up is published.

@@ -36,7 +36,7 @@ def as_new(envelope: Envelope) -> Envelope:
     # Any publisher may have given such a header.
     before = int(stored) if stored.isascii() and stored.isdigit() and len(stored) < 10 else 0
     headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
-    return replace(envelope, attempts=0, not_before=0, headers=headers)
+    return replace(envelope, attempts=0, interrupts=0, not_before=0, headers=headers)
 
 
 class _Redrive:

@@ -76,7 +76,7 @@ class ShardReport:
 
     scanned: slots looked at.
     acked: empty slots, settled.
-    rehomed: messages moved to the sideline, or parked again.
+    rehomed: messages moved to the tail of the queue or to the sideline, or parked again.
     live: messages that consumers hold.
     stamped: messages that were claimed and never stamped; they wait for one sweep duration from now.
     tombstones: tombstones of producers that were too late.
@@ -84,7 +84,7 @@ class ShardReport:
     swept: the sweep pointer now.
     marked: the pointer that was noted as fired, or 0.
     damage: what is wrong with the shard's pointers. Until they are repaired, nothing is published to the shard or
-        received from it; its messages are moved to the sideline, and the shovel moves them to other shards.
+        received from it; its messages are moved to other shards, or to the sideline.
     live_messages: the messages that consumers hold, for the leader to remember; if there are very many, the first of
         them.
     """
@@ -144,7 +144,7 @@ class SweepReport:
 
     @property
     def rehomed(self) -> int:
-        """Messages put into a sideline, or parked again."""
+        """Messages moved to the tail of a queue or to a sideline, or parked again."""
         return sum(shard.rehomed for shard in self.shards)
 
     @property

@@ -1,5 +1,7 @@
-"""Sweeping shards: messages that were handed out and never acknowledged go to the sideline (docs/protocols P5).
+"""Sweeping shards: messages that were handed out and never acknowledged come back (docs/protocols P5).
 
+They go to the tail of the queue, or into the sideline where failed messages wait there. Interrupted messages go to the
+tail in any case.
 Parked messages that a redrive took, and did not move, are parked again.
 
 `sweep_shards` needs only a store, tasks, an epoch and a way to ask whether the process still leads, so it runs in the
@@ -154,7 +156,13 @@ class _Sweep:
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
         swept = sides(*shards_of(store, first.client_id, first.config))
         self.queue = swept[first.kind]
-        self.target = swept[SubqueueKind.PARKED if first.kind is SubqueueKind.PARKED else SubqueueKind.SIDELINE]
+        self.main, sideline = swept[SubqueueKind.MAIN], swept[SubqueueKind.SIDELINE]
+        if first.kind is SubqueueKind.PARKED:
+            self.target = swept[SubqueueKind.PARKED]
+        elif first.kind is SubqueueKind.SIDELINE or first.config.retries is None:
+            self.target = sideline
+        else:
+            self.target = self.main
         self.stamp_rules = self.queue.stamp_rules
         self.record = QueueRecords(store, first.client_id, first.farm_id).key(first.config.name)
         self.age_ms = first.age_ms
@@ -312,17 +320,28 @@ class _Sweep:
     def _rehome(self, taken: Sequence[Stamped]) -> int:
         if not taken:
             return 0
-        outcomes = move(self.queue, taken, self.target, [self._swept(held.envelope) for held in taken])
-        for held, outcome in zip(taken, outcomes, strict=True):
-            if outcome is True:
-                self.shards[held.slot.shard].count("rehomed")
-            else:
-                self._refused(held.slot)
-        return sum(outcome is True for outcome in outcomes)
+        rehomed = 0
+        interrupted = [one for one in taken if self._was_interrupted(one.envelope)]
+        others = [one for one in taken if not self._was_interrupted(one.envelope)]
+        for some, target in ((interrupted, self.main), (others, self.target)):
+            if not some:
+                continue
+            outcomes = move(self.queue, some, target, [self._swept(held.envelope) for held in some])
+            for held, outcome in zip(some, outcomes, strict=True):
+                if outcome is True:
+                    self.shards[held.slot.shard].count("rehomed")
+                    rehomed += 1
+                else:
+                    self._refused(held.slot)
+        return rehomed
+
+    def _was_interrupted(self, envelope: Envelope) -> bool:
+        """Whether the process that had the message was stopping: that is no failure."""
+        return self.kind in (SubqueueKind.MAIN, SubqueueKind.SHARED) and envelope.interrupted is not None
 
     def _swept(self, envelope: Envelope) -> Envelope:
-        if self.kind is SubqueueKind.PARKED:
-            return envelope  # keeps the reason of its parking
+        if self.kind is SubqueueKind.PARKED or self._was_interrupted(envelope):
+            return envelope  # keeps its reason
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 

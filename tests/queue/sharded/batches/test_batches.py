@@ -66,7 +66,7 @@ def queue_on(store, name="q", **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         registry = QueueRegistry(store, "c", farm_id="f")
-        return registry.create(QueueConfig(name, **{"shards": 2, **options}))
+        return registry.create(QueueConfig(name, **{"retry": False, "shards": 2, **options}))
 
 
 def drain(view, n=1000):

@@ -20,5 +20,5 @@ def made(store, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return QueueRegistry(store, "c").create(
-            QueueConfig("q", **{"shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
+            QueueConfig("q", **{"retry": False, "shards": 1, "sweep_duration": 60, "unsafe_limits": True, **options})
         )

@@ -31,7 +31,7 @@ def made(store, client="c", **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return QueueRegistry(store, client).create(
-            QueueConfig("q", **{"shards": 2, "unsafe_limits": True, "concurrency": 2, **options})
+            QueueConfig("q", **{"retry": False, "shards": 2, "unsafe_limits": True, "concurrency": 2, **options})
         )
 
 
@@ -434,14 +434,15 @@ def test_stop_lets_running_handlers_finish_within_the_grace(consumers):
     assert queue.depth().ready == 1
 
 
-def test_stop_hands_back_what_outlives_the_grace(consumers):
+def test_stop_gives_back_what_outlives_the_grace(consumers):
     queue = made(MemoryStore(), concurrency=1)
     running, go = threading.Event(), threading.Event()
     consumer = consumers(queue, lambda delivery: running.set() or go.wait(PATIENCE)).start()
     queue.publish("a")
     assert running.wait(PATIENCE)
     assert consumer.stop(grace=0.05) is False
-    assert reasons(queue) == ["timeout"]
+    (back,) = queue.peek()
+    assert (back.reason, back.attempts, reasons(queue)) == ("interrupted", 0, [])
     go.set()
     eventually(lambda: consumer._workers == 0)
     assert consumer.stats["acked"] == 0
@@ -510,8 +511,11 @@ def test_a_handler_that_outlives_stop_leaves_its_shard_to_another_process(consum
     queues[0].publish_many(["hang", "next"], key="k")
     assert running.wait(PATIENCE)
     assert first.stop(0) is False
-    second = consumers(queues[1], lambda delivery: True, ordered=True).start()
-    eventually(lambda: second.stats["acked"] == 1)
+    seen = []
+    second = consumers(queues[1], lambda delivery: seen.append((delivery.payload, delivery.attempts)), ordered=True)
+    second.start()
+    eventually(lambda: second.stats["acked"] == 2)
+    assert seen == [("hang", 1), ("next", 1)]
     assert not released.is_set()
     released.set()
 
@@ -614,8 +618,8 @@ print("drained" if drained else "handed back", flush=True)
     ("signals", "times", "ends", "left"),
     [
         ([signal.SIGTERM], ("0.5", "20"), "drained", []),
-        ([signal.SIGTERM], ("20", "0.1"), "handed back", ["timeout"]),
-        ([signal.SIGTERM, signal.SIGTERM], ("20", "20"), "handed back", ["timeout"]),
+        ([signal.SIGTERM], ("20", "0.1"), "handed back", [("interrupted", 0)]),
+        ([signal.SIGTERM, signal.SIGTERM], ("20", "20"), "handed back", [("interrupted", 0)]),
     ],
 )
 def test_sigterm_drains_and_a_second_one_forces(tmp_path, signals, times, ends, left):
@@ -633,7 +637,8 @@ def test_sigterm_drains_and_a_second_one_forces(tmp_path, signals, times, ends, 
     finally:
         child.kill()
         child.wait()
-    assert reasons(queue) == left
+    assert [(message.reason, message.attempts) for message in queue.peek()] == left
+    assert reasons(queue) == []
 
 
 FORKS = """

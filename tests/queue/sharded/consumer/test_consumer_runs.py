@@ -127,7 +127,7 @@ def test_a_handler_may_take_its_list_apart(batches):
     assert consumer.stats["acked"] == 2
 
 
-@pytest.mark.parametrize("ends", ["fails", "is given up"])
+@pytest.mark.parametrize("ends", ["fails", "is given up", "is interrupted"])
 def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(ends):
     store = CountingStore(MemoryStore(OneThread()))
     queue = made(store, batching=BatchingConfig(1500, 5))
@@ -135,6 +135,8 @@ def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(end
     def handler(deliveries):
         store.reset()
         if ends == "is given up":
+            consumer._runs.abandon(consumer._runs._runs[0], "hangs")
+        elif ends == "is interrupted":
             consumer.stop(0)
         return False
 
@@ -142,6 +144,10 @@ def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(end
     consumer = Consumer(queue, handler)
     consumer._turns.take()
     assert store.total <= 2 * 4
+    if ends == "is interrupted":
+        assert consumer.stats["interrupted"] == 1500
+        assert {message.attempts for message in queue.peek_all()} == {0}
+        return
     assert consumer.stats["failed"] == queue.depth().sideline == 1500
     assert {message.reason for message in queue.sideline.peek_all()} == {"rejected" if ends == "fails" else "timeout"}
 

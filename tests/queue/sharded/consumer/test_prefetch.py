@@ -51,7 +51,10 @@ def at_full_pace(queue, handler, **options):
 
 def waiting(queue):
     """What waits in the queue, each with the attempt at which it comes next."""
-    return sorted((delivery.payload, delivery.attempts) for delivery in queue.receive(1000))
+    found = []
+    while deliveries := queue.receive(1000):
+        found += deliveries
+    return sorted((delivery.payload, delivery.attempts) for delivery in found)
 
 
 # ---- how many are claimed
@@ -249,9 +252,9 @@ def test_stop_acknowledges_what_is_done_and_hands_back_what_was_not_begun(queue)
     for _ in range(4):
         consumer._turns.take()
     assert order[:2] == [("acked", 3), ("handed back", 12)]
-    assert consumer.stats == {"handled": 4, "acked": 3, "handed_back": 12, "timed_out": 1, "failed": 1}
-    assert [message.payload for message in queue.sideline.peek()] == [3]
-    assert waiting(queue) == [(n, 1) for n in range(4, 16)]
+    assert consumer.stats == {"handled": 4, "acked": 3, "handed_back": 12, "interrupted": 1}
+    assert [message.payload for message in queue.peek()] == list(range(3, 13))
+    assert waiting(queue) == [(n, 1) for n in range(3, 16)]
 
 
 def test_a_stop_hands_back_at_once_what_was_not_begun_while_handlers_have_their_grace(queue, clock):
@@ -289,7 +292,7 @@ def test_only_the_attempt_that_was_not_begun_is_not_counted(queue, clock):
     Shovel(queue).run_once()
     consumer = at_full_pace_of_others(queue, lambda delivery: consumer.stop(0))
     consumer._turns.take()
-    assert [attempts for _, attempts in waiting(queue)] == [2, 2]
+    assert [attempts for _, attempts in waiting(queue)] == [2, 2, 2]
 
 
 def test_a_pause_hands_back_what_was_not_begun(queue):
@@ -424,7 +427,7 @@ def test_a_group_hands_back_to_its_own_and_no_other_consumer_gets_it_twice(store
     consumer = at_full_pace_of_others(group, handler)
     queue.publish_many(range(16))
     consumer._turns.take()
-    assert waiting(group) == [(n, 1) for n in range(1, 16)]
+    assert sorted(waiting(group)) == [(n, 1) for n in range(16)]
     assert waiting(queue) == [(n, 1) for n in range(16)]
 
 
@@ -468,7 +471,7 @@ def test_where_nothing_could_be_handed_back_nobody_is_told_of_messages(queue, st
 def test_on_a_real_server_messages_are_handled_once_in_few_calls_and_a_stop_in_between_loses_none(aerospike_store):
     store = CountingStore(aerospike_store)
     client = f"pf{store.seams.unique()[:6]}"
-    queue = QueueRegistry(store, client).create(QueueConfig("q", shards=2, concurrency=1))
+    queue = QueueRegistry(store, client).create(QueueConfig("q", retry=False, shards=2, concurrency=1))
     published = queue.publish_many(range(600))
     handled, halfway = Counter(), threading.Event()
 

@@ -73,7 +73,7 @@ def test_no_more_handlers_begin_in_any_window_than_the_rate_allows(queue, store,
 def test_two_consumers_of_two_queues_share_a_rate(store, clock):
     limiter, began = RateLimiter(store, "bank", 2, 10), []
     first = made(store)
-    second = QueueRegistry(store, "d").create(QueueConfig("q", shards=1))
+    second = QueueRegistry(store, "d").create(QueueConfig("q", retry=False, shards=1))
     consumers = [Consumer(q, lambda delivery: began.append(1), rate=limiter) for q in (first, second)]
     for consumer in consumers:
         consumer.queue.publish_many(range(3))

@@ -113,7 +113,7 @@ def test_parked_messages_are_brought_back_by_id(sim):
 
 def test_move_brings_messages_into_another_queue(sim):
     process = sim.process()
-    other = process.registry.create(QueueConfig("other", shards=3))
+    other = process.registry.create(QueueConfig("other", retry=False, shards=3))
     ids = sidelined(process, ["a", "b"])
     assert process.queue.sideline.move([ids[0]], other) == {ids[0]: DONE}
     assert [(d.message_id, d.payload) for d in other.receive(5)] == [(ids[0], "a")]
@@ -123,8 +123,8 @@ def test_move_brings_messages_into_another_queue(sim):
 def test_a_message_cannot_be_moved_where_it_would_not_be_read(sim):
     process = sim.process()
     side = process.queue.sideline
-    raw = process.registry.create(QueueConfig("raw", codec="bytes"))
-    gone = process.registry.create(QueueConfig("gone"))
+    raw = process.registry.create(QueueConfig("raw", retry=False, codec="bytes"))
+    gone = process.registry.create(QueueConfig("gone", retry=False))
     process.registry.deactivate("gone")
     ids = sidelined(process, ["a"])
     with pytest.raises(InvalidRequest, match="codec"):

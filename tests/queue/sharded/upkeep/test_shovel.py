@@ -77,7 +77,7 @@ def test_redrive_brings_back_what_was_asked_for_with_its_history(world):
     assert process.queue.depth().parked == 1
     deliveries = process.queue.receive(10)
     assert {delivery.message_id for delivery in deliveries} == {message.message_id for message in done}
-    assert {(d.attempts, d.headers[PREVIOUS_ATTEMPTS], d.reason) for d in deliveries} == {(1, "2", "exhausted")}
+    assert {(d.attempts, d.headers[PREVIOUS_ATTEMPTS], d.reason) for d in deliveries} == {(1, "1", "exhausted")}
 
 
 def test_redrive_by_reason_leaves_the_others_parked(simulated):

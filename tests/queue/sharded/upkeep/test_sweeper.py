@@ -104,7 +104,7 @@ def test_all_queues_are_swept_by_as_many_threads_as_allowed():
     clock = ManualClock()
     registry = QueueRegistry(MemoryStore(clock), "c")
     for number in range(20):
-        queue = registry.create(QueueConfig(f"q{number}", shards=1))
+        queue = registry.create(QueueConfig(f"q{number}", retry=False, shards=1))
         queue.publish(number)
         queue.receive()
     clock.advance(1201)
@@ -202,7 +202,7 @@ def test_a_thousand_abandoned_messages_cost_eight_calls_in_all():
         clock = ManualClock()
         store = CountingStore(MemoryStore(clock))
         registry = QueueRegistry(store, "c")
-        queue = registry.create(QueueConfig("q", shards=shards))
+        queue = registry.create(QueueConfig("q", retry=False, shards=shards))
         queue.publish_many(range(1000))
         while queue.receive(1000):
             pass
@@ -215,7 +215,7 @@ def test_a_thousand_abandoned_messages_cost_eight_calls_in_all():
 def test_a_sweep_of_512_idle_shards_is_four_calls():
     store = CountingStore(MemoryStore(ManualClock()))
     registry = QueueRegistry(store, "c")
-    registry.create(QueueConfig("q", shards=512))
+    registry.create(QueueConfig("q", retry=False, shards=512))
     store.reset()
     Sweeper(registry, Election(1)).run_once()
     assert store.total == 4
@@ -252,7 +252,7 @@ def test_a_task_of_a_deposed_epoch_writes_no_pointer(sim):
 def test_started_it_waits_ten_minutes_and_then_sweeps_every_fifteen():
     clock = InlineClock()
     registry = QueueRegistry(MemoryStore(clock), "c")
-    registry.create(QueueConfig("q"))
+    registry.create(QueueConfig("q", retry=False))
     election = Election(1)
     sweeper = Sweeper(registry, election)
     began, swept = clock.monotonic(), []

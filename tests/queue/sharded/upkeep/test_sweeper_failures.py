@@ -30,7 +30,7 @@ def abandon(queue, n=3):
 def test_in_the_background_each_sweep_is_told_and_a_failed_one_is_followed_by_the_next(caplog):
     clock = InlineClock()
     store = FaultyStore(MemoryStore(clock))
-    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", retry=False, shards=1))
     abandon(queue)
     sweeper = Sweeper(queue.registry, Election(1))
 
@@ -54,7 +54,7 @@ def test_a_defect_in_one_queue_does_not_stop_the_sweep_of_the_others(caplog, mon
     clock = ManualClock()
     registry = QueueRegistry(MemoryStore(clock), "c")
     for name in "ab":
-        abandon(registry.create(QueueConfig(name, shards=1)))
+        abandon(registry.create(QueueConfig(name, retry=False, shards=1)))
     clock.advance(1201)
     planned = Sweeper.tasks
     monkeypatch.setattr(
@@ -73,7 +73,7 @@ def test_a_queue_with_a_codec_that_is_not_known_stops_neither_the_sweep_nor_the_
     store = MemoryStore(ManualClock())
     registry = QueueRegistry(store, "c")
     for name in "ab":
-        abandon(registry.create(QueueConfig(name, shards=1)))
+        abandon(registry.create(QueueConfig(name, retry=False, shards=1)))
     store.seams.advance(1201)
     store.operate(registry.records.key("a"), MapPut("settings", "codec", codec))
     elsewhere = QueueRegistry(store, "c")

@@ -1,0 +1,124 @@
+"""The depth of a queue says what has expired unread, though no sweep has run and nobody has received."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.depth import GRACE
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.stats import stats_of
+from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
+
+DAYS = 86_400
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, clock, tmp_path):
+    made = (
+        MemoryStore(clock)
+        if request.param == "memory"
+        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    )
+    yield CountingStore(made)
+    made.close()
+
+
+def opened(store, shards=2):
+    config = QueueConfig("q", shards=shards, message_expiry=timedelta(days=15), queue_expiry=timedelta(days=15))
+    return QueueRegistry(store, "c").create(config)
+
+
+def told(queue):
+    depth = queue.depth()
+    return depth.ready, depth.sideline, depth.parked, depth.expired
+
+
+def looked_again(queue, clock):
+    """A consumer finds that what was empty stays empty."""
+    for _ in range(4):
+        clock.advance(10)
+        queue.receive(100)
+
+
+def test_what_expired_unread_is_told_without_a_sweep(store, clock):
+    queue = opened(store)
+    queue.publish_many(range(30))
+    assert told(queue) == (30, 0, 0, 0)
+    clock.advance(10 * DAYS)
+    queue.publish_many(range(7))
+    assert told(queue) == (37, 0, 0, 0)
+    clock.advance(6 * DAYS)
+    assert told(queue) == (7, 0, 0, 30)
+    assert stats_of(queue).oldest_age == pytest.approx(6 * DAYS, abs=1)
+
+
+def test_it_is_told_once_where_it_is_received_too(store, clock):
+    queue = opened(store)
+    queue.publish_many(range(30))
+    clock.advance(10 * DAYS)
+    queue.publish_many(range(7))
+    clock.advance(6 * DAYS)
+    assert told(queue)[3] == 30
+    assert len(queue.receive(100)) == 7
+    assert told(queue)[0] == 0
+    looked_again(queue, clock)
+    assert told(queue) == (0, 0, 0, 30)
+
+
+def test_what_expired_in_the_sideline_and_among_the_parked_is_told(store, clock):
+    queue = opened(store)
+    queue.publish_many(range(4))
+    one, two, *_ = queue.receive(4)
+    queue._moved([one], queue.sideline.pointers, [one.held.envelope])
+    queue._moved([two], queue.parked.pointers, [two.held.envelope])
+    assert told(queue) == (0, 1, 1, 0)
+    clock.advance(16 * DAYS)
+    assert told(queue) == (0, 0, 0, 2)
+
+
+def test_it_costs_five_calls_where_nothing_expired(store):
+    queue = opened(store, shards=8)
+    queue.publish_many(range(30))
+    store.reset()
+    queue.depth()
+    assert store.total == 5
+
+
+@pytest.mark.parametrize("received", ["after the heads were read", "after the last was found"])
+def test_it_is_right_while_somebody_receives(clock, received):
+    """The empty slots that a consumer claims meanwhile count once: as received."""
+    store = MemoryStore(clock)
+    queue, there = opened(store, 1), opened(store, 1)
+    queue.publish_many(range(20))
+    clock.advance(10 * DAYS)
+    queue.publish_many(["a", "b", "c"])
+    clock.advance(6 * DAYS)
+    if received == "after the heads were read":
+        clock.at(GRACE / 2, lambda: there.receive(2))
+    else:
+        states, turn = queue.pointers.states, iter(((), there.receive))
+        queue.pointers.states = lambda: ((look := next(turn)) and look(1), states())[1]
+    depth = queue.depth()
+    assert there.depth().fired > 0
+    assert depth.ready == len(there.peek(10))
+    assert depth.expired <= 20
+    looked_again(there, clock)
+    assert there.depth().expired == 20
+
+
+def test_a_slot_whose_publisher_is_still_writing_has_not_expired(clock):
+    queue = opened(MemoryStore(clock), 1)
+    slot = Slot(0, queue.pointers.reserve({0: 1})[0])
+    clock.at(GRACE / 2, lambda: queue.pointers.write([slot], [Envelope('"m"', "m1")]))
+    assert told(queue) == (1, 0, 0, 0)
