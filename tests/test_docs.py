@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 
 import pytest
 
+from latchwork import connect
+from latchwork.coord import CountDownLatch
+from tests.support.waiting import until
 from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]
@@ -38,12 +45,50 @@ def code_of(page, folder):
     return "\n".join(blocks(page, "python")).replace("/tmp/", f"{folder}/").replace("9_000", "0")
 
 
+def environment(folder):
+    return {
+        **os.environ, "PYTHONPATH": "", "PYTHONUNBUFFERED": "1", "LATCHWORK_STORE": f"sqlite:{folder}/default.db",
+        "LATCHWORK_CLIENT": "shop",
+    }  # fmt: skip
+
+
 def run(code, folder, *arguments):
-    environment = {**os.environ, "PYTHONPATH": "", "LATCHWORK_STORE": f"sqlite:{folder}/default.db"}
     return subprocess.run(
         [sys.executable, *arguments], input=code, capture_output=True, text=True, timeout=120, check=False,
-        env=environment,
+        env=environment(folder), cwd=folder,
     )  # fmt: skip
+
+
+class Shell:
+    """The commands of a page, run one after the other in a folder."""
+
+    def __init__(self, page, folder):
+        self._page, self.folder = page.read_text(), folder
+
+    def save(self, name, code):
+        (self.folder / name).parent.mkdir(exist_ok=True)
+        (self.folder / name).write_text(code)
+
+    def run(self, command):
+        assert command in self._page
+        return run("", self.folder, "-m", *shlex.split(command))
+
+    @contextmanager
+    def worker(self, command):
+        """Run a worker; Ctrl-C at the end. Yield the lines that it prints."""
+        assert command in self._page
+        with subprocess.Popen(
+            [sys.executable, "-m", *shlex.split(command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=environment(self.folder), cwd=self.folder,
+        ) as process:  # fmt: skip
+            alarm = Timer(120, process.kill)
+            alarm.start()
+            try:
+                yield process.stdout
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(60)
+                alarm.cancel()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -54,12 +99,50 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_program_of_the_readme_is_short_and_can_be_run_again(tmp_path):
-    (block,) = blocks(ROOT / "README.md", "python")
-    assert len([line for line in block.splitlines() if line.strip()]) == 12
-    for _ in range(2):
-        done = run(code_of(ROOT / "README.md", tmp_path), tmp_path, "-")
-        assert done.stdout == "[{'order': 7}]\n", done.stderr
+def test_the_first_screen_of_the_readme_can_be_followed(tmp_path):
+    readme = ROOT / "README.md"
+    (block,) = blocks(readme, "python")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 21
+    shell = Shell(readme, tmp_path)
+    shell.save("shop/jobs.py", block)
+    assert "python shop/jobs.py" in readme.read_text()
+    for _ in range(2):  # it can be run again
+        done = run("", tmp_path, "shop/jobs.py")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    latch = CountDownLatch.get(connect(f"sqlite:{tmp_path}/default.db"), "shop", "monday")
+    with shell.worker("latchwork worker shop.jobs:worker"):
+        until(lambda: latch.missing() == {"stock"}, 60)
+        waited = shell.run("latchwork latch wait monday --timeout 10")
+        assert waited.stdout + waited.stderr == "timed out with 1 to go; missing: stock\n"
+        assert "`timed out with 1 to go; missing: stock`" in readme.read_text()
+        assert shell.run("""latchwork queue publish jobs '{"load": "stock", "day": "monday"}'""").returncode == 0
+        assert shell.run("latchwork latch wait monday --timeout 60").returncode == 0
+
+
+def test_getting_started_can_be_followed(tmp_path):
+    page = DOCS / "getting-started.md"
+    shell, code, (repaired,) = Shell(page, tmp_path), blocks(page, "python")[0], blocks(page, "py")
+    shown = [line for block in blocks(page, "text") for line in block.splitlines() if line.startswith("order ")]
+    worker = "latchwork worker shop.orders:worker"
+    assert code.count("backoff=5") == 1
+    code = code.replace("backoff=5", "backoff=0.2")
+    shell.save("shop/orders.py", code)
+    run("import shop.orders", tmp_path, "-")  # makes the queue, so that the publish need not wait for the worker
+    with shell.worker(worker) as lines:
+        assert shell.run("""latchwork queue publish orders '{"id": 7, "city": "Oslo"}'""").returncode == 0
+        printed = [next(lines).strip() for _ in range(2)]
+        assert shell.run("""latchwork queue publish orders '{"id": 8}'""").returncode == 0
+        printed += [next(lines).strip() for _ in range(3)]
+    parked = shell.run("latchwork queue peek orders --side parked").stdout
+    for fact in ("exhausted", "KeyError: 'city'", '{"id": 8}'):
+        assert fact in parked
+        assert fact in page.read_text()
+    last = code.rstrip().splitlines()[-1]
+    shell.save("shop/orders.py", code.replace(last, f"    {repaired}"))
+    with shell.worker(worker) as lines:
+        assert shell.run("latchwork queue redrive orders").returncode == 0
+        printed += [next(lines).strip() for _ in range(2)]
+    assert printed == shown
 
 
 def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_path):
