@@ -16,8 +16,8 @@ from tests.sim.stage import Stage
 from tests.support.interrupts import Interrupts, points_of
 
 pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 14),
-    reason="after an exception Python 3.14 leaves out instructions of a trace, so a point has no number to be found by",
+    sys.version_info[:2] not in ((3, 11), (3, 12)),
+    reason="other Pythons trace other instructions; from 3.13 on they are not the same after an interrupt",
 )
 LEASE = 1.0
 SOON = 2.5
