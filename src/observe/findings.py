@@ -48,7 +48,7 @@ class Finding:
     queue: str | None = None
 
 
-_Told: TypeAlias = Iterator[tuple[str, str, str, str]]
+_Found: TypeAlias = Iterator[tuple[str, str, str, str]]
 """What a rule finds about a queue: the state, the kind, what it is, and its remedy."""
 
 
@@ -65,8 +65,8 @@ def of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
             yield Finding(state, f"queue {queue.name}: {what}", remedy, kind, queue.name)
 
 
-def _settings(queue: QueueState, taken: Snapshot) -> _Told:
-    """It is paused; or not every worker acts on the last change of its settings."""
+def _settings(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of a pause, and of workers that do not act on the last change of its settings."""
     live, ready = queue.live, queue.stats.ready.waiting
     ago = taken.at - live.changed / 1000
     if queue.paused:
@@ -82,8 +82,8 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Told:
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
-def _workers(queue: QueueState, _: Snapshot) -> _Told:
-    """Nobody works on it, or a worker died."""
+def _workers(queue: QueueState, _: Snapshot) -> _Found:
+    """Tell of a queue that nobody works on, and of workers that died."""
     ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent]
     last = f"; the last one was {_named(died)}" if died else ""
     if queue.at_work:
@@ -104,8 +104,8 @@ def _workers(queue: QueueState, _: Snapshot) -> _Told:
         yield PROBLEM, "no_worker", f"no worker{last}: it was killed, or cannot reach the store", _START
 
 
-def _expiring(queue: QueueState, taken: Snapshot) -> _Told:
-    """A message has waited for more than half of its life."""
+def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of messages that have waited for more than half of their life."""
     name = f"{queue.name} --client {taken.client}"
     for part, side, remedy in (
         ("ready", queue.stats.ready, f"more workers: latchwork queue scale {name}"),
@@ -117,8 +117,8 @@ def _expiring(queue: QueueState, taken: Snapshot) -> _Told:
             yield PROBLEM, "expiring", what, remedy
 
 
-def _failures(queue: QueueState, taken: Snapshot) -> _Told:
-    """Messages are parked, or fail faster than others are done."""
+def _failures(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of parked messages, and of messages that fail faster than others are done."""
     name, parked = f"{queue.name} --client {taken.client}", queue.stats.parked.waiting
     if parked:
         what = f"{parked:,} messages failed too often and are parked: nothing brings them back"
@@ -131,8 +131,8 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Told:
         yield PROBLEM if failed >= MANY_FAILED else WARNING, "failing", what, remedy
 
 
-def _stranded(queue: QueueState, taken: Snapshot) -> _Told:
-    """Messages wait for an upkeep that no process does, or that nothing ever does."""
+def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of messages that wait for an upkeep that no process does, or for what never comes."""
     stats, leader, sideline = queue.stats, taken.leader, queue.stats.sideline.waiting
     leads = leader is not None and leader.leads
     who = f" ({leader.standing})" if leader and not leads else ""

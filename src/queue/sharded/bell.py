@@ -89,7 +89,7 @@ class Bell:
 
     def announce(self) -> None:
         """Tell the consumers that listen that settings have changed, if the store can be written now. One call; none
-        where they hear of each write.
+        where the store tells of each write.
         """
         if self.is_needed:
             with suppress(LatchworkError):

@@ -72,8 +72,10 @@ class ShardedQueue(Subqueue):
 
     Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged
     or expired messages disappear. While the queue is paused `receive` gives nothing. Not promised: exactly once, or an
-    order (but see `key`). `delayed` has the messages that come later, also the failed ones that are tried again; `parked` the ones
-    that had their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
+    order (but see `key`).
+
+    `delayed` has the messages that come later, also the failed ones that are tried again; `parked` the ones that had
+    their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
     """
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:

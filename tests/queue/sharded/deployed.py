@@ -1,8 +1,8 @@
-"""A worker of a fleet that is deployed again and again, as a program: `python -m tests.queue.sharded.deployed URL CLIENT
-LOG SHORTEST LONGEST GRACE`.
+"""A worker of a fleet that is deployed again and again, as a program:
+`python -m tests.queue.sharded.deployed URL CLIENT LOG GRACE`.
 
-Each handler takes as long as its message says, and looks at `delivery.check()` in half of the messages; the others never
-look, so the grace of the deploy cuts them.
+Each handler takes as long as its message says, and looks at `delivery.check()` in half of the messages; the others
+never look, so the grace of the deploy cuts them.
 """
 
 from __future__ import annotations

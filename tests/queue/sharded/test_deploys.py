@@ -91,9 +91,7 @@ def test_no_deploy_counts_an_attempt_or_parks_or_loses_a_message(aerospike_serve
     began, ended = fleet.lines("began"), fleet.lines("ended")
     depth = queue.depth()
     interrupted = sum(line[4] == "interrupted" for line in began)
-    print(
-        f"\n{fleet.deploys} deploys, {JOBS} jobs, begun {len(began)} times, {interrupted} after an interruption; {depth}"
-    )
+    print(f"\n{fleet.deploys} deploys, {JOBS} jobs, begun {len(began)} times, {interrupted} after one; {depth}")
     assert {line[1] for line in ended} == set(ids), "nothing is lost"
     assert {line[3] for line in began} == {"1"}, "no deploy counts an attempt"
     assert (depth.ready, depth.sideline, depth.parked, depth.delayed) == (0, 0, 0, 0)

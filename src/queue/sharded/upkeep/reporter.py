@@ -76,7 +76,7 @@ class Reporter:
             self._consumers[consumer] = consumer
             if self._activity is None:
                 self._activity = Activity(self._seams)
-                self._activity.begin(partial(self._run, _Told()), f"{self._registry.client_id}-reports")
+                self._activity.begin(partial(self._run, _LastReport()), f"{self._registry.client_id}-reports")
 
     def leave(self, consumer: Reported, timeout: float) -> None:
         """Report no more about this consumer. With the last one the process takes its reports back; if that takes
@@ -89,13 +89,13 @@ class Reporter:
         if activity is not None:
             activity.join(timeout)
 
-    def _run(self, told: _Told) -> None:
+    def _run(self, last: _LastReport) -> None:
         while True:
             self._wake.clear()
             with self._guard:
                 consumers = list(self._consumers.values())
             try:
-                self._look(consumers, told)
+                self._look(consumers, last)
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 self._failure_log.record(
                     failure, f"{self.worker} could not report, or follow the settings of its queues"
@@ -106,35 +106,35 @@ class Reporter:
                     return
             self._wake.wait(FOLLOW)
 
-    def _look(self, consumers: list[Reported], told: _Told) -> None:
+    def _look(self, consumers: list[Reported], last: _LastReport) -> None:
         """Follow the settings; report if it is time to, or if anything has changed that others wait for."""
         queues = {consumer.queue.name: consumer.queue for consumer in consumers}
         # 1. Take back the reports about queues that no consumer is left for.
-        if gone := [queue for name, queue in told.queues.items() if name not in queues]:
+        if gone := [queue for name, queue in last.queues.items() if name not in queues]:
             with suppress(LatchworkError):  # it then counts as dead, once it is silent
                 self._registry.store.repeat_many([leaving(queue, [self.worker]) for queue in gone])
-            told.queues = {name: queue for name, queue in told.queues.items() if name in queues}
+            last.queues = {name: queue for name, queue in last.queues.items() if name in queues}
         # 2. Read the settings, unless it is known that they have not changed. Asked before the read: what is written in
         #    between is read again.
         now, version = self._seams.monotonic(), self._registry.store.data_version()
         heard = {name: queue.active.heard for name, queue in queues.items()}
         changes = {name: one.changes for name, one in heard.items()}
-        listens = all(now - one.at <= FOLLOW for one in heard.values()) and now < told.followed + UNHEARD
-        unchanged = (listens and changes == told.changes) or (version is not None and version == told.version)
+        listens = all(now - one.at <= FOLLOW for one in heard.values()) and now < last.followed + UNHEARD
+        unchanged = (listens and changes == last.changes) or (version is not None and version == last.version)
         if not unchanged:
             self._registry.follow(list(queues.values()))
-            told.changes, told.version, told.followed = changes, version, now
+            last.changes, last.version, last.followed = changes, version, now
         # 3. Report.
         acts_on = {name: queue.live.changed for name, queue in queues.items()}
-        if queues and (acts_on != told.acts_on or now >= told.at + REPORT):
-            counts = told.counted(now, _counts(consumers))
+        if queues and (acts_on != last.acts_on or now >= last.at + REPORT):
+            counts = last.counted(now, _counts(consumers))
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
             for row in self._registry.store.repeat_many(rows):
                 if isinstance(row, LatchworkError):
                     raise row
-            told.queues, told.acts_on, told.at = queues, acts_on, now
-        if queues and now >= told.tidied + TIDY:
-            told.tidied = now
+            last.queues, last.acts_on, last.at = queues, acts_on, now
+        if queues and now >= last.tidied + TIDY:
+            last.tidied = now
             self._tidy(list(queues.values()))
 
     def _report(self, name: str, consumers: list[Reported], counts: Mapping[tuple[str, str], int]) -> WorkerReport:
@@ -156,8 +156,8 @@ class Reporter:
             self._registry.store.repeat_many([leaving(queue, names) for queue, names in old.items() if names])
 
 
-class _Told:
-    """What a process has reported last, and what it had counted before."""
+class _LastReport:
+    """The last report of a process, and what it has counted before."""
 
     def __init__(self) -> None:
         self.queues: dict[str, ShardedQueue] = {}
