@@ -140,7 +140,7 @@ def circular(store, name):
 
 
 def queue_on(store, name):
-    return QueueRegistry(store, f"c{name}", farm_id="a").create(QueueConfig("q", shards=2))
+    return QueueRegistry(store, f"c{name}", farm_id="a").create(QueueConfig("q", retry=False, shards=2))
 
 
 def payloads(queue):

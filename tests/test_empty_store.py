@@ -91,7 +91,12 @@ def handles(place):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = QueueConfig(
-            "orders", shards=1, sweep_duration=place.sweep, handler_timeout=place.sweep / 2, unsafe_limits=True
+            "orders",
+            retry=False,
+            shards=1,
+            sweep_duration=place.sweep,
+            handler_timeout=place.sweep / 2,
+            unsafe_limits=True,
         )
     found["queue"] = queue = QueueRegistry(store, "shop", farm_id="f").create(config)
     found["sweeper"] = Sweeper(queue.registry, Election(1))
