@@ -108,6 +108,7 @@ def running(sqlite_url, tmp_path):
         one.process.wait()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("runner", "job", "number"), ENDS)
 def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url, runner, job, number):
     run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])

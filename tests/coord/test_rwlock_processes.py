@@ -9,7 +9,7 @@ import pytest
 from latchwork.store import Key
 from tests.coord.recorded import play
 from tests.sim.checkers.linearizable import linearizable
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 LEASE = 0.3
 ROUNDS = 3

@@ -14,8 +14,8 @@ import pytest
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
 from tests.support.outage import Place
-from tests.support.proof import SCALE, SEEDS
 from tests.support.proxy import Fault
+from tests.support.scale import SCALE, SEEDS
 from tools import servers
 from tools.cluster import cluster, settled
 

@@ -150,6 +150,7 @@ def test_the_numbers_below_cover_a_run(memory, sink):
     assert driver.steps <= STEPS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_a_driver_that_dies_before_any_step_writes_each_batch_once(memory, sink, at):
@@ -160,6 +161,7 @@ def test_a_driver_that_dies_before_any_step_writes_each_batch_once(memory, sink,
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
@@ -172,6 +174,7 @@ def test_a_driver_that_dies_or_fails_at_any_store_call_writes_each_batch_once(me
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("seed", range(40))
 def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, seed):
@@ -184,6 +187,7 @@ def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, se
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock, at):
@@ -197,6 +201,7 @@ def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(2, STEPS + 1))
 def test_a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_and_doubles_nothing(memory, sink, at):
@@ -281,6 +286,7 @@ def test_a_batch_behind_the_last_one_is_refused_and_not_left_out_in_silence(memo
                 pytest.fail("it has begun")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_record_is_updated_once_by_a_batch_that_comes_again(memory, fault, at):
@@ -332,6 +338,7 @@ def test_a_batch_ships_to_tasks_and_shows_no_secret(tmp_path):
     assert "store" not in repr(batch)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bin", ["checkpoint", "run", "epoch", "base", "begun", "done", "runs", "checkpoints"])
 @pytest.mark.parametrize("value", [None, "text", b"bytes", [1], {"a": "b"}, {1: 1}, -(2**63), 1.5], ids=repr)
 def test_a_damaged_record_ends_in_an_error_of_ours_or_does_no_harm(memory, bin, value):

@@ -88,6 +88,7 @@ def test_a_run_that_nothing_disturbs_reads_everything_once_in_bounded_batches(st
     assert len(kept.sink) > N // 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", range(1, 13))
 def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, queue, reader, step):
     kept = Checkpoint()
@@ -107,6 +108,7 @@ def test_the_call_numbers_cover_a_run(store, queue, reader):
     assert len(faulty.history) <= CALLS
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "dropped"])
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(store, queue, reader, fault, at):
@@ -117,6 +119,7 @@ def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(store, q
     finish(kept, reader, queue, store, range(N + 3))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(60))
 def test_a_driver_that_dies_again_and_again_loses_and_doubles_nothing(store, queue, reader, clock, seed):
     kept = Checkpoint()
@@ -163,6 +166,7 @@ def test_tasks_of_a_driver_that_was_fenced_off_fail_before_they_give_a_part_of_a
     assert store._records == there, "it has put tombstones"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, 10))
 def test_a_task_that_is_overtaken_gives_a_whole_batch_or_fails(store, queue, reader, at):
     """The successor does everything just before some call of the task."""

@@ -449,6 +449,7 @@ def test_a_full_map_of_other_keys_than_tokens_is_damaged(inner):
     assert inner.get(KEY).bins["n"] == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("second", [None, *KINDS])
 def test_whatever_fails_at_whatever_call_the_update_happens_once_or_not_at_all_as_answered(shape, second):
@@ -503,6 +504,7 @@ def test_the_check_of_every_fault_finds_an_update_without_a_token():
     assert wrong == 3
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(60))
 def test_many_clients_under_chance_faults_count_what_they_were_told(seed):
     clock = ManualClock(seed=seed)

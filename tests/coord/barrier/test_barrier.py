@@ -158,6 +158,7 @@ def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, c
         one.wait("p", "another", timeout=5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
 @pytest.mark.parametrize("call", range(1, 9))
 def test_one_reply_that_is_lost_changes_nothing(memory, clock, kind, call):

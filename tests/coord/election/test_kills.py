@@ -16,7 +16,7 @@ import pytest
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import LatchworkError
 from latchwork.store import Add, Key, MapPut, Put, Read, SQLiteStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 LEASE = 0.4
 TURNS = 18

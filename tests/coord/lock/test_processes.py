@@ -16,7 +16,7 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Key, MapPut, Put, SQLiteStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 TALLY = Key("tallies", "lock")
 TURNS = 110

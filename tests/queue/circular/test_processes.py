@@ -14,7 +14,7 @@ import pytest
 
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE = 0.2

@@ -235,6 +235,7 @@ def test_the_call_numbers_cover_an_attempt(store):
     assert 13 <= counting.total <= CALLS
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
 def test_after_a_fault_at_any_call_another_attempt_makes_it_once(store, clock, fault, at):
@@ -244,6 +245,7 @@ def test_after_a_fault_at_any_call_another_attempt_makes_it_once(store, clock, f
     assert consumed(queue) == ONCE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 @pytest.mark.parametrize("consume", [False, True])
 def test_an_attempt_that_comes_a_day_after_a_crash_makes_it_once(store, clock, at, consume):
@@ -256,6 +258,7 @@ def test_an_attempt_that_comes_a_day_after_a_crash_makes_it_once(store, clock, a
     assert seen + consumed(queue) == ONCE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("second_at", range(1, 12))
 @pytest.mark.parametrize("first_at", range(3, 8))
 def test_a_late_attempt_that_crashes_too_leaves_nothing_lost_or_doubled(store, clock, first_at, second_at):
@@ -268,6 +271,7 @@ def test_a_late_attempt_that_crashes_too_leaves_nothing_lost_or_doubled(store, c
     assert consumed(queue) == ONCE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 def test_two_attempts_at_once_make_it_once(store, clock, at):
     """The second runs from beginning to end just before some call of the first."""
@@ -277,6 +281,7 @@ def test_two_attempts_at_once_make_it_once(store, clock, at):
     assert consumed(queue) == ONCE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
     """The first is paused past the sweep duration while the second does it all, and a consumer takes a part."""
@@ -298,6 +303,7 @@ FEW = 3
 """Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("second_at", range(3, 24))
 @pytest.mark.parametrize("at", range(4, 7))
 @pytest.mark.parametrize("pause", [0, SWEEP])
@@ -315,6 +321,7 @@ def test_an_attempt_that_goes_on_after_another_has_crashed_in_its_place_makes_it
     assert consumed(queue) == Counter(range(FEW))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("second_at", range(3, 24))
 @pytest.mark.parametrize("third_at", [*range(3, 24), 99])
 def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
@@ -329,6 +336,7 @@ def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock
     assert consumed(queue, slots) == Counter(range(FEW))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(3, 12))
 @pytest.mark.parametrize("until", range(3, 16))
 def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
@@ -391,6 +399,7 @@ def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
 LASTING = {"message_expiry": timedelta(days=30), "queue_expiry": timedelta(days=30)}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(2, 25))
 def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one(store, clock, at):
     """However early some of it was consumed, and wherever another attempt crashed in between."""
@@ -438,6 +447,7 @@ def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, fo
     assert queue.pointers.write(slots, late) == [WriteResult.SPENT] * len(slots)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_any_mix_of_faults_in_several_attempts_makes_it_once(store, clock, seed):
     queue = queue_on(store)

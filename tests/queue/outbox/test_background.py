@@ -19,7 +19,7 @@ from latchwork.queue.outbox import outbox as outbox_module
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 from .world import World
 

@@ -11,7 +11,7 @@ import pytest
 
 from latchwork.queue.paged.files import SystemFile, SystemFiles
 from latchwork.queue.paged.queue import PagedQueue
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 CYCLES = 10
 """Writers that are killed, of each kind and under each seed."""

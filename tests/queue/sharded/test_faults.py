@@ -111,6 +111,7 @@ class Run:
                 assert bins[bin][str(state.shard)] == state.fired, f"{view.name}: unswept in {state}"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("role", ["producer", "consumer", "sweeper"])
 def test_a_single_fault_at_any_call_loses_nothing(role, kind):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 from . import worker
 

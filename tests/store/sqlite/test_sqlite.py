@@ -36,7 +36,7 @@ from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite import seal as sqlite_seal
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)

@@ -318,6 +318,7 @@ def test_a_queue_that_never_had_one_costs_a_quarter_of_a_call_a_second(store, cl
 # ---- whatever fails
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(2, 7))
 @pytest.mark.parametrize(
     "kind", [Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.DROPPED, Kind.LATE, Kind.PAUSE, Kind.DUPLICATE]
@@ -332,6 +333,7 @@ def test_a_publisher_that_is_struck_publishes_once_or_not_at_all(call, kind):
         assert found == ["m"]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(1, 26))
 @pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.LATE, Kind.PAUSE])
 def test_a_mover_that_is_struck_moves_it_once(call, kind):
@@ -367,6 +369,7 @@ def _play(stage, delay):
     return stage.said["consumer"], stage.said.get("publisher")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(1, 16))
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped", "late"])
 def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once(call, fault, clock):
@@ -392,6 +395,7 @@ def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once(call, faul
     assert faulty.fired or call > 9, "a pass has nine calls at least"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(12))
 def test_a_cancelled_message_is_never_delivered_however_close_the_cancel_comes(seed):
     stage = Stage()

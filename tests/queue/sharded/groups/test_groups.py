@@ -336,6 +336,7 @@ def test_what_expires_is_gone_for_a_group_that_stood_still(simulated):
 # ---- an acknowledgement
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["reply_lost", "request_lost", "duplicate", "dropped"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize("who", ["group", "queue"])
@@ -523,6 +524,7 @@ def test_a_group_made_again_under_a_name_begins_anew(world, queue):
     assert world.process().queue.group("audit").config.tag == new.config.tag != old.config.tag
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("swept", [False, True], ids=["", "swept before"])
 @pytest.mark.parametrize("call", range(1, 12))
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped"])
@@ -569,6 +571,7 @@ def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
 # ---- made
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(1, 14))
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped", "late"])
 @pytest.mark.parametrize("start", ["now", "oldest"])
@@ -609,6 +612,7 @@ def test_a_maker_that_wakes_after_the_group_was_dropped_leaves_nothing_behind(si
         assert left(simulated, other.queue) == {}, call
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("gap", range(4))
 @pytest.mark.parametrize("call", range(1, 12))
 def test_a_maker_whose_store_fails_undoes_nothing_that_another_one_has_made(simulated, call, gap):
