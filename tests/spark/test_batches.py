@@ -381,6 +381,7 @@ def test_a_function_on_spark_connect_has_to_say_which_checkpoint_it_has(memory, 
 # ---- on a real Spark
 
 
+@pytest.mark.long
 def test_spark_tells_which_checkpoint_and_which_run_a_batch_is_of(spark, memory, tmp_path):
     """A batch fails after its effect, a commit is lost, the checkpoint is lost: Delta's rule drops and doubles none."""
     sink, failing, folder = DeltaSink(), {1}, tmp_path / "in"

@@ -38,6 +38,7 @@ def latch(store_of_slow_tests):
     return SparkLatch.create(store_of_slow_tests, "shop", "nightly", PARTITIONS, farm_id="here", level=LatchLevel.XDC)
 
 
+@pytest.mark.long
 def test_retried_partitions_count_once_on_two_executors(executors, latch, trail):
     numbers = executors.sparkContext.parallelize(range(60), PARTITIONS)
     assert numbers.mapPartitions(tasks.counting(latch, trail)).sum() == sum(range(60))
@@ -46,6 +47,7 @@ def test_retried_partitions_count_once_on_two_executors(executors, latch, trail)
     assert latch.counts() == {"here": 0}
 
 
+@pytest.mark.long
 def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_once(executors, latch, trail):
     def task(rows):
         from pyspark import TaskContext
@@ -64,6 +66,7 @@ def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_on
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of_slow_tests, url_of_slow_tests, trail):
     queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", shards=4))
     register(executors)
@@ -85,6 +88,7 @@ def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of
     assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))
 
 
+@pytest.mark.long
 def test_a_stream_whose_executor_is_lost_reads_everything_once(
     executors, store_of_slow_tests, url_of_slow_tests, trail, tmp_path
 ):
