@@ -128,7 +128,6 @@ FIRST = (
     "tests/queue/test_outages.py",
     "tests/queue/sharded/delayed/test_delayed.py",
     "tests/coord/election/",
-    "tests/queue/sharded/test_faults.py",
     "tests/queue/sharded/consumer/test_consumer.py",
     "tests/coord/lock/",
     "tests/queue/sharded/groups/test_groups.py",
