@@ -25,6 +25,7 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded.slots import Slot, Stamped, WriteResult
 from latchwork.store import MemoryStore
+from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 
@@ -228,47 +229,28 @@ CALLS = 16
 """Store calls of a fault-free attempt: one for the queue, one look, four for each of three chunks, and spare ones."""
 
 
-def test_the_call_numbers_cover_an_attempt(store):
-    queue_on(store)
-    counting = CountingStore(store)
-    Ledger(QueueRegistry(counting, "shop").get("q"), "job").publish(0, rows())
-    assert 13 <= counting.total <= CALLS
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
-def test_after_a_fault_at_any_call_another_attempt_makes_it_once(store, clock, fault, at):
-    queue = queue_on(store)
-    attempt(store, clock, fault, at)
-    assert attempt(store, clock, order=shuffled(rows()))
-    assert consumed(queue) == ONCE
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
+@pytest.mark.parametrize("later", [0, 86_400])
 @pytest.mark.parametrize("consume", [False, True])
-def test_an_attempt_that_comes_a_day_after_a_crash_makes_it_once(store, clock, at, consume):
-    queue = queue_on(store)
-    attempt(store, clock, "crash_after", at)
-    seen = consumed(queue) if consume else Counter()
-    clock.advance(86_400)
-    assert attempt(store, clock, order=shuffled(rows()))
-    assert attempt(store, clock, order=rows())
-    assert seen + consumed(queue) == ONCE
+def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later):
+    """consume: consumers take what the first attempt has written before the other one begins."""
 
+    def publish(store, messages):
+        Ledger(QueueRegistry(store, "shop").get("q"), "job").publish(0, messages)
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("second_at", range(1, 12))
-@pytest.mark.parametrize("first_at", range(3, 8))
-def test_a_late_attempt_that_crashes_too_leaves_nothing_lost_or_doubled(store, clock, first_at, second_at):
-    queue = queue_on(store)
-    attempt(store, clock, "crash_after", first_at)
-    clock.advance(SWEEP)
-    attempt(store, clock, "crash_after", second_at, order=shuffled(rows()))
-    clock.advance(SWEEP)
-    assert attempt(store, clock, order=shuffled(rows(), seed=2))
-    assert consumed(queue) == ONCE
+    def another(store, done):
+        queue = QueueRegistry(store, "shop").get("q")
+        if consume:
+            done += consumed(queue).elements()
+        store.seams.advance(later)
+        for order in (shuffled(rows()), rows()):
+            publish(store, order)
+        done += consumed(queue).elements()
+
+    report = inject_everywhere(
+        lambda store, done: publish(store, rows()), prepare=queue_on, recover=another, expected=range(N)
+    )
+    assert 13 <= report.calls <= CALLS
+    assert not report.troubles, report
 
 
 @pytest.mark.matrix
@@ -301,24 +283,6 @@ def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
 
 FEW = 3
 """Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("second_at", range(3, 24))
-@pytest.mark.parametrize("at", range(4, 7))
-@pytest.mark.parametrize("pause", [0, SWEEP])
-def test_an_attempt_that_goes_on_after_another_has_crashed_in_its_place_makes_it_once(
-    store, clock, pause, at, second_at
-):
-    queue = queue_on(store)
-
-    def meanwhile():
-        clock.advance(pause)
-        attempt(store, clock, "crash_after", second_at, order=shuffled(rows(FEW)))
-
-    attempt(store, clock, meanwhile, at, order=rows(FEW))
-    assert attempt(store, clock, order=rows(FEW))
-    assert consumed(queue) == Counter(range(FEW))
 
 
 @pytest.mark.matrix
