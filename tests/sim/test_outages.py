@@ -87,6 +87,7 @@ if IN_THE_SOAK:
     PLACES |= {"restarts": restarts, "one of three": one_of_three}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_holds_while_nodes_go_away_again_and_again(seed, tmp_path, proved):
     name = list(PLACES)[seed % len(PLACES)]

@@ -37,6 +37,7 @@ def installed(tmp_path):
     return site
 
 
+@pytest.mark.long
 def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_what_it_wrote(installed, tmp_path):
     block = blocks_of_the_guide()[0]
     assert "register" not in block
