@@ -88,6 +88,7 @@ COVERED_BY := tests/test_retry.py tests/coord tests/store tests/queue/circular t
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: export LATCHWORK_SCALE := 1
 coverage: java $(STAMP) ## that no branch of the modules that everything rests on is untested; needs a real Aerospike
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(PYTHON) -m coverage run -m pytest $(COVERED_BY) -k "not ($(LONGER))" --hypothesis-seed=0

@@ -10,15 +10,8 @@ from pyspark.sql import functions as f
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import register
 
-from .conftest import BOTH
-
 ROWS = 300
 ALL = Counter(range(ROWS))
-
-
-@pytest.fixture
-def store(store_of_slow_tests):
-    return store_of_slow_tests
 
 
 @pytest.fixture
@@ -61,7 +54,6 @@ def test_every_row_is_a_message_and_the_same_write_again_adds_none(session, queu
     assert consumed(queue) == ALL
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_tasks_that_fail_after_they_have_published_and_are_tried_again_publish_once(session, queue, options, trail):
     """The rows reach each attempt in another order, as after a shuffle."""
 

@@ -24,15 +24,9 @@ from latchwork.spark.listener import lag_of
 from tests.observe.conftest import Remembering
 
 from . import driver
-from .conftest import BOTH
 
 ROWS = 200
 ALL = Counter(range(ROWS))
-
-
-@pytest.fixture
-def store(store_of_slow_tests):
-    return store_of_slow_tests
 
 
 @pytest.fixture
@@ -81,7 +75,6 @@ def written(session, folder):
 # ---- snapshots
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_a_snapshot_has_every_unread_message_once_and_changes_nothing(session, queue, options):
     publish(queue)
     frame = read(session, options, payloadSchema="id int")
@@ -196,7 +189,6 @@ def test_a_payload_of_another_type_is_named_with_the_remedy(session, queue, opti
 # ---- streams
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(session, queue, options, tmp_path):
     publish(queue)
     query = run(stream(session, options, maxMessagesPerBatch="70"), tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tracemalloc
 from collections import Counter
@@ -28,10 +27,10 @@ from latchwork.store import MemoryStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
+from tests.support.scale import FIRST, scaled
 
 N = 25
 SWEEP = 1200.0
-SEEDS = int(os.environ.get("LATCHWORK_LEDGER_SEEDS", "100"))
 
 
 @pytest.fixture
@@ -411,8 +410,7 @@ def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, fo
     assert queue.pointers.write(slots, late) == [WriteResult.SPENT] * len(slots)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + scaled(100)))
 def test_any_mix_of_faults_in_several_attempts_makes_it_once(store, clock, seed):
     queue = queue_on(store)
     chance = random.Random(seed)
