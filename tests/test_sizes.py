@@ -2,88 +2,113 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
-MATRIX = """
+from tests.support import backends, cost, matrix, scale
+
+FILE = Path("tests/test_one.py")
+FAILING = """
 import pytest
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("at", range(100))
 def test_struck(at):
-    assert FAILS != at
-
-def test_other():
-    pass
+    assert False
 """
-COSTLY = """
-import os, pytest, sys, subprocess
 
-def test_costly():
-    end = os.times().user + 0.3
-    while os.times().user < end:
+
+def item(name, *marks, **params):
+    """A collected test."""
+    return SimpleNamespace(
+        nodeid=f"{FILE}::{name}",
+        path=FILE.resolve(),
+        get_closest_marker=lambda mark: mark in marks,
+        callspec=SimpleNamespace(params=params),
+    )
+
+
+MATRIX = [item(f"test_struck[{at}]", "matrix") for at in range(100)]
+OTHERS = [item("test_other"), item("test_struck_too")]
+
+
+@pytest.fixture(autouse=True)
+def _size(monkeypatch):
+    """That of `make test`, on some day."""
+    monkeypatch.setattr(scale, "SCALE", 0.1)
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-01")
+
+
+def taken(*arguments):
+    left_out = matrix.left_out([*MATRIX, *OTHERS], arguments)
+    assert not set(map(id, OTHERS)) & set(map(id, left_out))
+    return [case.nodeid for case in MATRIX if case not in left_out]
+
+
+def test_a_day_has_one_sample_of_each_matrix_and_another_day_another_one(monkeypatch):
+    first = taken("tests")
+    assert len(first) == 10
+    assert taken(str(FILE)) == first
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-02")
+    assert taken("tests") != first
+
+
+def test_at_scale_1_a_matrix_is_run_whole(monkeypatch):
+    monkeypatch.setattr(scale, "SCALE", 1.0)
+    assert len(taken("tests")) == 100
+
+
+def test_a_test_that_is_named_is_run_whatever_the_sample():
+    assert len(taken(f"{FILE}::test_struck")) == 100
+    of_the_day = taken("tests")
+    other = next(case.nodeid for case in MATRIX if case.nodeid not in of_the_day)
+    assert set(taken(other)) == {*of_the_day, other}
+    assert taken(f"{FILE}::test_str") == taken(f"{FILE}::test_struck_too") == of_the_day
+
+
+def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, tmp_path):
+    (tmp_path / "inner" / "test_one.py").write_text(FAILING)
+    done = project("-n", "2", "--dist", "loadgroup", "inner", LATCHWORK_DAY="2026-01-01")
+    assert "10 failed" in done.stdout
+    assert "LATCHWORK_DAY=2026-01-01" in done.stdout
+    assert "python -m pytest 'inner/test_one.py::test_struck[" in done.stdout
+    assert "memory of the largest worker: " in done.stdout
+
+
+def compute():
+    end = cost.processor_time() + 0.1
+    while cost.processor_time() < end:
         pass
 
-def test_idle():
-    import time
-    time.sleep(0.3)
 
-def test_costly_child():
-    subprocess.run([sys.executable, "-c", "import os\\nwhile os.times().user < 0.3: pass"], check=True)
-"""
+def compute_in_a_child():
+    code = "import os\nwhile os.times().user < 0.1: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.fixture
-def of_a_hundred(project, tmp_path):
-    """Run a matrix of a hundred cases; the case `fails` fails."""
-
-    def of_a_hundred(*arguments, fails=None, **environment):
-        (tmp_path / "inner" / "test_one.py").write_text(MATRIX.replace("FAILS", str(fails)))
-        done = project("-vv", "-k", "struck", *(arguments or ("inner",)), **environment)
-        lines = [line for line in done.stdout.splitlines() if "PASSED" in line or "FAILED" in line]
-        return done, {line.partition("::")[2].partition(" ")[0] for line in lines if "::test_struck" in line}
-
-    return of_a_hundred
+@pytest.mark.parametrize("work", [compute, compute_in_a_child])
+def test_a_test_over_the_limit_of_processor_time_fails_unless_it_is_marked(work):
+    for mark in ("slow", "long"):
+        with cost.limited(item("test_costly", mark), 0.05):
+            work()
+    with pytest.raises(pytest.fail.Exception, match=r"more than 0\.05 s"), cost.limited(item("test_costly"), 0.05):
+        work()
 
 
-def test_a_day_has_one_sample_of_each_matrix_and_another_day_another_one(of_a_hundred):
-    done, first = of_a_hundred(LATCHWORK_DAY="2026-01-01")
-    assert len(first) == 10
-    assert "LATCHWORK_DAY=2026-01-01" in done.stdout
-    assert of_a_hundred(LATCHWORK_DAY="2026-01-01")[1] == first
-    assert of_a_hundred(LATCHWORK_DAY="2026-01-02")[1] != first
+def test_a_test_that_waits_costs_no_processor_time():
+    with cost.limited(item("test_idle"), 0.05):
+        subprocess.run(["sleep", "0.2"], check=True)
 
 
-def test_workers_take_the_same_sample(of_a_hundred):
-    done, _ = of_a_hundred("-n", "2", "inner")
-    assert (done.returncode, "10 passed" in done.stdout) == (0, True)
-
-
-def test_at_scale_1_a_matrix_is_run_whole(of_a_hundred):
-    assert len(of_a_hundred(LATCHWORK_SCALE="1")[1]) == 100
-
-
-@pytest.mark.parametrize("name", ["test_struck", "test_struck[7]"])
-def test_a_test_that_is_named_is_run_whatever_the_sample(of_a_hundred, name):
-    found = of_a_hundred(f"inner/test_one.py::{name}")[1]
-    assert len(found) == (1 if "[" in name else 100)
-
-
-def test_a_failure_says_which_command_runs_the_test_alone(of_a_hundred):
-    done, _ = of_a_hundred("-n", "2", "--dist", "loadgroup", "inner", LATCHWORK_SCALE="1", fails=7)
-    assert "LATCHWORK_SCALE=1 python -m pytest 'inner/test_one.py::test_struck[7]'" in done.stdout
-
-
-def test_a_test_over_the_limit_of_processor_time_fails_unless_it_is_marked(project, tmp_path):
-    file = tmp_path / "inner" / "test_one.py"
-    file.write_text(COSTLY)
-    done = project("inner", LATCHWORK_CPU_LIMIT="0.2")
-    assert "2 failed, 1 passed" in done.stdout
-    assert "more than 0.2 s" in done.stdout
-    assert project("inner").returncode == 0
-    file.write_text(f"{COSTLY}\npytestmark = pytest.mark.slow\n")
-    assert project("inner", LATCHWORK_CPU_LIMIT="0.2").returncode == 0
-
-
-def test_a_run_says_how_much_memory_its_workers_took(of_a_hundred):
-    for workers in ("0", "2"):
-        assert " MB" in of_a_hundred("-n", workers, "inner")[0].stdout
+def test_make_test_runs_on_a_real_server_the_contract_and_one_file_of_each_primitive():
+    elsewhere = item("test_a", store="aerospike")
+    assert backends.is_left_to_long(elsewhere)
+    assert not backends.is_left_to_long(item("test_a", store="sqlite"))
+    elsewhere.nodeid = "tests/coord/lock/test_lock.py::test_a[aerospike]"
+    assert not backends.is_left_to_long(elsewhere)
+    for place in backends.ON_AEROSPIKE:
+        assert Path(__file__).parents[1].joinpath(place).exists(), place

@@ -28,14 +28,14 @@ def processor_time() -> float:
 
 
 @contextmanager
-def limited(item: Any) -> Iterator[None]:
+def limited(item: Any, limit: float = LIMIT) -> Iterator[None]:
     """The test fails if it takes more than the limit and has no mark that says so."""
     began = processor_time()
     yield
     took = processor_time() - began
-    if took > LIMIT and not any(item.get_closest_marker(mark) for mark in ("slow", "long")):
+    if took > limit and not any(item.get_closest_marker(mark) for mark in ("slow", "long")):
         pytest.fail(
-            f"it took {took:.1f} s of processor time, more than {LIMIT:g} s: "
+            f"it took {took:.1f} s of processor time, more than {limit:g} s: "
             "make it cheaper, or mark it `slow`, or `long` to leave it to `make long`",
             pytrace=False,
         )

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from .scale import SCALE, scaled
+from . import scale
 
 FEWEST = 4
 """Cases of one matrix that each run takes, where it has as many."""
@@ -31,13 +31,15 @@ def day() -> str:
 
 def left_out(items: Iterable[Any], arguments: Sequence[str]) -> list[Any]:
     """The cases of matrices that this run leaves out. arguments: what pytest was told to run."""
-    if SCALE >= 1:
+    if scale.SCALE >= 1:
         return []
     matrices: dict[str, list[Any]] = {}
     for item in items:
         if item.get_closest_marker("matrix") and not _is_named(item, arguments):
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [item for cases in matrices.values() for item in sorted(cases, key=_place)[scaled(len(cases), FEWEST) :]]
+    return [
+        item for cases in matrices.values() for item in sorted(cases, key=_place)[scale.scaled(len(cases), FEWEST) :]
+    ]
 
 
 def _is_named(item: Any, arguments: Sequence[str]) -> bool:
