@@ -238,6 +238,7 @@ def queue(sqlite_url):
     return made
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("job", ["exec", "daemon"])
 @pytest.mark.parametrize(("follow", "number"), CONSUMERS_END)
 def test_nothing_of_a_messages_job_is_left_when_its_consumer_has_ended(running, queue, number, follow, job):
