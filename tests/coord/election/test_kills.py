@@ -55,6 +55,7 @@ def _forked(*arguments):
     return pid
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["lease", "zookeeper"])
 def test_no_term_is_disturbed_though_candidates_are_killed_and_stopped(kind, seed, request, tmp_path, proved):

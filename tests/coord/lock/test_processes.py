@@ -154,6 +154,7 @@ def _kill(pid):
     os.waitpid(pid, 0)
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_done_under_a_fence_is_lost_though_holders_are_killed_and_stopped(sqlite, seed, proved):
     """One stop past the lease after each nine kills, at any point of taking, working, giving back."""

@@ -104,6 +104,7 @@ class Crowd:
         return found
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_committed_entry_is_dequeued_exactly_once_in_order_though_processes_are_killed(tmp_path, seed, proved):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 THREADS = 3
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("force_every", [0, 1, 5])
 def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every, seed, proved):

@@ -471,6 +471,7 @@ def _killed(path, mode, lines):
     return int(rest[-2]) if len(rest) >= 2 and rest[-2] else last
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["full", "normal", "off"])
 def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode, seed, proved):
