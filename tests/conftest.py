@@ -114,6 +114,7 @@ def proved(record_property):
 FIRST = (
     "tests/spark/",
     "tests/test_flights.py",
+    "tests/sim/test_exhaustive_faults.py",
     "tests/sim/test_outages.py",
     "tests/sim/test_real_server.py",
     "tests/coord/lock/test_processes.py",
