@@ -11,9 +11,9 @@ EXTRAS := spark,connect,cli,metrics,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
-# Some of a test run is waiting for processes and servers, so five workers for the two cores it is meant for. Each may
+# Some of a test run is waiting for processes and servers, so four workers for the two cores it is meant for. Each may
 # start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
-WORKERS ?= 5
+WORKERS ?= 4
 
 # Where bytecode is not to be written, each worker, and each process that a test starts, would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -58,17 +58,17 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 
-# A test that fails is run once more, as a process or a server beside five workers may start too late: Spark gives the
-# Python process of a stream 10 s, and no setting changes that. A test that passes only then is named at the end, RERUN,
-# and is a defect to be mended. Where tests are run by name, none is run again.
-AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --reruns 1 -r fER
-test: java $(STAMP) ## the tests, with a table of what was proved
+# The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
+# one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
+# processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
+AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
+test: java $(STAMP) ## the tests: five minutes on two cores, with a table of what was proved
 	@$(COMPILE)
-	@$(PYTHON) -m pytest -m "not long" $(AT_ONCE)
+	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 
-long: java $(STAMP) ## the tests that start many processes or servers for one promise; `make test` leaves them out
+long: java $(STAMP) ## all tests, exhaustive, on all backends: less than half an hour
 	@$(COMPILE)
-	@$(PYTHON) -m pytest -m long $(AT_ONCE)
+	@LATCHWORK_SCALE=1 $(PYTHON) -m pytest $(AT_ONCE)
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
 QUICK := tests/test_packaging.py tests/test_layers.py tests/test_errors.py tests/test_retry.py tests/store/test_once.py \
@@ -104,6 +104,7 @@ COVERED_BY := tests/test_retry.py tests/coord tests/store tests/queue/circular t
 LONGER := mutants or kills or histories or faults or states or differential or promises or processes
 
 coverage: export COVERAGE_FILE := $(CURDIR)/build/coverage/data
+coverage: export LATCHWORK_SCALE := 1
 coverage: java $(STAMP) ## that no branch of the modules that everything rests on is untested; needs a real Aerospike
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(PYTHON) -m coverage run -m pytest $(COVERED_BY) -k "not ($(LONGER))" --hypothesis-seed=0

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tools import servers
 
-from .support.proof import PROPERTY, Proof
+from .support import backends, cost, matrix
+from .support.project import project  # noqa: F401 - a fixture
+from .support.proof import PROPERTY, Proof, floors
 from .support.proxy import Proxy
+from .support.scale import SCALE
 
 NO_SERVER = "no real server: "
 
@@ -110,6 +114,7 @@ def proved(record_property):
 FIRST = (
     "tests/spark/",
     "tests/test_flights.py",
+    "tests/sim/test_exhaustive_faults.py",
     "tests/sim/test_outages.py",
     "tests/sim/test_real_server.py",
     "tests/coord/lock/test_processes.py",
@@ -124,7 +129,6 @@ FIRST = (
     "tests/queue/test_outages.py",
     "tests/queue/sharded/delayed/test_delayed.py",
     "tests/coord/election/",
-    "tests/queue/sharded/test_faults.py",
     "tests/queue/sharded/consumer/test_consumer.py",
     "tests/coord/lock/",
     "tests/queue/sharded/groups/test_groups.py",
@@ -139,12 +143,24 @@ SESSION, JOBS = "one Spark session", "Spark jobs of their own"
 ON_SPARK = ("tests/spark/", "tests/test_flights.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    """Order the tests, and let one worker have those that share a server or a session: a file's, and all of Spark's.
+NAME = pytest.StashKey[str]()
+"""A test's node id; xdist adds the group of each to it."""
 
-    Another worker has the tests that start Spark in processes of their own: more than two at once start too slowly.
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is not in this run's samples, order the rest, and say which tests one worker is to have.
+
+    Those of a file share a server, and all of Spark's share a session. Another worker has the tests that start Spark in
+    processes of their own: more than two at once start too slowly.
     """
+    left_out = set(matrix.left_out(items, config.args))
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        item.stash[NAME] = item.nodeid
+        if backends.is_left_to_long(item):
+            item.add_marker(pytest.mark.long)
     on_session = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _turn(item.nodeid))
     for item in items:
@@ -154,6 +170,31 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(JOBS))
         elif not item.nodeid.startswith(SPREAD):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def pytest_sessionstart(session):
+    """Say which samples this run takes."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        sampled = "" if SCALE >= 1 else f", samples of the matrices: LATCHWORK_DAY={matrix.day()}"
+        reporter.write_line(f"scale {SCALE:g}{sampled}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a test that takes too much of the processor."""
+    with cost.limited(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Print beside a failure the command that runs the test alone."""
+    report = yield
+    if report.failed:
+        scale = "" if SCALE == 0.1 else f"LATCHWORK_SCALE={SCALE:g} "
+        report.sections.append(("alone", f"{scale}python -m pytest {shlex.quote(item.stash.get(NAME, item.nodeid))}"))
+    return report
 
 
 def pytest_collection_finish():
@@ -170,14 +211,34 @@ def _turn(nodeid):
     return named[0] if named else len(FIRST) + nodeid.startswith(SPREAD)
 
 
+MEMORY = pytest.StashKey[list[int]]()
+"""The most memory that each worker had, in megabytes."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Keep how much memory the worker took."""
+    if "memory" in getattr(node, "workeroutput", {}):
+        node.config.stash.setdefault(MEMORY, []).append(node.workeroutput["memory"])
+
+
+def _memory(config):
+    return config.stash.get(MEMORY, [cost.peak_memory()])
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session, exitstatus):
     """Fail a run of all tests that has proved less than it should; write the figures down where they are asked for."""
+    if hasattr(session.config, "workerinput"):
+        session.config.workeroutput["memory"] = cost.peak_memory()
+        return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(session.config, "workerinput"):
+    if reporter is None:
         return
     proof = reporter.proof = Proof.of_reports(_calls(reporter))
-    proof.lacking = proof.short_of() if _is_whole(session.config, reporter) else []
+    proof.lacking = proof.short_of(floors()) if _is_whole(session.config) else []
+    if (taken := max(_memory(session.config))) > cost.MEMORY:
+        proof.lacking.append(f"a worker took {taken:,} MB of memory, at most {cost.MEMORY:,} are allowed")
     if proof.lacking and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if target := os.environ.get("LATCHWORK_PROOF"):
@@ -186,10 +247,10 @@ def pytest_sessionfinish(session, exitstatus):
 
 def _calls(reporter):
     reports = (report for reports in reporter.stats.values() for report in reports)
-    return [report for report in reports if getattr(report, "when", None) == "call" and report.outcome != "rerun"]
+    return [report for report in reports if getattr(report, "when", None) == "call"]
 
 
-def _is_whole(config, reporter):
+def _is_whole(config):
     """Whether nothing was chosen or left out by hand, so that the floors of the whole apply."""
     chosen = config.args_source is not pytest.Config.ArgsSource.TESTPATHS
     option = config.option
@@ -198,19 +259,19 @@ def _is_whole(config, reporter):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The table, the floors that were missed, in one line how many tests were skipped for want of a server, and why
-    tests were run once more.
+    """The table, the floors that were missed, how much memory the largest worker took, and in one line how many tests
+    were skipped for want of a server.
     """
     proof = getattr(terminalreporter, "proof", None)
     if proof is not None and proof.rows:
         terminalreporter.section("what was proved")
-        for line in (*proof.table(), *(f"UNDER ITS FLOOR: {what}" for what in proof.lacking)):
+        for line in proof.table():
             terminalreporter.write_line(line)
+    for what in getattr(proof, "lacking", ()):
+        terminalreporter.write_line(f"NOT GOOD ENOUGH: {what}")
     for reason, count in sorted(_skipped(terminalreporter).items()):
         terminalreporter.write_line(f"{count} skipped: {reason}")
-    for report in terminalreporter.stats.get("rerun", ()):
-        terminalreporter.section(f"why run once more: {report.nodeid}", sep="-")
-        terminalreporter.write_line(report.longreprtext[-4000:])
+    terminalreporter.write_line(f"memory of the largest worker: {max(_memory(terminalreporter.config)):,} MB")
 
 
 def _skipped(terminalreporter):

@@ -72,6 +72,7 @@ NAMES = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("separator", SEPARATORS)
 @pytest.mark.parametrize("what", NAMES)
 def test_a_name_that_would_end_a_command_is_refused_before_any_io(what, separator):
@@ -298,6 +299,7 @@ def test_the_server_takes_a_line_in_a_name_for_a_command(aerospike_store, canary
     assert not canary()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", TEXTS)
 def test_no_text_of_a_program_is_a_command_of_the_server(aerospike_store, canary, what):
     for name in evil(aerospike_store.namespace):
@@ -320,6 +322,7 @@ def _run(*words):
     return ended.value.code or 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", COMMANDS)
 def test_no_word_of_a_command_is_a_command_of_the_server(aerospike_store, aerospike_server, canary, what, capsys):
     QueueRegistry(aerospike_store, "inj").create(QueueConfig("q", shards=1, message_expiry=timedelta(hours=1)))

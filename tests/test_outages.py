@@ -68,6 +68,7 @@ def begun(wait, clock):
     return store, make(store), call
 
 
+@pytest.mark.matrix
 @waits
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wait_outlives_an_outage_that_is_shorter(wait, fault, clock, caplog):
@@ -82,6 +83,7 @@ def test_a_wait_outlives_an_outage_that_is_shorter(wait, fault, clock, caplog):
     assert "is asked again for up to" in lines[0]
 
 
+@pytest.mark.matrix
 @waits
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_wait_whose_time_ends_in_an_outage_does_not_say_that_its_condition_is_not_so(wait, fault, clock):
@@ -104,6 +106,7 @@ def test_a_wait_without_time_ends_with_the_first_trouble(wait, clock):
     assert clock.monotonic() - began < 1
 
 
+@pytest.mark.matrix
 @waits
 @pytest.mark.parametrize("failure", [Misconfigured, StorageFailed])
 def test_a_failure_that_time_does_not_mend_ends_a_wait_at_once(wait, failure, clock):

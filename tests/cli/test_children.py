@@ -108,6 +108,7 @@ def running(sqlite_url, tmp_path):
         one.process.wait()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("runner", "job", "number"), ENDS)
 def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url, runner, job, number):
     run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])
@@ -237,6 +238,7 @@ def queue(sqlite_url):
     return made
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("job", ["exec", "daemon"])
 @pytest.mark.parametrize(("follow", "number"), CONSUMERS_END)
 def test_nothing_of_a_messages_job_is_left_when_its_consumer_has_ended(running, queue, number, follow, job):

@@ -96,6 +96,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", COMMANDS)
 def test_no_command_passes_on_what_steers_a_terminal(lw, evil_store, what):
     done = lw(*COMMANDS[what])
@@ -105,6 +106,7 @@ def test_no_command_passes_on_what_steers_a_terminal(lw, evil_store, what):
     assert "Traceback" not in done.err
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", COMMANDS)
 def test_as_json_the_output_is_one_clean_document(lw, evil_store, what):
     done = lw("--json", *COMMANDS[what])

@@ -9,7 +9,7 @@ import pytest
 from latchwork.store import Key
 from tests.coord.recorded import play
 from tests.sim.checkers.linearizable import linearizable
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 LEASE = 0.3
 ROUNDS = 3
@@ -38,6 +38,7 @@ for turn in range(6):
 """
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_writer_beside_others_though_users_are_killed_and_stopped(shared_store, seed, proved):
     for turn in range(ROUNDS):

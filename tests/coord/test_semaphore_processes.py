@@ -9,7 +9,7 @@ import pytest
 from latchwork.store import Key
 from tests.coord.recorded import play
 from tests.sim.checkers.linearizable import linearizable
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 SIZE, LEASE = 2, 0.3
 ROUNDS = 3
@@ -29,6 +29,7 @@ for turn in range(6):
 """
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_more_hold_it_than_there_are_though_holders_are_killed_and_stopped(shared_store, seed, proved):
     for turn in range(ROUNDS):

@@ -23,12 +23,12 @@ from latchwork.cli.session import Session
 from latchwork.plain import one_line
 from latchwork.store import Key
 from tests.cli.commands import command_names
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .public_api import Waits, with_place
 from .test_stored_state import SECRET, Full, damage_one, neighbours_lost
 
-DAMAGES = 40 * SCALE
+DAMAGES = scaled(40)
 MOST = 6
 """Commands over one damaged record, of those that look at it."""
 CLIENT, RUN = ("--client", "c"), ("--timeout", "0.2", "--", "true")
@@ -250,6 +250,7 @@ def test_every_command_is_tried():
     assert set(command_names()) == {*COMMANDS, *ELSEWHERE}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_over_sound_records_ends_well(name):
     code, _, err = run(Full(), name, json=False)

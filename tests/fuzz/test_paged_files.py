@@ -21,11 +21,11 @@ from latchwork.errors import Corrupt, LatchworkError, Unreadable
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.testing.clock import ManualClock
 from tests.queue.paged.recording import RecordingFiles
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .damage import IN_PLACE, cut
 
-DAMAGES = 8 * SCALE
+DAMAGES = scaled(8)
 """Of each kind, to each kind of file."""
 SECRET = "canary"
 PAGE = 512

@@ -17,12 +17,12 @@ import latchwork
 from latchwork import coord, observe, queue, spark, store, testing
 from latchwork.errors import BinMismatch, InvalidRequest, LatchworkError, RecordTooBig
 from latchwork.plain import MOST_SAID, one_line
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .hostile import MAKERS
 from .public_api import PUBLIC, Of, Public, Waits, World, with_place
 
-SINGLE, MIXES = 3_000 * SCALE, 800 * SCALE
+SINGLE, MIXES = scaled(3_000), scaled(800)
 """Calls with one hostile argument, of all that there are, and with several."""
 GIVEN = {
     "BarrierProgress", "Batch", "Call", "Change", "ConsumerGroup", "Crash", "Decision", "Delivery", "EVENTS", "Entry",
@@ -98,6 +98,7 @@ def elsewhere(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.name)
 def test_good_arguments_are_taken(public):
     assert outcome(public, {}, Counter()) == []

@@ -24,12 +24,12 @@ from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteSto
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.store.sqlite.seal import _HEAD
 from latchwork.testing.clock import ManualClock
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .damage import IN_PLACE, cut, flipped
 from .sqlite_cells import cells, trees
 
-DAMAGES = 3 * SCALE
+DAMAGES = scaled(3)
 """Of each kind, in each test."""
 SECRET = "canary"
 """In every value, and in no name."""

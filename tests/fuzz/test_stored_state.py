@@ -29,12 +29,12 @@ from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.store import Exists, Key, Put
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .hostile import deep
 from .public_api import PUBLIC, Of, Public, Waits, World, with_place
 
-DAMAGES = 60 * SCALE
+DAMAGES = scaled(60)
 SECRET = "canary"
 """A payload."""
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)

@@ -22,9 +22,9 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, SQLiteStore
 from latchwork.store.once import TokenClock
 from latchwork.testing.clock import START, ManualClock
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
-MACHINES, ON_A_SERVER, STEPS = 165 * SCALE, 20 * SCALE, 10
+MACHINES, ON_A_SERVER, STEPS = scaled(165), scaled(20), 10
 SET_BY_A_CLOCK = range(10**12, 2**61)
 """Whole numbers that are milliseconds since the epoch, or fences."""
 ATOMS = (str, bytes, float, bool, datetime, Enum, range)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.scale import scaled
+
 from .campaign import every_single_fault
 from .workload import SCENARIOS
 
@@ -11,7 +13,8 @@ MOST = {
     "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "groups": 1, "batches": 1, "ledger": 1, "semaphore": 1,
     "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
 }  # fmt: skip
-"""Calls of one site that are struck here, where it is not 3: fewer of what has many sites. `make soak` strikes all."""
+"""Calls of one site that are struck here at scale 1, where it is not 3: fewer of what has many sites; each site at any
+scale. `make soak` strikes all calls."""
 ELSEWHERE = {"rate", "upkeep"}
 """Primitives whose calls are those of others, of consumers and limiters, or that take long; the long campaign strikes
 them too."""
@@ -20,14 +23,15 @@ BESIDE = {"groups": "sharded", "batches": "sharded", "ledger": "sharded"}
 SURVEYED = {"across": 5, **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger"), 60)}
 """Faultless runs in which call sites are looked for, where it is not 20: the last new one of these is met late."""
 FEWEST = {"across": 30, "rwlock": 85, "publisher": 60}
-"""Runs that a primitive must come to, where it is not 100."""
+"""Runs that a primitive must come to at scale 1, where it is not 100."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("primitive", [name for name in SCENARIOS if name not in ELSEWHERE])
 def test_no_promise_is_broken_by_any_single_fault_at_any_call(primitive, proved):
-    most, seeds = MOST.get(primitive, 3), SURVEYED.get(primitive, 20)
+    most, seeds = scaled(MOST.get(primitive, 3)), SURVEYED.get(primitive, 20)
     tally = every_single_fault(primitive, most=most, beside=BESIDE.get(primitive), seeds=seeds)
     proved(tally.layer, primitive, tally.figures)
     assert not tally.violated, "\n".join(tally.violations)
     assert not tally.undecided
-    assert tally.runs >= FEWEST.get(primitive, 100)
+    assert tally.runs >= scaled(FEWEST.get(primitive, 100))

@@ -14,8 +14,8 @@ import pytest
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
 from tests.support.outage import Place
-from tests.support.proof import SCALE, SEEDS
 from tests.support.proxy import Fault
+from tests.support.scale import SCALE, SEEDS
 from tools import servers
 from tools.cluster import cluster, settled
 
@@ -87,6 +87,7 @@ if IN_THE_SOAK:
     PLACES |= {"restarts": restarts, "one of three": one_of_three}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_promise_holds_while_nodes_go_away_again_and_again(seed, tmp_path, proved):
     name = list(PLACES)[seed % len(PLACES)]

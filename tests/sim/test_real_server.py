@@ -19,8 +19,8 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
 from latchwork.store.aerospike.store import AerospikeStore
 from tests.conftest import NO_SERVER
-from tests.support.proof import FIRST, SCALE
 from tests.support.proxy import Fault
+from tests.support.scale import FIRST, scaled
 from tools import servers
 
 from .checkers.linearizable import linearizable
@@ -31,7 +31,7 @@ N = Bin("n")
 WAS = N.eq(Param("was", int))
 AT_ONCE = 8
 """Histories at a time, each of a record of its own: most of what they do is wait for replies that do not come."""
-ROUNDS = 3 * SCALE
+ROUNDS = scaled(3)
 PATIENCE = 250
 """Milliseconds after which a client takes a reply for lost."""
 LOSSES = (Fault.DROP_REQUEST, Fault.DROP_REPLY, Fault.CUT_BEFORE, Fault.CUT_AFTER, Fault.LATE)

@@ -38,7 +38,6 @@ SETTINGS = {
 PYTHONPATH = os.pathsep.join(filter(None, (str(Path(__file__).parent / "preload"), os.environ.get("PYTHONPATH"))))
 """With it Spark's Python processes start with less work: see `preload/sitecustomize.py`."""
 BOTH = ["sqlite", "aerospike"]
-STORES_OF_SLOW_TESTS = BOTH if os.environ.get("LATCHWORK_LONG_TESTS") else ["sqlite"]
 
 
 class Sessions:
@@ -96,17 +95,6 @@ def executors(sessions):
 @pytest.fixture(params=BOTH)
 def store(request, tmp_path):
     return _store(request, tmp_path)
-
-
-@pytest.fixture(params=STORES_OF_SLOW_TESTS)
-def store_of_slow_tests(request, tmp_path):
-    """$LATCHWORK_LONG_TESTS=1 runs them on the real server too."""
-    return _store(request, tmp_path)
-
-
-@pytest.fixture
-def url_of_slow_tests(request, store_of_slow_tests):
-    return _url(request, store_of_slow_tests)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.spark import batches, once_per_batch
 from latchwork.store import Add, Key, MemoryStore, Put
+from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 
@@ -137,7 +138,6 @@ class Engine:
 
 
 STEPS, CALLS = 20, 11
-FAULTS = ("crash_before", "crash_after", "request_lost", "reply_lost", "late", "dropped", "duplicate")
 
 
 @SINKS
@@ -150,6 +150,7 @@ def test_the_numbers_below_cover_a_run(memory, sink):
     assert driver.steps <= STEPS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_a_driver_that_dies_before_any_step_writes_each_batch_once(memory, sink, at):
@@ -160,18 +161,26 @@ def test_a_driver_that_dies_before_any_step_writes_each_batch_once(memory, sink,
     assert sink.rows() == ROWS
 
 
-@SINKS
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-def test_a_driver_that_dies_or_fails_at_any_store_call_writes_each_batch_once(memory, sink, fault, at):
-    kept = Checkpoint("c")
-    faulty = FaultyStore(memory, {at: fault}, seams=memory.seams)
-    with suppress(Crash, LatchworkError):
-        Engine(kept, faulty, sink, "one").run(ROWS)
-    Engine(kept, memory, sink, "two").run(ROWS)
-    assert sink.rows() == ROWS
+@pytest.mark.parametrize("sink", [SqlSink, DeltaSink])
+def test_a_driver_that_dies_or_fails_at_any_store_call_writes_each_batch_once(sink):
+    kept = {}
+
+    def prepare(store):
+        kept.update(checkpoint=Checkpoint("c"), sink=sink(":memory:"))
+
+    def drive(store, done):
+        Engine(kept["checkpoint"], store, kept["sink"], "one").run(ROWS)
+
+    def restart(store, done):
+        Engine(kept["checkpoint"], store, kept["sink"], "two").run(ROWS)
+        done += kept["sink"].rows()
+
+    report = inject_everywhere(drive, prepare=prepare, recover=restart, expected=ROWS)
+    assert report.calls == CALLS
+    assert not report.troubles, report
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("seed", range(40))
 def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, seed):
@@ -184,6 +193,7 @@ def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, se
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock, at):
@@ -197,6 +207,7 @@ def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock
     assert sink.rows() == ROWS
 
 
+@pytest.mark.matrix
 @SINKS
 @pytest.mark.parametrize("at", range(2, STEPS + 1))
 def test_a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_and_doubles_nothing(memory, sink, at):
@@ -281,20 +292,20 @@ def test_a_batch_behind_the_last_one_is_refused_and_not_left_out_in_silence(memo
                 pytest.fail("it has begun")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("at", range(1, 8))
-def test_a_record_is_updated_once_by_a_batch_that_comes_again(memory, fault, at):
+def test_a_record_is_updated_once_by_a_batch_that_comes_again():
     total = Key("totals", "fra")
 
     def upsert(store, run):
         with once_per_batch(store, "q", 0, run_id=run) as batch:
             batch.operate(total, Add("n", 5))
 
-    with suppress(Crash, LatchworkError):
-        upsert(FaultyStore(memory, {at: fault}, seams=memory.seams), "one")
-    upsert(memory, "two")
-    upsert(memory, "three")
-    assert memory.get(total).bins["n"] == 5
+    def again(store, done):
+        for run in ("two", "three"):
+            upsert(store, run)
+        done.append(store.get(total).bins["n"])
+
+    report = inject_everywhere(lambda store, done: upsert(store, "one"), recover=again, expected=[5])
+    assert not report.troubles, report
 
 
 def test_a_record_refuses_a_driver_that_is_behind(memory):
@@ -332,6 +343,7 @@ def test_a_batch_ships_to_tasks_and_shows_no_secret(tmp_path):
     assert "store" not in repr(batch)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bin", ["checkpoint", "run", "epoch", "base", "begun", "done", "runs", "checkpoints"])
 @pytest.mark.parametrize("value", [None, "text", b"bytes", [1], {"a": "b"}, {1: 1}, -(2**63), 1.5], ids=repr)
 def test_a_damaged_record_ends_in_an_error_of_ours_or_does_no_harm(memory, bin, value):
@@ -374,6 +386,7 @@ def test_a_function_on_spark_connect_has_to_say_which_checkpoint_it_has(memory, 
 # ---- on a real Spark
 
 
+@pytest.mark.long
 def test_spark_tells_which_checkpoint_and_which_run_a_batch_is_of(spark, memory, tmp_path):
     """A batch fails after its effect, a commit is lost, the checkpoint is lost: Delta's rule drops and doubles none."""
     sink, failing, folder = DeltaSink(), {1}, tmp_path / "in"

@@ -37,6 +37,7 @@ def installed(tmp_path):
     return site
 
 
+@pytest.mark.long
 def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_what_it_wrote(installed, tmp_path):
     block = blocks_of_the_guide()[0]
     assert "register" not in block
@@ -57,6 +58,7 @@ def test_the_first_program_of_the_guide_runs_without_register_and_gives_back_wha
     assert done.stdout.splitlines() == ["['milk', 'tea']", "['milk', 'tea']"]
 
 
+@pytest.mark.long
 def test_the_other_programs_of_the_guide_do_what_it_says(spark, tmp_path, monkeypatch):
     """They name a session, frames and folders that a reader has, and a table of Delta: here a folder of Parquet."""
     store = connect(f"sqlite:{tmp_path / 'shop.db'}")
@@ -96,6 +98,7 @@ def other_python(tmp_path):
     return str(tmp_path / "venv" / "bin" / "python")
 
 
+@pytest.mark.long
 def test_executors_whose_python_lacks_latchwork_are_said_in_one_line(spark, other_python, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "pythonExec", other_python)
     with pytest.raises(Misconfigured) as failure:
@@ -107,6 +110,7 @@ def test_executors_whose_python_lacks_latchwork_are_said_in_one_line(spark, othe
     assert "\n" not in said
 
 
+@pytest.mark.long
 def test_executors_whose_python_does_not_start_are_said_in_one_line(spark, monkeypatch):
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "/nowhere/python")
     with pytest.raises(
@@ -116,6 +120,7 @@ def test_executors_whose_python_does_not_start_are_said_in_one_line(spark, monke
     assert "\n" not in str(failure.value)
 
 
+@pytest.mark.long
 def test_register_is_content_where_spark_has_found_the_source_by_itself(spark, monkeypatch):
     from pyspark.errors import AnalysisException
     from pyspark.sql.datasource import DataSourceRegistration

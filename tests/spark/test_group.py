@@ -69,6 +69,7 @@ def test_a_snapshot_of_named_shards_has_these_alone(url, queue):
         LatchworkSource(options(url, shards="0", streamId="s")).streamReader(OWN)
 
 
+@pytest.mark.long
 def test_a_group_that_was_never_made_is_refused_when_the_query_is_planned(spark, url, queue):
     from pyspark.errors import AnalysisException
 
@@ -79,6 +80,7 @@ def test_a_group_that_was_never_made_is_refused_when_the_query_is_planned(spark,
         parse(options(url, group="audit")).open()
 
 
+@pytest.mark.long
 def test_a_write_to_a_group_is_refused(spark, url, queue):
     from pyspark.errors import AnalysisException
 
@@ -89,6 +91,7 @@ def test_a_write_to_a_group_is_refused(spark, url, queue):
         frame.write.format("latchwork").mode("append").options(**options(url, group="audit", jobId="j")).save()
 
 
+@pytest.mark.long
 def test_frames_and_streams_of_two_groups_and_consumers_each_get_all(spark, url, queue, tmp_path):
     register(spark)
     audit, bills = queue.group("audit"), queue.group("bills")

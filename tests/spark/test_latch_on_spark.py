@@ -38,6 +38,7 @@ def test_retried_partitions_count_once_from_foreach_partition(spark, latch, trai
     all_counted_once(latch, trail)
 
 
+@pytest.mark.long
 def test_retried_partitions_count_once_from_map_partitions(spark, latch, trail):
     assert numbers(spark).mapPartitions(tasks.counting(latch, trail)).sum() == sum(range(60))
     all_counted_once(latch, trail)
@@ -49,12 +50,14 @@ def test_retried_partitions_count_once_from_map_in_pandas(spark, latch, trail):
     all_counted_once(latch, trail)
 
 
+@pytest.mark.long
 def test_a_bare_method_is_enough(spark, latch):
     latch.preflight(PARTITIONS)
     numbers(spark).foreachPartition(latch.count_down_partitions)
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_a_handle_from_get_counts_the_same_latch(spark, store, latch):
     numbers(spark).foreachPartition(
         SparkLatch.get(store, "shop", "nightly", farm_id="here", level=LatchLevel.XDC).count_down_partitions
@@ -62,23 +65,27 @@ def test_a_handle_from_get_counts_the_same_latch(spark, store, latch):
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_empty_partitions_count_too(spark, latch):
     spark.sparkContext.parallelize([], PARTITIONS).foreachPartition(latch.count_down_partitions)
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_empty_partitions_of_a_frame_count_too(spark, latch):
     frame = spark.range(2).repartition(PARTITIONS)
     assert frame.mapInPandas(latch.count_down_partitions, frame.schema).count() == 2
     assert latch.missing() == []
 
 
+@pytest.mark.long
 def test_running_the_job_again_changes_nothing(spark, latch):
     for _ in range(2):
         numbers(spark).foreachPartition(latch.count_down_partitions)
     assert latch.counts() == {"here": 0}
 
 
+@pytest.mark.long
 def test_a_partition_whose_rows_are_not_all_taken_does_not_count(spark, latch):
     def takes_one(rows):
         return [next(latch.count_down_partitions(rows))]
@@ -101,11 +108,13 @@ def test_a_job_that_fails_leaves_the_others_and_names_the_rest(spark, latch):
     assert not latch.wait(0, progress=False)
 
 
+@pytest.mark.long
 def test_a_partition_beyond_those_that_the_latch_was_created_for_fails_the_job(spark, latch):
     with pytest.raises(Exception, match=r"partition 6 of SparkLatch.*was created for 6"):
         spark.sparkContext.parallelize(range(70), 7).foreachPartition(latch.count_down_partitions)
 
 
+@pytest.mark.long
 def test_the_same_partitions_of_two_phases_are_apart(spark, store):
     load = SparkLatch.create(store, "shop", "nightly", 2, phase="load")
     clean = SparkLatch.create(store, "shop", "nightly", 2, phase="clean")

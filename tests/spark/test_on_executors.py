@@ -33,11 +33,12 @@ failed, and Spark may start a third attempt."""
 
 
 @pytest.fixture
-def latch(store_of_slow_tests):
+def latch(store):
     """At XDC level the counter does not stop at zero, so a partition that counts twice shows."""
-    return SparkLatch.create(store_of_slow_tests, "shop", "nightly", PARTITIONS, farm_id="here", level=LatchLevel.XDC)
+    return SparkLatch.create(store, "shop", "nightly", PARTITIONS, farm_id="here", level=LatchLevel.XDC)
 
 
+@pytest.mark.long
 def test_retried_partitions_count_once_on_two_executors(executors, latch, trail):
     numbers = executors.sparkContext.parallelize(range(60), PARTITIONS)
     assert numbers.mapPartitions(tasks.counting(latch, trail)).sum() == sum(range(60))
@@ -46,6 +47,7 @@ def test_retried_partitions_count_once_on_two_executors(executors, latch, trail)
     assert latch.counts() == {"here": 0}
 
 
+@pytest.mark.long
 def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_once(executors, latch, trail):
     def task(rows):
         from pyspark import TaskContext
@@ -64,8 +66,9 @@ def test_partitions_of_an_executor_that_is_lost_after_they_have_counted_count_on
     assert latch.missing() == []
 
 
-def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of_slow_tests, url_of_slow_tests, trail):
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
+@pytest.mark.long
+def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store, url, trail):
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=4))
     register(executors)
 
     def dies(batches):
@@ -79,16 +82,15 @@ def test_rows_of_an_executor_that_is_lost_are_published_once(executors, store_of
 
     executors.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     frame = executors.range(300).repartition(4).mapInArrow(dies, "id bigint")
-    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
+    options = {"store": url, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
     frame.write.format("latchwork").mode("append").options(**options).save()
     assert trail.marks("dying") == [(0, 0)]
     assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))
 
 
-def test_a_stream_whose_executor_is_lost_reads_everything_once(
-    executors, store_of_slow_tests, url_of_slow_tests, trail, tmp_path
-):
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
+@pytest.mark.long
+def test_a_stream_whose_executor_is_lost_reads_everything_once(executors, store, url, trail, tmp_path):
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=4))
     queue.publish_many([{"id": n} for n in range(300)])
     register(executors)
 
@@ -98,7 +100,7 @@ def test_a_stream_whose_executor_is_lost_reads_everything_once(
             trail.mark("dying")
             tasks.kill_this_executor()
 
-    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "streamId": "etl"}
+    options = {"store": url, "queue": "q", "clientId": "shop", "streamId": "etl"}
     frame = executors.readStream.format("latchwork").options(**options, payloadSchema="id long").load()
     sink = frame.select("payload.id").mapInArrow(dies, "id long").writeStream.format("parquet")
     sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).option("path", str(tmp_path / "out"))
@@ -187,11 +189,9 @@ def test_a_speculative_copy_and_its_original_count_once(speculating, latch, trai
 
 
 @pytest.mark.long
-def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
-    speculating, store_of_slow_tests, url_of_slow_tests, trail
-):
+def test_rows_of_a_speculative_copy_and_its_original_are_published_once(speculating, store, url, trail):
     """The original publishes some and hangs; the copy sees the rows in another order, and wins."""
-    queue = QueueRegistry(store_of_slow_tests, "shop").create(QueueConfig("q", retry=False, shards=4))
+    queue = QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=4))
     register(speculating)
 
     def hangs(batches):
@@ -215,7 +215,7 @@ def test_rows_of_a_speculative_copy_and_its_original_are_published_once(
     conf = "spark.sql.execution.arrow.maxRecordsPerBatch"
     speculating.conf.set(conf, "10")
     frame = speculating.range(0, 300, 1, PARTITIONS).mapInArrow(hangs, "id bigint")
-    options = {"store": url_of_slow_tests, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
+    options = {"store": url, "queue": "q", "clientId": "shop", "jobId": "load", "publishBatch": "10"}
     frame.write.format("latchwork").mode("append").options(**options).save()
     assert {(0, 0), (0, 1)} <= set(trail.marks("published"))
     assert Counter(message.payload["id"] for message in queue.peek_all()) == Counter(range(300))

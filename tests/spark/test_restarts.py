@@ -18,6 +18,7 @@ from latchwork.spark.options import parse
 from latchwork.spark.source import StreamReader
 from latchwork.spark.table import Table
 from latchwork.store import MemoryStore
+from latchwork.testing import FAULTS, inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
 
@@ -39,6 +40,10 @@ def store(clock):
 
 @pytest.fixture
 def queue(store):
+    return queue_on(store)
+
+
+def queue_on(store):
     made = QueueRegistry(store, "shop").create(
         QueueConfig("q", retry=False, shards=2, sweep_duration=timedelta(minutes=20))
     )
@@ -90,6 +95,7 @@ def test_a_run_that_nothing_disturbs_reads_everything_once_in_bounded_batches(st
     assert len(kept.sink) > N // 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("step", range(1, 13))
 def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, queue, reader, step):
     kept = Checkpoint()
@@ -99,26 +105,26 @@ def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, que
     finish(kept, reader, queue, store, range(N + 3))
 
 
-CALLS = 71
-"""Store calls of an undisturbed run."""
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(reader, fault):
+    kept = {}
+
+    def prepare(store):
+        kept.update(checkpoint=Checkpoint(), queue=queue_on(store))
+
+    def drive(store, done):
+        Engine(kept["checkpoint"], reader(store)).run()
+
+    def restart(store, done):
+        publish(kept["queue"], range(N, N + 3))
+        finish(kept["checkpoint"], lambda: reader(store), kept["queue"], store, range(N + 3))
+
+    report = inject_everywhere(drive, prepare=prepare, recover=restart, faults=[fault])
+    assert report.calls > 40
+    assert not report.troubles, report
 
 
-def test_the_call_numbers_cover_a_run(store, queue, reader):
-    faulty = FaultyStore(store)
-    Engine(Checkpoint(), reader(faulty)).run()
-    assert len(faulty.history) <= CALLS
-
-
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "dropped"])
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(store, queue, reader, fault, at):
-    kept = Checkpoint()
-    with suppress(Crash, LatchworkError):
-        Engine(kept, reader(FaultyStore(store, {at: fault}, seams=store.seams)), seed=at).run()
-    publish(queue, range(N, N + 3))
-    finish(kept, reader, queue, store, range(N + 3))
-
-
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(60))
 def test_a_driver_that_dies_again_and_again_loses_and_doubles_nothing(store, queue, reader, clock, seed):
     kept = Checkpoint()
@@ -165,6 +171,7 @@ def test_tasks_of_a_driver_that_was_fenced_off_fail_before_they_give_a_part_of_a
     assert store._records == there, "it has put tombstones"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, 10))
 def test_a_task_that_is_overtaken_gives_a_whole_batch_or_fails(store, queue, reader, at):
     """The successor does everything just before some call of the task."""

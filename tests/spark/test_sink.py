@@ -10,15 +10,8 @@ from pyspark.sql import functions as f
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import register
 
-from .conftest import BOTH
-
 ROWS = 300
 ALL = Counter(range(ROWS))
-
-
-@pytest.fixture
-def store(store_of_slow_tests):
-    return store_of_slow_tests
 
 
 @pytest.fixture
@@ -61,7 +54,6 @@ def test_every_row_is_a_message_and_the_same_write_again_adds_none(session, queu
     assert consumed(queue) == ALL
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_tasks_that_fail_after_they_have_published_and_are_tried_again_publish_once(session, queue, options, trail):
     """The rows reach each attempt in another order, as after a shuffle."""
 
@@ -93,6 +85,7 @@ def test_tasks_that_fail_after_they_have_published_and_are_tried_again_publish_o
     assert consumed(queue) == ALL
 
 
+@pytest.mark.long
 def test_input_that_is_not_the_same_each_time_is_said(session, queue, options):
     frame = session.range(ROWS).repartition(2)
     write(frame, options, jobId="load")
@@ -100,6 +93,7 @@ def test_input_that_is_not_the_same_each_time_is_said(session, queue, options):
         write(frame.withColumn("id", f.col("id") + 1), options, jobId="load")
 
 
+@pytest.mark.long
 def test_a_write_that_was_aborted_is_completed_by_running_it_again(session, queue, options):
     def fails_at_one(batches):
         from pyspark import TaskContext
@@ -116,6 +110,7 @@ def test_a_write_that_was_aborted_is_completed_by_running_it_again(session, queu
     assert seen + consumed(queue) == ALL
 
 
+@pytest.mark.long
 def test_payload_key_headers_and_message_id_may_be_columns(session, queue, options):
     frame = session.range(6).select(
         f.struct("id").alias("payload"),
@@ -131,6 +126,7 @@ def test_payload_key_headers_and_message_id_may_be_columns(session, queue, optio
     assert {message.shard for message in found.values()} == {queue.shard_of("k")}
 
 
+@pytest.mark.long
 def test_a_stream_is_written_once_though_its_batch_is_repeated(session, queue, options, tmp_path):
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     session.range(ROWS).repartition(3).write.parquet(str(source))
@@ -168,6 +164,7 @@ def test_a_wrong_option_is_one_clear_error_at_planning(session, queue, options, 
     assert type(failure.value).__name__ == "AnalysisException"
 
 
+@pytest.mark.long
 def test_what_cannot_be_a_message_is_refused_at_planning(session, queue, options):
     for columns, says in (
         ([f.lit(1).alias("payload"), f.lit(1).alias("other")], "not other: put them into the payload"),

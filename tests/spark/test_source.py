@@ -24,15 +24,9 @@ from latchwork.spark.listener import lag_of
 from tests.observe.conftest import Remembering
 
 from . import driver
-from .conftest import BOTH
 
 ROWS = 200
 ALL = Counter(range(ROWS))
-
-
-@pytest.fixture
-def store(store_of_slow_tests):
-    return store_of_slow_tests
 
 
 @pytest.fixture
@@ -81,7 +75,6 @@ def written(session, folder):
 # ---- snapshots
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_a_snapshot_has_every_unread_message_once_and_changes_nothing(session, queue, options):
     publish(queue)
     frame = read(session, options, payloadSchema="id int")
@@ -94,12 +87,14 @@ def test_a_snapshot_has_every_unread_message_once_and_changes_nothing(session, q
     assert queue.depth().ready == ROWS
 
 
+@pytest.mark.long
 def test_an_empty_queue_is_an_empty_frame_and_an_empty_run(session, queue, options, tmp_path):
     assert read(session, options).count() == 0
     assert read(session, options).where("shard = 1").collect() == []
     acknowledge(session, run(stream(session, options), tmp_path))
 
 
+@pytest.mark.long
 def test_payloads_without_a_schema_are_text_as_it_was_published_else_json_and_columns_can_be_chosen(
     session, queue, options
 ):
@@ -111,6 +106,7 @@ def test_payloads_without_a_schema_are_text_as_it_was_published_else_json_and_co
     )
 
 
+@pytest.mark.long
 def test_texts_that_were_written_come_back_as_they_went_in(session, queue, options):
     texts = ["tea", "", '"', "null", '{"id": 1}', "a\nb\0", None]
     frame = session.createDataFrame([(text,) for text in texts], "payload string")
@@ -119,6 +115,7 @@ def test_texts_that_were_written_come_back_as_they_went_in(session, queue, optio
         assert Counter(row.payload for row in read(session, options, **more).collect()) == Counter(texts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pushed", ["false", "true"])
 def test_each_query_of_a_frame_has_its_own_filter_whatever_was_asked_of_the_frame_before(
     session, queue, options, pushed
@@ -139,6 +136,7 @@ def test_each_query_of_a_frame_has_its_own_filter_whatever_was_asked_of_the_fram
         session.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.long
 def test_shards_and_times_are_compared_in_any_time_zone(session, queue, options):
     publish(queue)
     frame = read(session, options)
@@ -156,6 +154,7 @@ def test_shards_and_times_are_compared_in_any_time_zone(session, queue, options)
             session.conf.unset("spark.sql.session.timeZone")
 
 
+@pytest.mark.long
 def test_payloads_are_read_as_their_types(session, queue, options):
     kinds = (
         "i bigint, d double, m decimal(5,2), t timestamp, y date, b boolean, l array<int>, s struct<x int>, z binary"
@@ -180,6 +179,7 @@ def test_payloads_are_read_as_their_types(session, queue, options):
     assert set(empty.values()) == {None}
 
 
+@pytest.mark.long
 def test_a_payload_of_another_type_is_named_with_the_remedy(session, queue, options):
     queue.publish({"id": "text"}, message_id="odd")
     with pytest.raises(Exception, match=r"message 'odd' at .* leave the option out"):
@@ -189,7 +189,6 @@ def test_a_payload_of_another_type_is_named_with_the_remedy(session, queue, opti
 # ---- streams
 
 
-@pytest.mark.parametrize("store_of_slow_tests", BOTH, indirect=True)
 def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(session, queue, options, tmp_path):
     publish(queue)
     query = run(stream(session, options, maxMessagesPerBatch="70"), tmp_path)
@@ -201,6 +200,7 @@ def test_a_bounded_run_reads_everything_once_and_is_finished_by_acknowledge(sess
     assert len(queue.receive(100)) == 20
 
 
+@pytest.mark.long
 def test_the_progress_shows_the_lag_and_a_listener_exports_it(session, queue, options, tmp_path):
     publish(queue)
     telemetry = Remembering()
@@ -222,6 +222,7 @@ def test_the_progress_shows_the_lag_and_a_listener_exports_it(session, queue, op
     acknowledge(session, query)
 
 
+@pytest.mark.long
 def test_a_query_that_goes_on_waits_for_enough_messages(session, queue, options, tmp_path):
     publish(queue, 0, 20)
     limits = {"minMessagesPerBatch": "50", "maxTriggerDelay": "1h"}
@@ -240,6 +241,7 @@ def test_a_query_that_goes_on_waits_for_enough_messages(session, queue, options,
     acknowledge(session, query)
 
 
+@pytest.mark.long
 def test_a_run_that_found_nothing_new_is_finished_by_acknowledge_too(session, queue, options, tmp_path):
     """As after a driver that was killed between its last batch and the acknowledgement."""
     publish(queue)
@@ -249,6 +251,7 @@ def test_a_run_that_found_nothing_new_is_finished_by_acknowledge_too(session, qu
     assert len(queue.receive(100)) == 20
 
 
+@pytest.mark.long
 def test_the_next_run_goes_on_where_the_last_one_ended(session, queue, options, tmp_path):
     for first in (0, 100):
         publish(queue, first, 100)
@@ -283,6 +286,7 @@ def test_a_batch_that_is_repeated_before_its_commit_reads_the_same(session, queu
     assert queue.depth().ready == 0
 
 
+@pytest.mark.long
 def test_a_second_stream_and_a_consumer_are_refused_with_the_owners_name(session, queue, options, tmp_path):
     publish(queue)
 
@@ -316,6 +320,7 @@ def test_a_start_under_the_same_name_takes_over_and_fences_the_running_query_off
     assert queue.depth().ready == 0
 
 
+@pytest.mark.long
 def test_a_killed_driver_that_is_started_again_has_everything_once(session, queue, url, tmp_path):
     """Killed with SIGKILL, the Java process too, in the middle of its second batch; another session goes on."""
     publish(queue)
@@ -331,6 +336,7 @@ def test_a_killed_driver_that_is_started_again_has_everything_once(session, queu
     assert len(queue.receive(1)) == 0
 
 
+@pytest.mark.long
 def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(session, queue, options, tmp_path, trail):
     """The batch fails once, when some of its partitions are published and the batch before it is acknowledged."""
     other = queue.registry.create(QueueConfig("r", retry=False, shards=2))
@@ -365,6 +371,7 @@ def test_a_stream_from_queue_to_queue_is_repeated_with_the_same_partitions(sessi
     assert Counter(message.payload["id"] for message in other.peek_all()) == many
 
 
+@pytest.mark.long
 def test_a_query_that_goes_on_reads_what_comes_and_lets_it_go(session, queue, options, tmp_path):
     sink = stream(session, options).writeStream.format("parquet").option("path", str(tmp_path / "out"))
     query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="200 milliseconds")
@@ -392,6 +399,7 @@ def test_a_wrong_option_is_one_clear_error_at_planning(session, queue, options, 
         read(session, options | {"queue": "nope"})
 
 
+@pytest.mark.long
 def test_the_checkpoint_of_another_queue_is_refused(session, store, queue, options, tmp_path):
     publish(queue, 0, 20)
     acknowledge(session, run(stream(session, options), tmp_path))

@@ -150,6 +150,7 @@ def comparable(report):
     return sorted(report.queues), shards, sorted(report.failures), report.ok
 
 
+@pytest.mark.long
 def test_the_report_is_that_of_the_local_sweeper(spark, simulated, elect):
     here, there = (registry_of(simulated, client) for client in ("local", "spark"))
     queues = [abandon(simulated, registry, 40, name=name)[0] for registry in (here, there) for name in ("a", "b")]
@@ -168,6 +169,7 @@ def test_the_report_is_that_of_the_local_sweeper(spark, simulated, elect):
     assert bins[0] == bins[1]
 
 
+@pytest.mark.long
 def test_every_abandoned_message_is_in_the_sideline(spark, world, elect):
     registry = registry_of(world)
     queue, ids = abandon(world, registry, 300)
@@ -177,6 +179,7 @@ def test_every_abandoned_message_is_in_the_sideline(spark, world, elect):
     assert {message.message_id for message in queue.sideline.peek(1000)} == set(ids)
 
 
+@pytest.mark.long
 def test_acknowledged_slots_are_passed_once_the_leader_has_known_their_mark_for_one_duration(spark, simulated, elect):
     registry, leadership = registry_of(simulated), elect(simulated)
     queue = registry.create(config(simulated))
@@ -207,6 +210,7 @@ class Deposing(PolicyView):
         return outcomes
 
 
+@pytest.mark.long
 def test_a_leader_deposed_in_the_middle_is_refused_on_every_executor(spark, world, elect):
     registry, leadership = registry_of(world), elect(world)
     abandon(world, registry, 4 * BATCH, shards=2)
@@ -222,6 +226,7 @@ def test_a_leader_deposed_in_the_middle_is_refused_on_every_executor(spark, worl
     assert "has ended" in registry.last_sweep("q").error
 
 
+@pytest.mark.long
 def test_a_leadership_of_another_make_is_refused_where_a_later_epoch_has_swept(spark, simulated):
     registry = registry_of(simulated)
     queue, _ = abandon(simulated, registry, 20)

@@ -199,6 +199,7 @@ def test_a_batch_that_is_decoded_in_one_pass_reads_as_one_that_is_decoded_one_by
     assert (whole[3]["id"], whole[4]) == (-(2**63), None)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", [LONG, t.ShortType(), t.DoubleType(), t.BooleanType(), t.StringType()], ids=str)
 @pytest.mark.parametrize("within", [lambda k: k, t.ArrayType, lambda k: t.StructType([t.StructField("x", k)])])
 @pytest.mark.parametrize(

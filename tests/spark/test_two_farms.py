@@ -16,7 +16,7 @@ from latchwork.spark.phase import job_phase
 from latchwork.store.connect import connect
 from tools import servers
 
-from .conftest import STORES_OF_SLOW_TESTS
+from .conftest import BOTH
 from .farm_process import FARMS, PARTITIONS, PHASES
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ class Link:
         self.ship()
 
 
-@pytest.fixture(params=STORES_OF_SLOW_TESTS)
+@pytest.fixture(params=BOTH)
 def urls(request, tmp_path):
     """A store for each farm."""
     if request.param == "sqlite":

@@ -45,7 +45,7 @@ from latchwork.store import (
 )
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, If, MapKeyAt, MapSize, MapSmallestValue, largest
 from latchwork.testing.clock import ManualClock
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 NAMES = ("a", "b", "c")
 ran: Counter[str] = Counter()
@@ -194,7 +194,7 @@ class TwoStores(RuleBasedStateMachine):
                 assert found[0] == found[1]
 
 
-MACHINES = 165 * SCALE
+MACHINES = scaled(165)
 TwoStores.TestCase.settings = settings(
     max_examples=MACHINES,
     stateful_step_count=12,

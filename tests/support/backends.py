@@ -7,6 +7,33 @@ import pytest
 from latchwork.store import MemoryStore, SQLiteStore
 
 BACKENDS = ("memory", "sqlite", "aerospike")
+ON_AEROSPIKE = (
+    "tests/store/contract/",
+    "tests/store/aerospike/",
+    "tests/test_capabilities.py",
+    "tests/coord/latch/test_latch.py",
+    "tests/coord/lock/test_lock.py",
+    "tests/coord/test_semaphore.py",
+    "tests/coord/test_rwlock.py",
+    "tests/coord/test_limiter.py",
+    "tests/coord/barrier/",
+    "tests/coord/presence/",
+    "tests/coord/election/test_election.py",
+    "tests/queue/circular/test_queue.py",
+    "tests/queue/sharded/test_promises.py",
+    "tests/queue/sharded/groups/test_groups.py",
+    "tests/queue/sharded/batches/test_batches.py",
+    "tests/queue/ledger/test_dedup.py",
+    "tests/queue/outbox/test_outbox.py",
+)
+"""Where `make test` runs on a real Aerospike too what runs on every backend: the contract, by which all backends are
+alike, and the promises of each primitive. All other tests run on it in `make long`."""
+
+
+def is_left_to_long(item):
+    """Whether the test is one on Aerospike of those that `make test` runs on the other backends only."""
+    case = getattr(item, "callspec", None)
+    return case is not None and "aerospike" in case.params.values() and not item.nodeid.startswith(ON_AEROSPIKE)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -158,14 +158,6 @@ def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, c
         one.wait("p", "another", timeout=5)
 
 
-@pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
-@pytest.mark.parametrize("call", range(1, 9))
-def test_one_reply_that_is_lost_changes_nothing(memory, clock, kind, call):
-    clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
-    faulty = FaultyStore(memory, {call: kind})
-    assert barrier(faulty).wait("p", "p", 60) == {"p": "p", "q": "q"}
-
-
 def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock):
     faulty = FaultyStore(memory, {5: Fault("late")})
     late = barrier(faulty.with_policy(RetryPolicy(attempts=1)))

@@ -16,7 +16,7 @@ import pytest
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import LatchworkError
 from latchwork.store import Add, Key, MapPut, Put, Read, SQLiteStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 LEASE = 0.4
 TURNS = 18
@@ -55,6 +55,7 @@ def _forked(*arguments):
     return pid
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["lease", "zookeeper"])
 def test_no_term_is_disturbed_though_candidates_are_killed_and_stopped(kind, seed, request, tmp_path, proved):
@@ -80,7 +81,7 @@ def test_no_term_is_disturbed_though_candidates_are_killed_and_stopped(kind, see
     record = store.get(OFFICE).bins
     store.close()
     assert record["n"] == record["writes"], "what a leader wrote was overwritten by who had not seen it"
-    assert len(record["leaders"]) >= TURNS // 4
+    assert len(record["leaders"]) >= TURNS // 6, "each that is stopped is succeeded"
     proved("processes", f"election by {kind}", killed=TURNS - TURNS // 6, stopped=TURNS // 6)
 
 

@@ -319,21 +319,6 @@ def test_a_handle_reads_which_latch_it_means_once(memory):
 # ---- lost replies
 
 
-@pytest.mark.parametrize("kind", DOUBTS)
-@pytest.mark.parametrize("party", [None, "p"])
-@pytest.mark.parametrize("level", list(LatchLevel))
-def test_a_lost_reply_at_any_call_counts_once(memory, kind, party, level):
-    creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1", level=level)
-    for call in range(1, 4):
-        store = FaultyStore(memory, {call: kind})
-        latch = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level)
-        before = creator.count()
-        who = None if party is None else f"{party}{call}"
-        assert latch.count_down(party=who) == before - 1
-        store.deliver()
-        assert creator.count() == before - 1
-
-
 @pytest.mark.parametrize("party", [None, "p"])
 def test_an_outcome_that_stays_unknown_is_said_and_a_party_may_simply_try_again(memory, party):
     creator = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")

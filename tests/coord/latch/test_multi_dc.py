@@ -73,6 +73,7 @@ def released(latch):
         return False
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", range(60))
 def test_the_latch_is_released_everywhere_and_in_no_farm_before_all_work_is_done(seed):
     network = Network(seed)

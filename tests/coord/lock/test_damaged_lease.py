@@ -30,6 +30,7 @@ def grant(store):
     return FencedLock(store, "lock", owner="holder", lease=10).acquire(5)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("bin", "bad"), DAMAGE, ids=repr)
 def test_a_damaged_lease_is_never_taken_for_a_free_one(store, grant, bin, bad):
     store.operate(KEY, Put(bin, bad))

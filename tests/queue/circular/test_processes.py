@@ -14,7 +14,7 @@ import pytest
 
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE = 0.2
@@ -104,6 +104,7 @@ class Crowd:
         return found
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_committed_entry_is_dequeued_exactly_once_in_order_though_processes_are_killed(tmp_path, seed, proved):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")

@@ -130,6 +130,7 @@ def test_it_costs_five_calls_for_any_batch_and_one_where_all_keys_are_known():
         assert store.total - before == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(2, 7))
 @pytest.mark.parametrize(
     "kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.DROPPED, Kind.LATE, Kind.PAUSE, Kind.DUPLICATE]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import tracemalloc
 from collections import Counter
@@ -25,12 +24,13 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
 from latchwork.queue.sharded.slots import Slot, Stamped, WriteResult
 from latchwork.store import MemoryStore
+from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
+from tests.support.scale import FIRST, scaled
 
 N = 25
 SWEEP = 1200.0
-SEEDS = int(os.environ.get("LATCHWORK_LEDGER_SEEDS", "100"))
 
 
 @pytest.fixture
@@ -228,46 +228,31 @@ CALLS = 16
 """Store calls of a fault-free attempt: one for the queue, one look, four for each of three chunks, and spare ones."""
 
 
-def test_the_call_numbers_cover_an_attempt(store):
-    queue_on(store)
-    counting = CountingStore(store)
-    Ledger(QueueRegistry(counting, "shop").get("q"), "job").publish(0, rows())
-    assert 13 <= counting.total <= CALLS
-
-
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
-def test_after_a_fault_at_any_call_another_attempt_makes_it_once(store, clock, fault, at):
-    queue = queue_on(store)
-    attempt(store, clock, fault, at)
-    assert attempt(store, clock, order=shuffled(rows()))
-    assert consumed(queue) == ONCE
-
-
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
+@pytest.mark.parametrize("later", [0, 86_400])
 @pytest.mark.parametrize("consume", [False, True])
-def test_an_attempt_that_comes_a_day_after_a_crash_makes_it_once(store, clock, at, consume):
-    queue = queue_on(store)
-    attempt(store, clock, "crash_after", at)
-    seen = consumed(queue) if consume else Counter()
-    clock.advance(86_400)
-    assert attempt(store, clock, order=shuffled(rows()))
-    assert attempt(store, clock, order=rows())
-    assert seen + consumed(queue) == ONCE
+def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later):
+    """consume: consumers take what the first attempt has written before the other one begins."""
+
+    def publish(store, messages):
+        Ledger(QueueRegistry(store, "shop").get("q"), "job").publish(0, messages)
+
+    def another(store, done):
+        queue = QueueRegistry(store, "shop").get("q")
+        if consume:
+            done += consumed(queue).elements()
+        store.seams.advance(later)
+        for order in (shuffled(rows()), rows()):
+            publish(store, order)
+        done += consumed(queue).elements()
+
+    report = inject_everywhere(
+        lambda store, done: publish(store, rows()), prepare=queue_on, recover=another, expected=range(N)
+    )
+    assert 13 <= report.calls <= CALLS
+    assert not report.troubles, report
 
 
-@pytest.mark.parametrize("second_at", range(1, 12))
-@pytest.mark.parametrize("first_at", range(3, 8))
-def test_a_late_attempt_that_crashes_too_leaves_nothing_lost_or_doubled(store, clock, first_at, second_at):
-    queue = queue_on(store)
-    attempt(store, clock, "crash_after", first_at)
-    clock.advance(SWEEP)
-    attempt(store, clock, "crash_after", second_at, order=shuffled(rows()))
-    clock.advance(SWEEP)
-    assert attempt(store, clock, order=shuffled(rows(), seed=2))
-    assert consumed(queue) == ONCE
-
-
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 def test_two_attempts_at_once_make_it_once(store, clock, at):
     """The second runs from beginning to end just before some call of the first."""
@@ -277,6 +262,7 @@ def test_two_attempts_at_once_make_it_once(store, clock, at):
     assert consumed(queue) == ONCE
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(1, CALLS + 1))
 def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
     """The first is paused past the sweep duration while the second does it all, and a consumer takes a part."""
@@ -298,23 +284,7 @@ FEW = 3
 """Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
 
 
-@pytest.mark.parametrize("second_at", range(3, 24))
-@pytest.mark.parametrize("at", range(4, 7))
-@pytest.mark.parametrize("pause", [0, SWEEP])
-def test_an_attempt_that_goes_on_after_another_has_crashed_in_its_place_makes_it_once(
-    store, clock, pause, at, second_at
-):
-    queue = queue_on(store)
-
-    def meanwhile():
-        clock.advance(pause)
-        attempt(store, clock, "crash_after", second_at, order=shuffled(rows(FEW)))
-
-    attempt(store, clock, meanwhile, at, order=rows(FEW))
-    assert attempt(store, clock, order=rows(FEW))
-    assert consumed(queue) == Counter(range(FEW))
-
-
+@pytest.mark.matrix
 @pytest.mark.parametrize("second_at", range(3, 24))
 @pytest.mark.parametrize("third_at", [*range(3, 24), 99])
 def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
@@ -329,6 +299,7 @@ def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock
     assert consumed(queue, slots) == Counter(range(FEW))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(3, 12))
 @pytest.mark.parametrize("until", range(3, 16))
 def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
@@ -391,6 +362,7 @@ def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
 LASTING = {"message_expiry": timedelta(days=30), "queue_expiry": timedelta(days=30)}
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", range(2, 25))
 def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one(store, clock, at):
     """However early some of it was consumed, and wherever another attempt crashed in between."""
@@ -438,7 +410,7 @@ def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, fo
     assert queue.pointers.write(slots, late) == [WriteResult.SPENT] * len(slots)
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + scaled(100)))
 def test_any_mix_of_faults_in_several_attempts_makes_it_once(store, clock, seed):
     queue = queue_on(store)
     chance = random.Random(seed)

@@ -19,7 +19,7 @@ from latchwork.queue.outbox import outbox as outbox_module
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 from .world import World
 
@@ -149,6 +149,7 @@ def test_an_idle_outbox_asks_no_store(tmp_path):
     assert producer.calls == 0
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producers_killed_at_any_moment_lose_double_and_reorder_nothing(tmp_path, seed, proved):
     """Several lives of a real process over SQLite, each killed; what it had said was put is in the queue once."""

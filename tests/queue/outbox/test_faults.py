@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from latchwork.testing.stores import KINDS
 from tests.queue.paged.failing import HOW
+from tests.support.scale import scaled
 
 from . import promises
 
-SEEDS = int(os.environ.get("LATCHWORK_OUTBOX_SEEDS", "25"))
+SEEDS = scaled(25, least=10)
 
 
 def test_the_call_numbers_cover_a_batch():

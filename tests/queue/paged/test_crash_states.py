@@ -4,11 +4,11 @@ from collections import Counter
 
 import pytest
 
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, scaled
 
 from .crashes import KEEPS, SHAPES, explore
 
-SEEDS = 5 * SCALE
+SEEDS = scaled(5)
 LEAST = 500
 """States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of their sum."""
 STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")

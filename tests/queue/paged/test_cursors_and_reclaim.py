@@ -360,6 +360,7 @@ def test_without_a_readable_read_meta_the_queue_begins_at_its_first_page():
         assert numbers(open_in(again).read()) == list(range(24, 60))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("named", [True, False], ids=["a cursor", "no cursor"])
 def test_a_flipped_bit_in_read_meta_reclaims_nothing_young_or_unread_and_ends(files, bit, named):

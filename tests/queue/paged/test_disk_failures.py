@@ -31,6 +31,7 @@ def test_a_full_disk_refuses_the_append_and_goes_on_when_there_is_room():
     assert messages(files.killed()) == [*sent, b"room again" * 4]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("part", [".page", ".idx", "writeMeta"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("after", range(8))

@@ -11,7 +11,7 @@ import pytest
 
 from latchwork.queue.paged.files import SystemFile, SystemFiles
 from latchwork.queue.paged.queue import PagedQueue
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 CYCLES = 10
 """Writers that are killed, of each kind and under each seed."""
@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 THREADS = 3
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("force_every", [0, 1, 5])
 def test_what_a_killed_process_had_acknowledged_is_there(tmp_path, force_every, seed, proved):

@@ -85,6 +85,7 @@ def written(request, shape):
     return sent, files.contents(), name, [stop for page, stop in ends if page == last], whole, end
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_damaged_last_page_yields_a_prefix_and_never_bad_bytes(written, damage):
     sent, contents, name, ends, earlier, end = written

@@ -28,6 +28,7 @@ def explore_all():
             explore(shape, seed, actions=12, each_step=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_CRASHES, ids=lambda mutant: mutant.__name__)
 def test_the_crash_checker_catches(mutant, monkeypatch, proved):
     mutant(monkeypatch)

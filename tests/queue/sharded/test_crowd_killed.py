@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proof import FIRST, SCALE
+from tests.support.scale import FIRST, TIMES
 
 from . import crowd_worker
 from .crowd_story import Story
 
 ROOT = Path(__file__).parents[3]
 ROLES = ("publish", "publish", "own", "own", "own", *crowd_worker.GROUPS)
-SECONDS, PATIENCE = (5.0 if SCALE == 1 else 30.0 * SCALE), 90.0
+SECONDS, PATIENCE = (5.0 if TIMES == 1 else 30.0 * TIMES), 90.0
 KILLED, STOPPED, PUBLISHED = 4, 2, 100
 """There are at least so many, also on a machine that is slow."""
 

@@ -162,6 +162,7 @@ def test_a_stream_acknowledges_beside_a_damaged_time_to_keep_an_id(simulated, ba
 # ---- any other bin
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bin", CHANGED)
 def test_a_damaged_bin_keeps_no_message_from_being_delivered(simulated, bin):
     process, handled = simulated.process(), []
@@ -177,6 +178,7 @@ def test_a_damaged_bin_keeps_no_message_from_being_delivered(simulated, bin):
     assert waiting(process) == 0
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bin", CHANGED)
 def test_a_damaged_bin_keeps_nothing_from_being_swept_shovelled_and_redriven(simulated, bin):
     simulated.options = {"max_deliveries": 2, "backoff": Poll(low=60, high=60, jitter=0)}
@@ -222,6 +224,7 @@ def test_a_message_says_which_of_its_bins_were_damaged(world):
     assert again.attempts == 2
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("value", ["seven", -3, -(2**63), 2**63 - 1, [1], {"a": 1}, 1.5, True], ids=repr)
 def test_attempts_that_cannot_be_counted_on_from_begin_anew(world, value):
     process = world.process()
@@ -251,6 +254,7 @@ def test_the_age_of_the_oldest_message_passes_over_dates_that_are_none(simulated
 # ---- the payload
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bad", [bad for bad in HOSTILE if type(bad) is not str], ids=repr)
 @pytest.mark.parametrize("codec", ["json", "bytes"])
 def test_a_payload_of_another_kind_is_parked_as_unreadable(simulated, codec, bad):

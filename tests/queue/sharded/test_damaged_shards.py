@@ -67,6 +67,7 @@ def recovered(process, payloads, rounds=4):
 # ---- the pointers
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("bin", "bad"), [*POINTERS, ("stream", [1])], ids=lambda value: repr(value)[:24])
 def test_a_damaged_shard_is_left_alone_and_loses_none_of_its_messages(simulated, bin, bad):
     simulated.shards = 4
@@ -80,6 +81,7 @@ def test_a_damaged_shard_is_left_alone_and_loses_none_of_its_messages(simulated,
     assert recovered(process, payloads) == list(range(400))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("bin", "bad"), POINTERS, ids=repr)
 def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, bin, bad):
     simulated.shards = 4
@@ -101,6 +103,7 @@ def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, b
     assert len(process.queue.peek_all()) == 300
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("bin", "bad"), POINTERS, ids=repr)
 def test_nothing_is_published_where_nobody_would_receive_it(simulated, bin, bad):
     simulated.shards = 4
@@ -148,6 +151,7 @@ def test_a_damaged_memory_of_claims_is_given_up(world, bad):
     assert payloads == list(range(10))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("bin", ["claim-fence", "in-hand"])
 @pytest.mark.parametrize("bad", KINDS[:9], ids=repr)
 def test_who_has_the_turn_is_forgotten_where_it_cannot_be_read(simulated, bin, bad, monkeypatch):
@@ -203,6 +207,7 @@ def test_the_pass_of_a_shovel_goes_on_beside_a_damaged_shard(simulated):
 # ---- the sweep pointers and marks
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("bin", "bad"),
     [

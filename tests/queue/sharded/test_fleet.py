@@ -15,15 +15,15 @@ import pytest
 
 from latchwork.queue import Schedule
 from latchwork.queue.sharded.upkeep import upkeep
-from tests.support.proof import SCALE
+from tests.support.scale import TIMES
 from tests.support.waiting import until
 
 from .fleet import FAILS, LATER, TICKS, TRIES, Fleet, counted
 
-IS_FULL = SCALE >= 10
+IS_FULL = TIMES >= 10
 LEASE = upkeep.LEASE if IS_FULL else 2.0
 """Of the upkeep's election: what users have, or a tenth of it."""
-MESSAGES, SPREAD = min(200_000, 2_000 * SCALE), min(60.0, 3.0 * SCALE)
+MESSAGES, SPREAD = min(200_000, 2_000 * TIMES), min(60.0, 3.0 * TIMES)
 KILLS_APART = (2.0, 4.0) if IS_FULL else (0.7, 1.4)
 REIGN, SECONDS = (20.0, 300.0) if IS_FULL else (2.0, 6.0)
 PATIENCE = 300.0

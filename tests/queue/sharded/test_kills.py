@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 from . import worker
 
@@ -112,6 +112,7 @@ def drain(queue) -> Counter[str]:
     return handled
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_processes_that_are_killed_and_stopped_lose_nothing(tmp_path, seed, proved):
     database, log = tmp_path / "queue.db", tmp_path / "log"

@@ -378,6 +378,7 @@ def test_a_record_that_says_no_handler_timeout_has_the_default_of_its_sweep_dura
     assert QueueRegistry(store, "c").create(config).config == config
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "strange",
     [

@@ -172,6 +172,7 @@ def test_two_that_take_the_queue_at_once_under_two_names_do_not_both_have_it(sto
     assert not (mine and rivals)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["request_lost", "reply_lost", "late", "dropped", "duplicate"])
 @pytest.mark.parametrize("at", range(2, 6))
 def test_taking_the_queue_survives_lost_replies(store, queue, clock, fault, at):
@@ -275,6 +276,7 @@ def test_an_acknowledgement_is_repeatable_and_never_goes_back(queue):
     assert queue.pointers.states()[0].fired == loaded
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
 @pytest.mark.parametrize("at", range(1, 7))
 def test_an_acknowledgement_that_fails_anywhere_is_completed_by_the_next(store, queue, clock, fault, at):

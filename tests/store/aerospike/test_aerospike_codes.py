@@ -48,6 +48,7 @@ def test_the_table_has_every_documented_code_and_no_other():
     assert sorted(VERDICTS) == sorted(CODES)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("code", CODES)
 def test_a_write_in_doubt_is_unknown_whatever_the_code(code):
     assert type(write(code, in_doubt=True)) is OutcomeUnknown
@@ -74,6 +75,7 @@ def test_a_code_in_doubt_is_unknown_for_a_write_and_harmless_for_a_read(code):
     assert again(read(code))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("code", PERMANENT)
 def test_a_permanent_failure_is_never_sent_again(code):
     for error in (write(code), read(code)):
@@ -131,6 +133,7 @@ def test_a_request_is_sent_again_as_overloaded_where_too_much_was_asked(code, wh
     assert reason(write(code)) == reason(read(code)) == reason(pickle.loads(pickle.dumps(write(code)))) == why
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("writing", [True, False])
 @pytest.mark.parametrize("message", ["", "said"])
 @pytest.mark.parametrize("code", [*(code for code in CODES if code < 0), -999, 9])
@@ -148,6 +151,7 @@ def test_what_the_client_could_not_send_comes_with_a_remedy(code, remedy):
     assert remedy in str(read(code)).partition("; ")[2]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("writing", [True, False])
 def test_every_exception_of_the_client_becomes_one_of_ours(kind, writing):

@@ -272,10 +272,12 @@ def test_the_store_says_what_the_page_says(met):
     assert not other_than_the_page_says("What the store makes of it", met.column, met.of_the_store())
 
 
+@pytest.mark.long
 def test_the_client_does_what_the_page_says_where_one_of_several_is_away(met_by_one):
     assert not other_than_the_page_says("What the client does", met_by_one.column, met_by_one.of_the_client())
 
 
+@pytest.mark.long
 def test_the_store_says_what_the_page_says_where_one_of_several_is_away(met_by_one):
     assert not other_than_the_page_says("What the store makes of it", met_by_one.column, met_by_one.of_the_store())
 

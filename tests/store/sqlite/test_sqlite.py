@@ -36,7 +36,7 @@ from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite import seal as sqlite_seal
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
-from tests.support.proof import SEEDS
+from tests.support.scale import SEEDS
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)
@@ -471,6 +471,7 @@ def _killed(path, mode, lines):
     return int(rest[-2]) if len(rest) >= 2 and rest[-2] else last
 
 
+@pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("mode", ["full", "normal", "off"])
 def test_every_acknowledged_write_survives_the_death_of_its_process(path, mode, seed, proved):

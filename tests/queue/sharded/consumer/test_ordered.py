@@ -200,6 +200,7 @@ def turns(consumers, until, clock):
                 clock.advance(0.1)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("batching", [None, BatchingConfig(2, 1)], ids=["one by one", "in batches"])
 @pytest.mark.parametrize("seconds", [0.5, 3, LEASE + 5])
 @pytest.mark.parametrize(("kind", "among"), DOUBTS)

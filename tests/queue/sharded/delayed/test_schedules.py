@@ -388,6 +388,7 @@ def test_a_schedule_with_the_longest_name_is_published(letter):
     assert len(published(registry.get("q"))) == 1
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("call", range(1, 16))
 @pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.LATE, Kind.PAUSE])
 def test_whatever_fails_at_whatever_call_each_tick_is_published_once(call, kind):

@@ -16,10 +16,11 @@ from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore, Crash
+from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.delayed.test_delayed import Farms, run_until
-from tests.queue.sharded.world import dies
+from tests.queue.sharded.world import World, dies
 
 
 def payloads(view, n=1000):
@@ -38,6 +39,13 @@ def left(world, queue):
     return {
         slot: one.bins for slot, one in zip(slots, records, strict=True) if one and {"data", "shared"} & set(one.bins)
     }
+
+
+def world_on(store):
+    """A world on a store that `inject_everywhere` has made; its clients have one name in all worlds."""
+    made = World(store, store.seams)
+    made.client = "c"
+    return made
 
 
 @pytest.fixture
@@ -336,6 +344,7 @@ def test_what_expires_is_gone_for_a_group_that_stood_still(simulated):
 # ---- an acknowledgement
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["reply_lost", "request_lost", "duplicate", "dropped"])
 @pytest.mark.parametrize("call", [1, 2, 3])
 @pytest.mark.parametrize("who", ["group", "queue"])
@@ -524,31 +533,37 @@ def test_a_group_made_again_under_a_name_begins_anew(world, queue):
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["", "swept before"])
-@pytest.mark.parametrize("call", range(1, 12))
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped"])
-def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(simulated, call, fault, swept):
+def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(swept):
     """swept: the queue's own sweep has passed the messages, so that only the drop can delete them."""
-    process, other = simulated.process(), simulated.process()
-    queue = process.queue
-    queue.group("audit")
-    other.queue.publish_many(range(4))
-    assert payloads(other.queue) == list(range(4))
-    if swept:
-        sweep(simulated, other, 3)
-    process.fails([call], fault)
-    with suppress(LatchworkError, Crash):
+
+    def prepare(store):
+        process = world_on(store).process()
+        process.queue.group("audit")
+        process.queue.publish_many(range(4))
+        assert payloads(process.queue) == list(range(4))
+        if swept:
+            sweep(process.world, process, 3)
+
+    def drop(store, done):
+        queue = QueueRegistry(store, "c", farm_id="f").get("q")
         queue.group("audit").drop()
-    if other.registry.records.find("q@audit") is not None:
-        with suppress(Refused):
-            other.queue.group("audit")
-        with suppress(NotFound):
-            if "dropped" not in other.registry.records.read("q@audit"):
-                return  # it had not begun
-    sweep(simulated, other, 2)
-    assert left(simulated, other.queue) == {}
-    other.queue.group("audit")
-    other.queue.publish("new")
-    assert payloads(other.queue.group("audit")) == ["new"]
+
+    def others(store, done):
+        process = world_on(store).process()
+        if process.registry.records.find("q@audit") is not None:
+            with suppress(Refused):
+                process.queue.group("audit")
+            with suppress(NotFound):
+                if "dropped" not in process.registry.records.read("q@audit"):
+                    return  # it had not begun
+        sweep(process.world, process, 2)
+        assert left(process.world, process.queue) == {}
+        process.queue.group("audit")
+        process.queue.publish("new")
+        assert payloads(process.queue.group("audit")) == ["new"]
+
+    report = inject_everywhere(drop, prepare=prepare, recover=others)
+    assert not report.troubles, report
 
 
 def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
@@ -569,26 +584,28 @@ def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
 # ---- made
 
 
-@pytest.mark.parametrize("call", range(1, 14))
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "reply_lost", "dropped", "late"])
 @pytest.mark.parametrize("start", ["now", "oldest"])
-def test_at_whatever_call_its_making_is_struck_whoever_asks_again_completes_it(simulated, call, fault, start):
-    process, other = simulated.process(), simulated.process()
-    other.queue.publish("before")
-    process.fails([call], fault)
-    with suppress(LatchworkError, Crash):
-        process.queue.group("audit", start=start)
-    other.queue.publish("between")
-    group = other.queue.group("audit", start=start)
-    other.queue.publish("after")
-    process.store.deliver()
-    found = payloads(group)
-    assert "after" in found
-    assert len(found) == len(set(found))
-    if start == "oldest":
-        assert found == ["after", "before", "between"]
-    assert payloads(other.queue) == ["after", "before", "between"]
-    assert left(simulated, other.queue) == {}
+def test_at_whatever_call_its_making_is_struck_whoever_asks_again_completes_it(start):
+    def make(store, done):
+        QueueRegistry(store, "c", farm_id="f").get("q").group("audit", start=start)
+
+    def others(store, done):
+        process = world_on(store).process()
+        process.queue.publish("between")
+        group = process.queue.group("audit", start=start)
+        process.queue.publish("after")
+        found = payloads(group)
+        assert "after" in found
+        assert len(found) == len(set(found))
+        if start == "oldest":
+            assert found == ["after", "before", "between"]
+        assert payloads(process.queue) == ["after", "before", "between"]
+        assert left(process.world, process.queue) == {}
+
+    report = inject_everywhere(
+        make, prepare=lambda store: world_on(store).process().queue.publish("before"), recover=others
+    )
+    assert not report.troubles, report
 
 
 def test_a_maker_that_wakes_after_the_group_was_dropped_leaves_nothing_behind(simulated):
@@ -609,6 +626,7 @@ def test_a_maker_that_wakes_after_the_group_was_dropped_leaves_nothing_behind(si
         assert left(simulated, other.queue) == {}, call
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("gap", range(4))
 @pytest.mark.parametrize("call", range(1, 12))
 def test_a_maker_whose_store_fails_undoes_nothing_that_another_one_has_made(simulated, call, gap):

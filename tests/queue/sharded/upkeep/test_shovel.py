@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 
-from latchwork.errors import InvalidRequest, InvalidShovelInterval, LatchworkError
+from latchwork.errors import InvalidRequest, InvalidShovelInterval
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import InlineClock
-from latchwork.testing.stores import DOUBTS
-from tests.queue.sharded.world import dies
 
 
 def sidelined(process, payloads, **nack):
@@ -91,22 +87,6 @@ def test_redrive_by_reason_leaves_the_others_parked(simulated):
     assert {message.reason for message in process.queue.parked.peek(10)} == {"exhausted", "unreadable"}
     assert [message.reason for message in process.queue.redrive(10, reason="unreadable")] == ["unreadable"]
     assert [message.reason for message in process.queue.parked.peek(10)] == ["exhausted"]
-
-
-@pytest.mark.parametrize("kind", ["crash_before", "crash_after", "dropped", *DOUBTS])
-def test_a_fault_at_any_call_of_the_shovel_loses_nothing(simulated, kind):
-    for call in range(1, 12):
-        process = simulated.process()
-        ids = sidelined(process, ["a", "b", "c"])
-        faulty = simulated.process({call: kind})
-        with contextlib.suppress(LatchworkError):  # said; what was claimed comes back through the sweeper
-            dies(Shovel(faulty.queue).run_once)
-        faulty.store.deliver()
-        simulated.recover()
-        assert simulated.lost(ids) == set()
-        if faulty.calls < call:
-            return
-    pytest.fail("the shovel made more calls than this test looked at")
 
 
 def test_two_shovels_at_once_move_each_message_once(simulated):

@@ -1,0 +1,57 @@
+"""Matrices: tests of many cases that differ by the place of a fault only. `make long` runs all cases.
+
+    @pytest.mark.matrix
+    @pytest.mark.parametrize("at", range(1, 72))
+    @pytest.mark.parametrize("fault", FAULTS)
+    def test_a_driver_that_dies_at_any_store_call_loses_nothing(...)
+
+A smaller run takes a sample of each such test: as large as its scale says, and another one each day. The run prints its
+day, and `LATCHWORK_DAY=2026-11-27 make test` repeats the sample. A test that is named by its node id is always run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from . import scale
+
+FEWEST = 4
+"""Cases of one matrix that each run takes, where it has as many."""
+
+
+def day() -> str:
+    """The day that this run's samples are of. Its child processes take the same samples, past midnight too."""
+    return os.environ.setdefault("LATCHWORK_DAY", f"{datetime.now(timezone.utc):%Y-%m-%d}")
+
+
+def left_out(items: Iterable[Any], arguments: Sequence[str]) -> list[Any]:
+    """The cases of matrices that this run leaves out. arguments: what pytest was told to run."""
+    if scale.SCALE >= 1:
+        return []
+    matrices: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("matrix") and not _is_named(item, arguments):
+            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [
+        item for cases in matrices.values() for item in sorted(cases, key=_place)[scale.scaled(len(cases), FEWEST) :]
+    ]
+
+
+def _is_named(item: Any, arguments: Sequence[str]) -> bool:
+    name = item.nodeid.partition("::")[2]
+    for argument in arguments:
+        file, _, asked = argument.partition("::")
+        is_part = name == asked or name.startswith((f"{asked}[", f"{asked}::"))
+        if asked and is_part and Path(file).resolve() == item.path:
+            return True
+    return False
+
+
+def _place(item: Any) -> bytes:
+    """Its place in the order of the day."""
+    return hashlib.sha256(f"{day()} {item.nodeid}".encode()).digest()

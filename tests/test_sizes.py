@@ -1,0 +1,114 @@
+"""`make test` and `make long` are sizes of one suite: samples of matrices or all of them; no test costs much."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support import backends, cost, matrix, scale
+
+FILE = Path("tests/test_one.py")
+FAILING = """
+import pytest
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("at", range(100))
+def test_struck(at):
+    assert False
+"""
+
+
+def item(name, *marks, **params):
+    """A collected test."""
+    return SimpleNamespace(
+        nodeid=f"{FILE}::{name}",
+        path=FILE.resolve(),
+        get_closest_marker=lambda mark: mark in marks,
+        callspec=SimpleNamespace(params=params),
+    )
+
+
+MATRIX = [item(f"test_struck[{at}]", "matrix") for at in range(100)]
+OTHERS = [item("test_other"), item("test_struck_too")]
+
+
+@pytest.fixture(autouse=True)
+def _size(monkeypatch):
+    """That of `make test`, on some day."""
+    monkeypatch.setattr(scale, "SCALE", 0.1)
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-01")
+
+
+def taken(*arguments):
+    left_out = matrix.left_out([*MATRIX, *OTHERS], arguments)
+    assert not set(map(id, OTHERS)) & set(map(id, left_out))
+    return [case.nodeid for case in MATRIX if case not in left_out]
+
+
+def test_a_day_has_one_sample_of_each_matrix_and_another_day_another_one(monkeypatch):
+    first = taken("tests")
+    assert len(first) == 10
+    assert taken(str(FILE)) == first
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-02")
+    assert taken("tests") != first
+
+
+def test_at_scale_1_a_matrix_is_run_whole(monkeypatch):
+    monkeypatch.setattr(scale, "SCALE", 1.0)
+    assert len(taken("tests")) == 100
+
+
+def test_a_test_that_is_named_is_run_whatever_the_sample():
+    assert len(taken(f"{FILE}::test_struck")) == 100
+    of_the_day = taken("tests")
+    other = next(case.nodeid for case in MATRIX if case.nodeid not in of_the_day)
+    assert set(taken(other)) == {*of_the_day, other}
+    assert taken(f"{FILE}::test_str") == taken(f"{FILE}::test_struck_too") == of_the_day
+
+
+def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, tmp_path):
+    (tmp_path / "inner" / "test_one.py").write_text(FAILING)
+    done = project("-n", "2", "--dist", "loadgroup", "inner", LATCHWORK_DAY="2026-01-01")
+    assert "10 failed" in done.stdout
+    assert "LATCHWORK_DAY=2026-01-01" in done.stdout
+    assert "python -m pytest 'inner/test_one.py::test_struck[" in done.stdout
+    assert "memory of the largest worker: " in done.stdout
+
+
+def compute():
+    end = cost.processor_time() + 0.1
+    while cost.processor_time() < end:
+        pass
+
+
+def compute_in_a_child():
+    code = "import os\nwhile os.times().user < 0.1: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("work", [compute, compute_in_a_child])
+def test_a_test_over_the_limit_of_processor_time_fails_unless_it_is_marked(work):
+    for mark in ("slow", "long"):
+        with cost.limited(item("test_costly", mark), 0.05):
+            work()
+    with pytest.raises(pytest.fail.Exception, match=r"more than 0\.05 s"), cost.limited(item("test_costly"), 0.05):
+        work()
+
+
+def test_a_test_that_waits_costs_no_processor_time():
+    with cost.limited(item("test_idle"), 0.05):
+        subprocess.run(["sleep", "0.2"], check=True)
+
+
+def test_make_test_runs_on_a_real_server_the_contract_and_one_file_of_each_primitive():
+    elsewhere = item("test_a", store="aerospike")
+    assert backends.is_left_to_long(elsewhere)
+    assert not backends.is_left_to_long(item("test_a", store="sqlite"))
+    elsewhere.nodeid = "tests/coord/lock/test_lock.py::test_a[aerospike]"
+    assert not backends.is_left_to_long(elsewhere)
+    for place in backends.ON_AEROSPIKE:
+        assert Path(__file__).parents[1].joinpath(place).exists(), place
