@@ -236,7 +236,7 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
 def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
-            "the sweeper brings its messages to the sideline, and the shovel from there to other shards; when their "
+            "the sweeper brings its messages to other shards, or to the sideline if the queue does not retry; when the "
             "reports count none of it any more, delete the record, and the shard starts again at 1"
         )
         yield Finding(PROBLEM, f"queue {queue.name}: {state.damage}", remedy)

@@ -136,12 +136,12 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
     stats, leader, sideline = queue.stats, taken.leader, queue.stats.sideline.waiting
     leads = leader is not None and leader.leads
     who = f" ({leader.standing})" if leader and not leads else ""
-    if sideline and queue.live.shovel is None:
-        what = f"{sideline:,} messages are in the sideline, and nothing brings them back: the queue has no shovel"
+    if sideline and queue.live.shovel is None and not queue.retries:
+        what = f"{sideline:,} messages are in the sideline, and nothing brings them back: the queue does not retry"
         remedy = f"bring them back once: latchwork queue shovel {queue.name} --client {taken.client}"
         yield PROBLEM, "stranded", what, remedy
     elif sideline and not leads:
-        what = f"{sideline:,} messages are in the sideline, and no process runs the queue's shovel{who}"
+        what = f"{sideline:,} messages are in the sideline, and no process does the upkeep that brings them back{who}"
         yield PROBLEM, "stranded", what, _UPKEEP
     late = stats.delayed_late
     if late is not None and late > DELIVERED_WITHIN:

@@ -131,13 +131,11 @@ class Invoker:
             if any(verdicts):
                 self._log_rejected(deliveries, verdicts)
             return verdicts
-        except self._ignorable:
-            return [None] * messages
-        except Interrupted as failure:
-            if self._ends():
-                return [(Reason.INTERRUPTED, str(failure))] * messages
-            return self._raised(deliveries, failure)
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
+            if isinstance(failure, Interrupted) and self._ends():
+                return [(Reason.INTERRUPTED, str(failure))] * messages
+            if isinstance(failure, self._ignorable):
+                return [None] * messages
             return self._raised(deliveries, failure)
 
     def _raised(self, deliveries: Sequence[Delivery], failure: BaseException) -> list[Verdict]:
@@ -249,14 +247,20 @@ class Settlements:
         """
         self._counters.add("interrupted", len(deliveries))
         if in_order:
-            try:
-                self._queue.interrupting(deliveries)
-            except LatchworkError as failure:
-                log.warning("the attempts of %d interrupted messages count (%s)", len(deliveries), failure)
+            self.leave(deliveries)
             return False
         rows = self._queue.give_back(deliveries)
         self._count_unsettled(rows, "given back")
         return not any(isinstance(row, LatchworkError) for row in rows)
+
+    def leave(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
+        """Leave messages, uncounted, to the next holder of the shard's lock."""
+        try:
+            self._queue.interrupting(deliveries, begun=begun)
+        except LatchworkError as failure:
+            log.warning(
+                "the attempts of %d messages count, though they were not handled (%s)", len(deliveries), failure
+            )
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return messages that were not begun to the queue; return the messages for which that failed."""

@@ -210,6 +210,12 @@ class GroupPointers(Shards):
         self.shared, self.own = shared, own
         self.bell = own.bell = shared.bell  # one read serves both
 
+    def expires_in_order(self, shard: int) -> bool:
+        """Whether it is one of the group's own shards: a slot of the queue may be empty as all others are done with it,
+        from before the group began.
+        """
+        return shard >= self.shared.shards
+
     def home(self, shard: int) -> int:
         """Return the group's own shard for a message that comes from elsewhere."""
         return self.shared.shards + shard % self.own.shards
@@ -304,10 +310,10 @@ class GroupPointers(Shards):
         part_, inner = self._inner(held.slot)
         return part_.extending(held._replace(slot=inner))
 
-    def uncounting(self, held: Stamped) -> Update:
+    def uncounting(self, held: Stamped, *, begun: bool) -> Update:
         """Return the update that takes the attempt of a message back."""
         part_, inner = self._inner(held.slot)
-        return part_.uncounting(held._replace(slot=inner))
+        return part_.uncounting(held._replace(slot=inner), begun=begun)
 
     def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""
