@@ -60,7 +60,7 @@ def test_two_keys_that_are_one_in_json_are_refused_for_a_member_and_a_party():
         Group(MemoryStore(), "g").join("me", meta=TWINS[0], keep_alive=False)
 
 
-@pytest.mark.parametrize("payload", SOUND, ids=repr)
+@pytest.mark.parametrize("payload", SOUND, ids=range(len(SOUND)))
 def test_every_other_payload_is_taken(payload):
     queue().publish(payload)
 

@@ -91,6 +91,11 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None) -> Iterat
         yield Finding(OK, "no client has queues here")
     for one in found:
         taken = snapshot(QueueRegistry(store, one, farm_id=farm))
+        if not taken.queues and not taken.unreadable:
+            others = clients_in(store, farm)
+            known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
+            yield Finding(WARNING, f"client {one} has no queue here{known}", "check --client, --farm and the store")
+            continue
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
@@ -236,7 +241,7 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
 def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
-            "the sweeper brings its messages to the sideline, and the shovel from there to other shards; when their "
+            "the sweeper brings its messages to other shards, or to the sideline if the queue does not retry; when the "
             "reports count none of it any more, delete the record, and the shard starts again at 1"
         )
         yield Finding(PROBLEM, f"queue {queue.name}: {state.damage}", remedy)

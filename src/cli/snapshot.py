@@ -68,6 +68,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
         "sideline": depth.sideline,
         "sidelined_by_reason": dict(Counter(message.reason or "unknown" for message in sidelined)),
         "sidelined_looked_at": len(sidelined),
+        "delayed": depth.delayed,
         "parked": depth.parked,
         "batches": 0 if isinstance(queue, QueueGroup) else len(queue.batches.names()),
         "expired": depth.expired,

@@ -31,6 +31,7 @@ COLUMNS = {
     "out_rate": "out/s",
     "oldest_age_s": "oldest s",
     "workers": "at work",
+    "delayed": "delayed",
     "sideline": "sideline",
     "reasons": "why",
     "parked": "parked",
@@ -157,6 +158,7 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
         | {"workers": len(row["workers"]) or None, "batches": row["batches"] or None}
+        | {"delayed": row["delayed"] or None}
         | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"])) or None}
         for row in rows
     ]

@@ -18,6 +18,8 @@ KINDS = (
     "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
+RECENT = 600.0
+"""Seconds for which a worker that died is told of; what waits for a worker is told of for as long as it waits."""
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
 ACTS_WITHIN = 10.0
@@ -84,11 +86,11 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
 
 def _workers(queue: QueueState, _: Snapshot) -> _Found:
     """Tell of a queue that nobody works on, and of workers that died."""
-    ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent]
+    ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent and one.ago < RECENT]
     last = f"; the last one was {_named(died)}" if died else ""
     if queue.at_work:
         if died:
-            what = f"{_named(died)} died, or hangs; {len(queue.at_work)} others work"
+            what = f"{_named(died)}, died or hangs; others that work: {len(queue.at_work)}"
             yield WARNING, "worker_died", what, "what it held comes back by the upkeep; start it again if nothing has"
     elif queue.stats.is_streamed:
         return
@@ -108,7 +110,7 @@ def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
     """Tell of messages that have waited for more than half of their life."""
     name = f"{queue.name} --client {taken.client}"
     for part, side, remedy in (
-        ("ready", queue.stats.ready, f"more workers: latchwork queue scale {name}"),
+        ("ready", queue.stats.ready, "more workers" if queue.at_work else _START),
         ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
         ("parked", queue.stats.parked, f"latchwork queue redrive {name}, or discard them"),
     ):
@@ -126,8 +128,8 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     if failed > acked:
-        what = f"{failed:,} messages failed in the last minute, and {acked:,} were done"
-        remedy = f"the logs of its workers have each failure, latchwork queue stats {name} the reasons"
+        what = f"{failed:,} attempts failed in the last minute, and {acked:,} messages were done"
+        remedy = f"the logs of its workers have each failure; latchwork queue search {name} --side delayed"
         yield PROBLEM if failed >= MANY_FAILED else WARNING, "failing", what, remedy
 
 
@@ -136,12 +138,12 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
     stats, leader, sideline = queue.stats, taken.leader, queue.stats.sideline.waiting
     leads = leader is not None and leader.leads
     who = f" ({leader.standing})" if leader and not leads else ""
-    if sideline and queue.live.shovel is None:
-        what = f"{sideline:,} messages are in the sideline, and nothing brings them back: the queue has no shovel"
+    if sideline and queue.live.shovel is None and not queue.retries:
+        what = f"{sideline:,} messages are in the sideline, and nothing brings them back: the queue does not retry"
         remedy = f"bring them back once: latchwork queue shovel {queue.name} --client {taken.client}"
         yield PROBLEM, "stranded", what, remedy
     elif sideline and not leads:
-        what = f"{sideline:,} messages are in the sideline, and no process runs the queue's shovel{who}"
+        what = f"{sideline:,} messages are in the sideline, and no process does the upkeep that brings them back{who}"
         yield PROBLEM, "stranded", what, _UPKEEP
     late = stats.delayed_late
     if late is not None and late > DELIVERED_WITHIN:

@@ -70,6 +70,7 @@ class QueueState:
     workers: the last report of each process that consumes it, dead ones too.
     group_of: the queue that it is a group of; None = it is a queue.
     has_groups: whether it has groups.
+    retries: whether its failed messages come back by themselves.
     sweep_interval: seconds between two sweeps of it.
     made: when it was made, in seconds since the epoch; 0 = not known.
     """
@@ -80,6 +81,7 @@ class QueueState:
     workers: tuple[WorkerReport, ...]
     group_of: str | None
     has_groups: bool
+    retries: bool
     sweep_interval: float
     made: float
 
@@ -165,6 +167,7 @@ def _state(
         tuple(workers),
         queue.queue_name if isinstance(queue, QueueGroup) else None,
         has_groups,
+        queue.config.retries is not None,
         sweep_interval([queue]),
         made / 1000 if is_int(made) else 0.0,
     )

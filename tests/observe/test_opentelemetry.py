@@ -98,7 +98,7 @@ def test_a_traceparent_that_the_caller_passes_on_is_gone_on_from(queues, spans):
 
 
 def test_the_trace_survives_sideline_and_shovel(queues):
-    queue = queues.create(QueueConfig("q", shards=1))
+    queue = queues.create(QueueConfig("q", retry=False, shards=1))
     queue.publish(1)
     (first,) = queue.receive(1)
     first.nack("rejected")

@@ -236,13 +236,18 @@ def scale(
     farm: Farm = None,
 ) -> None:
     """Set the number of worker threads in each consumer process, and wait until they act on it, as `queue pause` does.
+    A paused queue works again.
 
     Example: latchwork queue scale orders 8 --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
+    was = queue.live
     queue.scale(n, by=_person())
-    _settle(session, queue, timeout, f"{name}: {n} worker threads in each consumer process")
+    resumed = (
+        f"; it was paused by {was.changed_by or 'its maker'}, and works again" if n and not was.concurrency else ""
+    )
+    _settle(session, queue, timeout, f"{name}: threads in each consumer process: {n}{resumed}")
 
 
 @app.command()

@@ -168,7 +168,10 @@ class QueueConfig:
 
     def __post_init__(self) -> None:
         asked = self.handler_timeout is not HANDLER_TIMEOUT
-        if self.queue_expiry is QUEUE_EXPIRY:  # not given: it is at least the messages'
+        if self.message_expiry is MESSAGE_EXPIRY:  # not given: it is at most the queue's
+            shorter = min(MESSAGE_EXPIRY, span_of("queue_expiry", self.queue_expiry))
+            object.__setattr__(self, "message_expiry", shorter)
+        elif self.queue_expiry is QUEUE_EXPIRY:  # not given: it is at least the messages'
             longer = max(QUEUE_EXPIRY, span_of("message_expiry", self.message_expiry))
             object.__setattr__(self, "queue_expiry", longer)
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):

@@ -60,43 +60,65 @@ def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: l
 
 def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:
     """Return the pointers with `head`, the first message that waits in each shard, and with `gone`: how many of the
-    oldest waiting slots are empty. One call; where some are empty, a wait of 0.25 s and about 20 calls more.
+    oldest waiting slots are empty. One call. Where slots are found empty for the first time: a wait of 0.25 s, and one
+    call for each such shard, or some 20 more if it has more than 1,000.
 
-    Messages of a shard expire in the order of their slots, so the empty slots end where the first message is. An empty
-    slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed it.
+    An empty slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed
+    it.
     """
     # 1. Look at the oldest waiting slot of each shard; twice, as its publisher may be about to write it.
     queues = [queue for queue, _ in parts]
+    for queue, states in parts:  # the store may have come back empty
+        for state in states:
+            if queue.known_gone.get(state.shard, 0) > state.loaded:
+                del queue.known_gone[state.shard]
     spans = {
-        (n, state.shard): (state.fired + 1, state.loaded)
-        for n, (_, states) in enumerate(parts)
+        (n, state.shard): (max(state.fired, queue.known_gone.get(state.shard, 0)) + 1, state.loaded)
+        for n, (queue, states) in enumerate(parts)
         for state in states
         if state.fired < state.loaded
     }
-    heads = _read(queues, {place: first for place, (first, _) in spans.items()})
-    low: dict[_Place, int] = {}
-    if empty := _empty(heads):
+    heads = _read(queues, {place: first for place, (first, last) in spans.items() if first <= last})
+    if empty := [place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])]:
         queues[0].store.seams.sleep(GRACE)
         heads |= _read(queues, {place: spans[place][0] for place in empty})
-        low = {place: spans[place][0] for place in _empty(heads)}
-    if low:
-        # 2. Find the last empty slot before the first message, in all shards at once, by halves.
-        high = {place: spans[place][1] for place in low}
-        while middle := {place: (low[place] + high[place] + 1) // 2 for place in low if low[place] < high[place]}:
-            gone = _empty(_read(queues, middle))
-            low |= {place: middle[place] for place in gone}
-            high |= {place: pointer - 1 for place, pointer in middle.items() if place not in gone}
-        heads |= _read(queues, {place: last + 1 for place, last in low.items() if last < spans[place][1]})
+        # 2. Find the empty slots before the first message.
+        for n, shard in [place for place in _empty(heads) if place in empty]:
+            gone = _last_empty(queues[n], shard, *spans[n, shard])
+            queues[n].known_gone[shard] = gone
+            heads |= _read(queues, {(n, shard): gone + 1} if gone < spans[n, shard][1] else {})
         # 3. Only what nobody has claimed since counts.
         parts = [(queue, queue.states()) for queue in queues]
     messages = {place: row for place, row in heads.items() if isinstance(row, Record) and row.bins}
     return [
         [
-            state._replace(gone=max(0, low.get((n, state.shard), 0) - state.fired), head=messages.get((n, state.shard)))
+            state._replace(
+                gone=min(max(0, queue.known_gone.get(state.shard, 0) - state.fired), state.loaded - state.fired),
+                head=messages.get((n, state.shard)),
+            )
             for state in states
         ]
-        for n, (_, states) in enumerate(parts)
+        for n, (queue, states) in enumerate(parts)
     ]
+
+
+def _last_empty(queue: Shards, shard: int, first: int, last: int) -> int:
+    """Return the last of the empty slots that begin with `first`.
+
+    Of a thousand slots each is looked at. If all are empty, whole days have expired, and messages expire in the order
+    of their slots: the first message behind them is found by halves.
+    """
+    near = range(first, min(last, first + CHUNK - 1) + 1)
+    rows = read_each(queue.store, [queue.key(Slot(shard, pointer)) for pointer in near], *OF_EVERY_MESSAGE)
+    for pointer, row in zip(near, rows, strict=True):
+        if not _is_empty(row):
+            return pointer - 1
+    low, high = near[-1], last
+    while low < high:
+        middle = (low + high + 1) // 2
+        (row,) = read_each(queue.store, [queue.key(Slot(shard, middle))], *OF_EVERY_MESSAGE)
+        low, high = (middle, high) if _is_empty(row) else (low, middle - 1)
+    return low
 
 
 _Place = tuple[int, int]
@@ -114,8 +136,12 @@ def _read(queues: Sequence[Shards], pointers: Mapping[_Place, int]) -> dict[_Pla
 
 
 def _empty(rows: Mapping[_Place, Record | LatchworkError | None]) -> list[_Place]:
-    """Return the places where there is no message: no record, or a tombstone."""
-    return [place for place, row in rows.items() if row is None or (isinstance(row, Record) and not row.bins)]
+    return [place for place, row in rows.items() if _is_empty(row)]
+
+
+def _is_empty(row: Record | LatchworkError | None) -> bool:
+    """Whether there is no message: no record, or a tombstone."""
+    return row is None or (isinstance(row, Record) and not row.bins)
 
 
 def _waiting(states: list[ShardPointers]) -> int:

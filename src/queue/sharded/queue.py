@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
 
-from ...errors import Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
 from ...plain import shown
@@ -232,9 +232,16 @@ class ShardedQueue(Subqueue):
         named = zip(envelopes, held, strict=True)
         names = [f"{envelope.msg_id}#{envelope.attempts}#{one.delivery}" for envelope, one in named]
         try:
-            return self.delayed.publish(envelopes, shards, dues, names=names)
+            rows = self.delayed.publish(envelopes, shards, dues, names=names)
+        except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
+            if len(held) == 1:
+                return [failure]
+            each = zip(deliveries, envelopes, dues, strict=True)
+            return [self._store_for_later([one], [envelope], [due])[0] for one, envelope, due in each]
         except LatchworkError as failure:
             return [failure] * len(held)
+        # The name has the delivery's id: an entry that is there already was stored by an earlier call for it.
+        return [None if isinstance(row, AlreadyExists) else row for row in rows]
 
     def _remove(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         """Delete messages in hand that are stored elsewhere; return the outcomes. One call."""
@@ -276,11 +283,11 @@ class ShardedQueue(Subqueue):
         stored = [one for one, failure in rows.items() if failure is None]
         if stored:
             outcomes |= zip(stored, self._remove(stored), strict=True)
-        # A message that has no room for its time, as another program's may be, waits in the sideline.
+        # A message that has no room for its time, as another program's may be, is tried again at once.
         refused = [isinstance(failure, InvalidRequest) for failure in rows.values()]
         if any(refused):
-            aside = list(compress(deliveries, refused))
-            outcomes |= zip(aside, super()._fail(aside, list(compress(envelopes, refused))), strict=True)
+            some = list(compress(deliveries, refused))
+            outcomes |= zip(some, self._moved(some, self.pointers, list(compress(envelopes, refused))), strict=True)
         return [outcomes[delivery] for delivery in deliveries]
 
     def open_for_publishing(self) -> None:

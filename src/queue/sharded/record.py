@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from copy import copy
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -178,30 +178,32 @@ def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
         return LastSweep()
 
 
-FORMER_DEFAULTS = {
-    "message_expiry": (MESSAGE_EXPIRY, timedelta(days=2)),
-    "queue_expiry": (QUEUE_EXPIRY, timedelta(days=2)),
-    "max_deliveries": (MAX_ATTEMPTS, 5),
-    "retry": (True, False),
-}
-"""The settings whose defaults have changed: today's default, and the one of a queue that was made before."""
+FORMER = {"message_expiry": timedelta(days=2), "queue_expiry": timedelta(days=2), "max_deliveries": 5, "retry": False}
+"""The defaults of earlier versions that have changed since."""
 
 
 def as_made_before(wanted: QueueConfig, found: QueueConfig) -> QueueConfig:
-    """Return the settings that are wanted; of those which are today's defaults, the record's former default.
+    """Return the settings that are wanted; of those which are today's defaults, what an earlier version has stored for
+    its own.
 
     So a queue that was made with the defaults of an earlier version keeps them, and is still the same queue.
     """
-    former: dict[str, Any] = {
-        name: before
-        for name, (today, before) in FORMER_DEFAULTS.items()
-        if getattr(wanted, name) == today and getattr(found, name) == before
+    today = {
+        "message_expiry": min(MESSAGE_EXPIRY, wanted.queue_expiry),
+        "queue_expiry": QUEUE_EXPIRY,
+        "max_deliveries": MAX_ATTEMPTS,
+        "retry": True,
     }
-    if not former:
+    former = FORMER | ({"queue_expiry": found.queue_expiry} if found.queue_expiry == found.message_expiry else {})
+    kept = copy(wanted)
+    for name, before in former.items():
+        if getattr(wanted, name) == today[name] and getattr(found, name) == before:
+            object.__setattr__(kept, name, before)
+    try:
+        kept.check_times()
+    except InvalidRequest:  # what was given and a former default contradict each other: the queues differ
         return wanted
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of unsafe limits: it has warned
-        return replace(wanted, **former)
+    return kept if kept != wanted else wanted
 
 
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:

@@ -57,13 +57,14 @@ from .envelope import (
     from_bins,
     interrupted,
     kept_for,
+    not_begun,
     tombstone,
 )
 from .members import Members, names
 from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, RETURNED, SEAL, STATE_BINS, STREAM, ShardPointers
 from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, own_ack
+from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, Taking, own_ack
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -99,7 +100,7 @@ _GIVING_BACK = Form(
 )
 _TAKING_BACK = Form(
     *QUEUE_STAMP_RULES.stamp, *QUEUE_STAMP_RULES.count, Put("interrupted", None), *QUEUE_STAMP_RULES.reads,
-    when=exists("data") & exists("interrupted") & (missing("delivery") | _DELIVERY.eq(SEEN)),
+    when=exists("data") & Bin("interrupted", str).eq(Param("by", str)) & (missing("delivery") | _DELIVERY.eq(SEEN)),
 )  # fmt: skip
 MAX_RETURNED = 1_000
 """Slots of a shard that are listed as given back at a time; the sweep brings back what is not listed."""
@@ -129,8 +130,16 @@ class Shards:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self.known_gone: dict[int, int] = {}
+        """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
+        it.
+        """
         self.members = Members(store, self.pointers_key, LOAD)
         self.bell = Bell(store, Key(self.meta_set, f"{name}_BELL"))
+
+    def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard
+        """Whether empty slots that wait in the shard held messages for this reader."""
+        return True
 
     def home(self, shard: int) -> int:
         """Return the shard to which a message from a shard of another queue comes."""
@@ -339,22 +348,23 @@ class Shards:
         """Put a delivery id on the records and read them, counting an attempt. One call.
 
         me: the id, or one for each slot.
-        first: no stamp with these ids was ever sent, so no record has one, and the rows need not ask for it.
+        first: the slots were claimed for these ids just now. No record has one, so the rows of a batch need not ask for
+            it; and a message that was given back meanwhile is not taken by a row that arrives late.
 
         Only existing records are changed, and never a tombstone. A repeat with the id that is there counts nothing,
         reads equal content, and starts the sweep duration again.
         """
         ids = [me] * len(slots) if isinstance(me, str) else me
-        first = first and len(slots) > 1  # a single row is sent again as it is
-        rows = self.stamps(slots, ids, count, first=first)
-        found = self.store.repeat_many(rows, lambda: self.stamps(slots, ids, count))
+        again = Taking.CLAIMED if first else Taking.ANY
+        rows = self.stamps(slots, ids, count, Taking.NEW if first and len(slots) > 1 else again)  # one is sent again
+        found = self.store.repeat_many(rows, lambda: self.stamps(slots, ids, count, again))
         if any(type(row) is not tuple for row in found):
             return [self.stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
         return [message or StampMiss.TAKEN for message in self.messages(slots, found)]
 
-    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, *, first: bool = False) -> list[Update]:
+    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, taking: Taking) -> list[Update]:
         """Return the updates that stamp these slots, in order."""
-        form, now = self.stamp_rules.stamping[count, first], self.now_ms()
+        form, now = self.stamp_rules.stamping[count, taking], self.now_ms()
         if len(set(ids)) == 1:
             return form.fill_each(map(self.key, slots), me=ids[0], now=now)
         return [form.fill(self.key(slot), me=one, now=now) for slot, one in zip(slots, ids, strict=True)]
@@ -432,18 +442,20 @@ class Shards:
 
     # ---- interrupted work
 
-    def interrupting(self, held: Sequence[Stamped]) -> None:
+    def interrupting(self, held: Sequence[Stamped], *, begun: bool) -> None:
         """Take this attempt of messages back, as the process that works on them stops; it goes on holding them. One
         call. A row that fails is harmless: then the attempt counts.
+
+        begun: whether this counts as an interruption of the work.
         """
-        self.store.repeat_many([self.uncounting(h) for h in held])
+        self.store.repeat_many([self.uncounting(h, begun=begun) for h in held])
 
-    def uncounting(self, held: Stamped) -> Update:
+    def uncounting(self, held: Stamped, *, begun: bool) -> Update:
         """Return the update that takes the attempt of a message back."""
-        return self._uncounting(self.stamp_rules.interrupting, held)
+        return self._uncounting(self.stamp_rules.interrupting, held, begun=begun)
 
-    def _uncounting(self, form: Form, held: Stamped) -> Update:
-        after = interrupted(held.envelope)
+    def _uncounting(self, form: Form, held: Stamped, *, begun: bool = True) -> Update:
+        after = interrupted(held.envelope) if begun else not_begun(held.envelope)
         return form.fill(self.key(held.slot), me=held.delivery, attempts=after.attempts, interrupts=after.interrupts)
 
     def give_back(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
@@ -471,21 +483,34 @@ class Shards:
         slots: each with the delivery that gave it back.
         """
         now = self.now_ms()
-        rows = self.store.repeat_many([_TAKING_BACK.fill(self.key(slot), me=me, now=now) for slot in slots])
+        rows = self.store.repeat_many([
+            _TAKING_BACK.fill(self.key(slot), me=me, by=by, now=now) for slot, by in slots.items()
+        ])  # fmt: skip
         found = [
             StampMiss.TAKEN if isinstance(row, NotFound) else self.stamped(slot, me, row)
             for slot, row in zip(slots, rows, strict=True)
         ]
-        known = [slot for slot, what in zip(slots, found, strict=True) if not isinstance(what, LatchworkError)]
-        with suppress(LatchworkError):
-            self.store.repeat_many([
-                Update(
-                    self.pointers_key(slot.shard), (MapRemove(RETURNED, (str(slot.pointer),)),),
-                    Bound(_LISTED, {"slot": str(slot.pointer), "by": slots[slot]}),
-                )
-                for slot in known
-            ])  # fmt: skip
+        passed = [
+            slot
+            for slot, what in zip(slots, found, strict=True)
+            if not isinstance(what, LatchworkError) or isinstance(what, Corrupt | Unreadable)
+        ]
+        self.strike({slot: slots[slot] for slot in passed})
         return found
+
+    def strike(self, slots: Mapping[Slot, str]) -> None:
+        """Remove slots from the ones that were given back, if they are there by that delivery. One call, or none. A
+        failure is harmless: who looks next does it.
+        """
+        if slots:
+            with suppress(LatchworkError):
+                self.store.repeat_many([
+                    Update(
+                        self.pointers_key(slot.shard), (MapRemove(RETURNED, (str(slot.pointer),)),),
+                        Bound(_LISTED, {"slot": str(slot.pointer), "by": by}),
+                    )
+                    for slot, by in slots.items()
+                ])  # fmt: skip
 
     # ---- the one place that deletes
 

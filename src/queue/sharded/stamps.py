@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property, lru_cache
 from operator import itemgetter
 from typing import Any
@@ -52,13 +53,27 @@ _ME, _PAYLOAD = Param("me", str), exists("data") | exists(SHARED)
 _READ = ("data", SHARED, "msgId", "enqueuedAt", "headers", "keepId")
 
 
+class Taking(Enum):
+    """Whose message a stamp may take.
+
+    NEW: of a slot that was claimed for this delivery; no record can have its id yet.
+    CLAIMED: of such a slot; a repeat, or alone.
+    ANY: whoever holds it, as a shard that is taken over, or a slot that is tried again.
+    """
+
+    NEW = "new"
+    CLAIMED = "claimed"
+    ANY = "any"
+
+
 @dataclass(frozen=True, eq=False)
 class StampRules:
     """The guards and operations with which a reader takes a message, and checks which delivery holds it.
 
     mine: it is this delivery's (`me`).
     not_mine: this delivery may take it.
-    untaken: a delivery may take it whose id no record can have yet.
+    claimed: this delivery may take it, as it has claimed the slot: nobody has given the message back.
+    untaken: the same of a delivery whose id no record can have yet.
     stamp: takes it (`me`, `now` in ms). `count` also counts the attempt; `recount` counts it as the first, if the
         number is damaged; `uncount` takes the attempt back, as the work is interrupted: `attempts` is the number before
         it, `interrupts` how often that has happened now; `renew` starts its time again.
@@ -73,6 +88,7 @@ class StampRules:
 
     mine: Expr
     not_mine: Expr
+    claimed: Expr
     untaken: Expr
     stamp: tuple[Op, ...]
     count: tuple[Op, ...]
@@ -87,17 +103,13 @@ class StampRules:
     state: tuple[Op, ...]
 
     @cached_property
-    def stamping(self) -> dict[tuple[bool, bool], Form]:
-        """The forms that take and read a message, by whether they count an attempt, and are the first with their id."""
+    def stamping(self) -> dict[tuple[bool, Taking], Form]:
+        """The forms that take and read a message, by whether they count an attempt, and whose message it may be."""
+        guards = {Taking.NEW: self.untaken, Taking.CLAIMED: self.claimed, Taking.ANY: self.not_mine}
         return {
-            (count, first): Form(
-                *self.stamp,
-                *(self.count if count else ()),
-                *self.reads,
-                when=self.untaken if first else self.not_mine,
-            )
+            (count, taking): Form(*self.stamp, *(self.count if count else ()), *self.reads, when=guard)
             for count in (True, False)
-            for first in (True, False)
+            for taking, guard in guards.items()
         }
 
     @cached_property
@@ -126,7 +138,7 @@ class StampRules:
 
     def taking(self, me: str, now: int) -> tuple[Op, ...]:
         """Return the operations that take a message and read it, without a guard."""
-        return plain(self.stamping[False, False].fill(_ANY_KEY, me=me, now=now)).ops
+        return plain(self.stamping[False, Taking.ANY].fill(_ANY_KEY, me=me, now=now)).ops
 
 
 _ANY_KEY = Key("set", "name")
@@ -135,7 +147,8 @@ _DELIVERY = Bin("delivery", str)
 QUEUE_STAMP_RULES = StampRules(
     mine=_DELIVERY.eq(_ME) & exists("data"),
     not_mine=exists("data") & (missing("delivery") | _DELIVERY.ne(_ME)),
-    untaken=exists("data"),
+    claimed=exists("data") & missing("interrupted") & (missing("delivery") | _DELIVERY.ne(_ME)),
+    untaken=exists("data") & missing("interrupted"),
     stamp=(Put("delivery", _ME), Put("fireTS", Param("now"))),
     count=(Add("attempts", 1),),
     recount=(Put("attempts", 1),),
@@ -166,6 +179,7 @@ def stamp_rules_of(tag: str) -> StampRules:
     return StampRules(
         mine=waits & delivery.eq(_ME),
         not_mine=_PAYLOAD & lacks(ACKED, tag) & (lacks(GROUPS, tag) | delivery.ne(_ME)),
+        claimed=_PAYLOAD & lacks(ACKED, tag) & (lacks(GROUPS, tag) | delivery.ne(_ME)),
         untaken=_PAYLOAD & lacks(ACKED, tag),
         stamp=(MapPut(GROUPS, tag, _ME), renew),
         count=(MapAdd(TRIES, tag, 1),),

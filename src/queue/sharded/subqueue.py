@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -147,6 +147,7 @@ class Subqueue(Unpicklable, ABC):
         turn: ShardHolder | None = None,
         *,
         one_shard: bool = False,
+        ends: Callable[[], bool] = lambda: False,
     ) -> list[Delivery]:
         """Receive as `receive` does, but each store call has the store's own time, and its first error is raised.
 
@@ -155,10 +156,11 @@ class Subqueue(Unpicklable, ABC):
             over.
         one_shard: no more than the first shard that has messages, so that it takes one claim. A claim cut short may
             have been made.
+        ends: whether no more messages are wanted: then only claimed slots are still waited for.
         """
         ask, seams = Ask(shards, turn, one_shard), self.store.seams
         at_once = end is not None and end <= seams.monotonic()
-        while True:
+        while not ends() or self.awaits(shards):
             # 1. Receive, unless the queue is paused; as long as each round is full, more.
             opened, now = self._open(), at_once and not self.awaits(shards)
             deliveries = self._round(min(max_messages, MAX_RECEIVE), ask, now=now) if opened else []
@@ -174,6 +176,7 @@ class Subqueue(Unpicklable, ABC):
                 return []
             else:
                 self.active.wait(left, least=0.0 if opened else BUSY)  # no thread looks while nothing may be handed out
+        return []
 
     def take_over(self, shard: int, fence: int, most: int = MAX_RECEIVE) -> None:
         """Hand out first what the last holder of a shard had in hand, as the new holder of its lock that was broken.
@@ -273,7 +276,7 @@ class Subqueue(Unpicklable, ABC):
         for look in (False, True) if now and active.believed else (now,):
             doubted = self.pending.doubted(ask.shards) if doubts else []
             shards = active.candidates(ask.shards, look=look)
-            if ask.turn is None and (found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed)):
+            if found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed):
                 return found
             for shard in dict.fromkeys(doubted + shards):
                 # 2. Claim; a claim in doubt is repeated, by its token, before any other of its shard.
@@ -428,11 +431,11 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        open_ = [not delivery.settled for delivery in deliveries]
-        ours, kept = list(compress(deliveries, open_)), list(compress(envelopes, open_))
-        rows: list[Outcome] = []
+        kept = {one: envelope for one, envelope in zip(deliveries, envelopes, strict=True) if not one.settled}
+        ours, rows = list(kept), list[Outcome]()
         for begin in range(0, len(ours), CHUNK):
-            rows += self._fail(ours[begin : begin + CHUNK], kept[begin : begin + CHUNK])
+            some = ours[begin : begin + CHUNK]
+            rows += self._fail(some, [kept[delivery] for delivery in some])
         settled = dict(zip(ours, rows, strict=True))
         outcomes = [settled.get(delivery, False) for delivery in deliveries]
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
@@ -472,12 +475,15 @@ class Subqueue(Unpicklable, ABC):
             self.active.loaded({self.pointers.home(delivery.shard) for delivery in compress(deliveries, there)})
         return outcomes
 
-    def interrupting(self, deliveries: Sequence[Delivery]) -> None:
+    def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
         """Take this attempt of messages back, as the consumer that works on them stops: if its process dies before it
         is done with them, or others take them over, it does not count. One call per 1,000. Raises the store's errors.
+
+        begun: whether a handler has begun with them, so that this counts as an interruption.
         """
         for begin in range(0, len(deliveries), CHUNK):
-            self.pointers.interrupting([delivery.held for delivery in deliveries[begin : begin + CHUNK]])
+            held = [delivery.held for delivery in deliveries[begin : begin + CHUNK]]
+            self.pointers.interrupting(held, begun=begun)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
         """Return messages whose work was interrupted to the front of their shards, without counting the attempt; one

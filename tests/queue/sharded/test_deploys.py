@@ -17,7 +17,7 @@ import pytest
 
 import latchwork
 from latchwork.queue import QueueConfig, QueueRegistry
-from tests.support.proof import SCALE
+from tests.support.scale import SCALE
 
 from .deployed import QUEUE
 

@@ -35,6 +35,8 @@ SUPERVISE_EVERY = 0.5
 """Seconds between two looks of the supervisor, at most."""
 SUPERVISE_SOON = 0.05
 """Seconds between two looks while messages that were not begun, or acknowledgements, wait."""
+MARKING = 1.0
+"""Seconds at most in which a consumer that stops says so in the messages that it works on."""
 SIGNAL_POLL = 0.1
 """Seconds between two looks of `run` at the signals received."""
 
@@ -256,6 +258,7 @@ class Consumer(Unpicklable):
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
             self._prefetched.hand_back()
+        with Deadline(self._seams, min(MARKING, max(0.0, end - self._seams.monotonic()))):
             self._survive(self._runs.interrupting)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
@@ -263,7 +266,7 @@ class Consumer(Unpicklable):
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._prefetched.hand_back(last=True)
-            self._runs.abandon_all("was still running when the consumer's grace period ended")
+            self._runs.abandon_all("was still running when the consumer had to stop")
         soon = min(end, self._seams.monotonic()) + SUPERVISE_EVERY
         for task in filter(None, (*self._tasks, self._supervisor)):
             task.join(max(0.0, soon - self._seams.monotonic()))

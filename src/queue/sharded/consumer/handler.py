@@ -131,13 +131,11 @@ class Invoker:
             if any(verdicts):
                 self._log_rejected(deliveries, verdicts)
             return verdicts
-        except self._ignorable:
-            return [None] * messages
-        except Interrupted as failure:
-            if self._ends():
-                return [(Reason.INTERRUPTED, str(failure))] * messages
-            return self._raised(deliveries, failure)
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
+            if isinstance(failure, Interrupted) and self._ends():
+                return [(Reason.INTERRUPTED, str(failure))] * messages
+            if isinstance(failure, self._ignorable):
+                return [None] * messages
             return self._raised(deliveries, failure)
 
     def _raised(self, deliveries: Sequence[Delivery], failure: BaseException) -> list[Verdict]:
@@ -197,7 +195,7 @@ class Settlements:
         if failed:
             self.fail(failed, why)
         if cut:
-            self.give_back(cut, in_order=in_order)
+            self.give_back(cut, "ended as the worker stops", in_order=in_order)
 
     # ---- acknowledged
 
@@ -242,21 +240,32 @@ class Settlements:
         self._count_unsettled(rows, "stored for later")
         return not any(isinstance(row, LatchworkError) for row in rows)
 
-    def give_back(self, deliveries: Sequence[Delivery], *, in_order: bool) -> bool:
+    def give_back(self, deliveries: Sequence[Delivery], why: str, *, in_order: bool) -> bool:
         """Return messages whose work was interrupted, uncounted; whether none of them stays here.
 
         in_order: they stay in hand, for the next holder of the shard's lock, who hands them out first.
         """
         self._counters.add("interrupted", len(deliveries))
+        others = f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
+        log.warning(
+            "the handler of %r was cut at message %s%s, which goes back uncounted: it %s",
+            self._queue.name, deliveries[0].message_id, others, why,
+        )  # fmt: skip
         if in_order:
-            try:
-                self._queue.interrupting(deliveries)
-            except LatchworkError as failure:
-                log.warning("the attempts of %d interrupted messages count (%s)", len(deliveries), failure)
+            self.leave(deliveries)
             return False
         rows = self._queue.give_back(deliveries)
         self._count_unsettled(rows, "given back")
         return not any(isinstance(row, LatchworkError) for row in rows)
+
+    def leave(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
+        """Leave messages, uncounted, to the next holder of the shard's lock."""
+        try:
+            self._queue.interrupting(deliveries, begun=begun)
+        except LatchworkError as failure:
+            log.warning(
+                "the attempts of %d messages count, though they were not handled (%s)", len(deliveries), failure
+            )
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return messages that were not begun to the queue; return the messages for which that failed."""
@@ -440,8 +449,7 @@ class Runs:
         if run.started is None and run.on_given_up is None:
             return not self._settlements.hand_back(left)
         if interrupted:
-            log.warning("a handler was interrupted: it %s; %d messages go back, uncounted", why, len(left))
-            return self._settlements.give_back(left, in_order=run.on_given_up is not None)
+            return self._settlements.give_back(left, why, in_order=run.on_given_up is not None)
         self._counters.add("timed_out", len(left))
         self._message_log.failed(left[0].held.envelope, len(left) - 1, "was given up at", f"it {why}")
         return self._settlements.fail(left, [(Reason.TIMEOUT, why)] * len(left))

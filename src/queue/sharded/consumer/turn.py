@@ -105,7 +105,9 @@ class Turns:
                 self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
-            found = self.queue.await_messages(size, self.seams.monotonic() + RECEIVE_WAIT, None, one_shard=True)
+            found = self.queue.await_messages(
+                size, self.seams.monotonic() + RECEIVE_WAIT, None, one_shard=True, ends=self.consumer.ends
+            )
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
@@ -275,7 +277,7 @@ class Turns:
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
         if held is None:
-            return self.queue.await_messages(most, self.seams.monotonic() + timeout, None)
+            return self.queue.await_messages(most, self.seams.monotonic() + timeout, None, ends=self.consumer.ends)
         return held.receive(most, more=more, timeout=timeout)
 
     def _may_take(self, held: HeldShard | None) -> bool:
@@ -318,7 +320,7 @@ class Turns:
         """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""
         held.leave()
         if self.runs.close(run):
-            self.settlements.give_back(run.deliveries, in_order=True)
+            self.settlements.leave(run.deliveries, begun=False)
             log.warning(
                 "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
             )

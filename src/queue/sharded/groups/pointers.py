@@ -18,7 +18,7 @@ from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPoint
 from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
 from ..shared_acks import SharedAck, acknowledge_shared
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, adopting, group_ack_of, passing, stamp_rules_of
+from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, Taking, adopting, group_ack_of, passing, stamp_rules_of
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
@@ -210,6 +210,12 @@ class GroupPointers(Shards):
         self.shared, self.own = shared, own
         self.bell = own.bell = shared.bell  # one read serves both
 
+    def expires_in_order(self, shard: int) -> bool:
+        """Whether it is one of the group's own shards: a slot of the queue may be empty as all others are done with it,
+        from before the group began.
+        """
+        return shard >= self.shared.shards
+
     def home(self, shard: int) -> int:
         """Return the group's own shard for a message that comes from elsewhere."""
         return self.shared.shards + shard % self.own.shards
@@ -279,14 +285,14 @@ class GroupPointers(Shards):
         part_, inner = self.part_of(shard)
         return part_.claim(inner, n, turn, token=token)
 
-    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, *, first: bool = False) -> list[Update]:
+    def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, taking: Taking) -> list[Update]:
         """Return the updates that stamp these slots, in order."""
         rows: dict[Slot, Update] = {}
         for part_ in (self.shared, self.own):
             mine = [(slot, me) for slot, me in zip(slots, ids, strict=True) if self.part_of(slot.shard)[0] is part_]
             if mine:
                 inner = [self._inner(slot)[1] for slot, _ in mine]
-                made = part_.stamps(inner, [me for _, me in mine], count, first=first)
+                made = part_.stamps(inner, [me for _, me in mine], count, taking)
                 rows.update(zip((slot for slot, _ in mine), made, strict=True))
         return [rows[slot] for slot in slots]
 
@@ -304,10 +310,10 @@ class GroupPointers(Shards):
         part_, inner = self._inner(held.slot)
         return part_.extending(held._replace(slot=inner))
 
-    def uncounting(self, held: Stamped) -> Update:
+    def uncounting(self, held: Stamped, *, begun: bool) -> Update:
         """Return the update that takes the attempt of a message back."""
         part_, inner = self._inner(held.slot)
-        return part_.uncounting(held._replace(slot=inner))
+        return part_.uncounting(held._replace(slot=inner), begun=begun)
 
     def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""

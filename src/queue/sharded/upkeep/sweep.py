@@ -327,6 +327,12 @@ class _Sweep:
             if not some:
                 continue
             outcomes = move(self.queue, some, target, [self._swept(held.envelope) for held in some])
+            gone = [held for held, outcome in zip(some, outcomes, strict=True) if outcome is True]
+            self.queue.strike({
+                held.slot: held.envelope.interrupted
+                for held in gone
+                if isinstance(held.envelope.interrupted, str)
+            })  # fmt: skip
             for held, outcome in zip(some, outcomes, strict=True):
                 if outcome is True:
                     self.shards[held.slot.shard].count("rehomed")

@@ -255,7 +255,9 @@ def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
 
 
 class Shoveling:
-    """The duty that brings failed messages back, for each queue at the present interval of its `ShovelConfig`."""
+    """The duty that brings messages back from the sideline, for each queue at the present interval of its
+    `ShovelConfig`. Where messages come back by themselves, what an earlier version has put there, each minute.
+    """
 
     def __init__(self, farms: Farms) -> None:
         self._farms, self._failure_log = farms, farms.failure_log()
@@ -265,11 +267,12 @@ class Shoveling:
         """Make the passes that are due; the seconds until the next one."""
         pause = NOTICE
         for queue in self._farms.queues():
-            if queue.live.shovel is None:
+            shovel, interval = queue.live.shovel, LIST
+            if shovel is None and queue.config.retries is None:
                 continue
             seams, name = queue.store.seams, (queue.registry.farm_id, queue.name)
-            # an interval of 0 means "as soon as a message is due": a consumer's pause is short enough
-            interval = max(queue.live.shovel.interval.total_seconds(), 1.0)
+            if shovel is not None:  # 0 means "as soon as a message is due": a consumer's pause is short enough
+                interval = max(shovel.interval.total_seconds(), 1.0)
             if seams.monotonic() - self._last.get(name, float("-inf")) >= interval:
                 self._last[name] = seams.monotonic()
                 self._pass(queue, leadership)

@@ -8,10 +8,11 @@ import pytest
 
 from latchwork.background import QUIET
 from latchwork.errors import Unavailable
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, Worker
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer.life import Life
 from latchwork.queue.sharded.message_log import MOST
 from latchwork.store import MemoryStore
+from latchwork.testing import bring_back
 from latchwork.testing.clock import ManualClock
 from tests.support.waiting import until
 
@@ -54,13 +55,13 @@ def test_failures_of_one_kind_are_counted_after_some_and_those_of_another_kind_s
 
 def test_a_parked_message_is_one_line_with_its_last_error_and_what_brings_it_back(queue, caplog):
     message_id = queue.publish({"card": "4111-1111"})
-    for _ in range(3):
+    for _ in range(2):
         for delivery in queue.receive():
             delivery.nack("exception", error="no such order")
-        Shovel(queue).run_once()
+        bring_back(queue)
     assert queue.depth().parked == 1
     (line,) = lines(caplog, logging.ERROR)
-    assert f"message {message_id} of 'q' is parked (exhausted, attempts: " in line
+    assert f"message {message_id} of 'q' is parked (exhausted, attempts: 2, " in line
     assert "last error: no such order" in line
     assert "`latchwork queue redrive` brings it back" in line
     assert "4111" not in caplog.text

@@ -77,9 +77,10 @@ def test_redrive_brings_back_what_was_asked_for_with_its_history(world):
 
 
 def test_redrive_by_reason_leaves_the_others_parked(simulated):
-    simulated.options = {"max_deliveries": 2, "codec": dict[str, int]}
+    simulated.options = {"max_deliveries": 2}
+    simulated.process().queue.publish_many([{"a": 1}, {"a": "not a number"}])
+    simulated.options |= {"codec": dict[str, int]}
     process = simulated.process()
-    process.queue.publish_many([{"a": 1}, {"a": "not a number"}])
     for _ in range(4):
         for delivery in process.queue.receive(10):
             delivery.nack()
