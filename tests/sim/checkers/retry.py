@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from latchwork.queue.sharded.stamps import SEEN
@@ -19,17 +20,18 @@ if TYPE_CHECKING:
     from ..world import World
 
 STORE_LOST = (Kind.RESTART_EMPTY, Kind.RESURRECT)
-HARMLESS = (Kind.WRAP, Kind.CLIENT_CLOCK)
-"""Faults that leave no second copy of a message."""
 
 
 class Seen:
     """What the server sees of attempts, by message: which were begun, and which of these do not count."""
 
-    def __init__(self, world: World, backoff: Poll) -> None:
-        self.world, self.backoff = world, backoff
+    def __init__(self, world: World, backoff: Poll, copies: Callable[[str], int]) -> None:
+        self.world, self.backoff, self.copies = world, backoff, copies
         self.begun: defaultdict[str, set[str]] = defaultdict(set)
         self.uncounted: defaultdict[str, set[str]] = defaultdict(set)
+        self.loaded: set[str] = set()
+        self.copied: set[str] = set()
+        """Messages of which there was a second copy, as a move in doubt leaves it: each has attempts of its own."""
         self.attempts: list[tuple[float, str, int, int]] = []
         self.robbed: list[tuple[float, str, str, str]] = []
         self.parked: list[tuple[str, int, int]] = []
@@ -46,6 +48,8 @@ class Seen:
         """A record of the queue was written."""
         before, after = change.before, change.after
         message, was, now = _payload(after), before.get("delivery"), after.get("delivery")
+        if not before:
+            self._loaded(change.who, message)
         if after.get("interrupted") not in (None, before.get("interrupted")):
             self.uncounted[message].add(after["interrupted"])
         if now is not None and now != was and now != SEEN:
@@ -56,10 +60,19 @@ class Seen:
         if not before and after.get("reason") == "swept" and self.cut[change.who, message] == {True}:
             self.blamed.append((change.when, change.who, message))
 
+    def _loaded(self, who: str, message: str) -> None:
+        """A record was made: by a publisher, or by a move, which deletes the other one after that."""
+        again = message in self.loaded and (who.startswith("pub") or self.copies(message) < 2)
+        self.loaded.add(message)
+        if again:
+            self.copied.add(message)
+
     def _handed_out(self, change: Change, message: str, was: str | None, now: str) -> None:
         if was is not None and was != SEEN and not was.startswith("sweep-"):
             self.robbed.append((change.when, message, was, now))
         self.begun[message].add(now)
+        if self.copies(message) > 1:
+            self.copied.add(message)
         self.attempts.append((change.when, message, change.after.get("attempts", 0), self.counted(message)))
 
     def waits(self, name: str, change: Change) -> None:
@@ -112,8 +125,8 @@ def interrupted_attempts_do_not_count(run: Retried) -> None:
     """A message's attempt is no more than the attempts that count; and no fewer, where it has one copy."""
     if run.happened(*STORE_LOST):
         return
-    exact = run.by_hand and not any(n for kind, n in run.plan.fired.items() if kind not in HARMLESS)
     for when, message, attempts, counted in run.seen.attempts:
+        exact = run.by_hand and message not in run.seen.copied
         run.require(
             attempts == counted if exact else attempts <= counted, "an interrupted attempt does not count",
             f"{message} had attempt {attempts} at {when:.3f}, and {counted} count",
@@ -140,10 +153,12 @@ def parked_after_the_last_attempt(run: Retried) -> None:
             attempts == most and begun >= most, "parked after the last attempt",
             f"{message} with attempt {attempts} of {most}, begun {begun} times",
         )  # fmt: skip
-    tried = Counter({message: run.seen.counted(message) for message in run.seen.begun})
-    if run.by_hand and not any(n for kind, n in run.plan.fired.items() if kind not in HARMLESS):
-        for message, times in tried.items():
-            run.require(times <= most, "parked after the last attempt", f"{message} was tried {times} times of {most}")
+    for entry in run.history.named("receive"):
+        for delivery in entry.result if entry.ok else ():
+            run.require(
+                delivery.attempts <= most, "parked after the last attempt",
+                f"{delivery.payload} was handed out with attempt {delivery.attempts} of {most}",
+            )  # fmt: skip
 
 
 def returned_messages_come_at_once(run: Retried) -> None:

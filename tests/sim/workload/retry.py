@@ -26,7 +26,7 @@ from .rate import DELAYED, Own
 from .sharded import SWEEP, Sharded, Term
 
 BACKOFF = Poll(low=1.0, high=4.0, factor=2, jitter=0)
-DEEDS = ("ack", "nack", "nack", "hold", "forget", "stop", "stop")
+DEEDS = ("ack", "nack", "nack", "nack", "nack", "hold", "forget", "stop", "stop")
 """What becomes of messages that were received by hand."""
 
 with warnings.catch_warnings():
@@ -49,7 +49,7 @@ class Retried(Sharded):
 
     def setup(self) -> None:
         self.done: set[str] = set()
-        self.seen = promises.Seen(self.world, BACKOFF)
+        self.seen = promises.Seen(self.world, BACKOFF, self._copies)
         self.by_hand = self.rng.random() < 0.6
         self.returned: list[str] = []
         super().setup()
@@ -65,6 +65,10 @@ class Retried(Sharded):
             self.seen.stamps(change)
         elif key.set == DELAYED and key.name.startswith("E/"):
             self.seen.waits(key.name, change)
+
+    def _copies(self, message: str) -> int:
+        records = self.server._records.items()
+        return sum(key.set in ("c_data_set", DELAYED) and it.bins.get("data") == f'"{message}"' for key, it in records)
 
     # ---- people
 
