@@ -14,8 +14,9 @@ from latchwork.queue.sharded.delayed.entries import Due
 from latchwork.queue.sharded.pointers import RETURNED
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.shards import Shards
+from latchwork.queue.sharded.stamps import SEEN
 from latchwork.queue.sharded.upkeep import sweep
-from latchwork.store import Add, MapPut, Put, Update, exists
+from latchwork.store import Add, Bin, MapPut, Put, Update, exists, missing
 from latchwork.store.model.form import Form
 
 
@@ -27,7 +28,9 @@ def _taken_for_stored(self: Any, *args: Any, real: Any = ShardedQueue._store_for
     return [None for _ in real(self, *args)]
 
 
-def _at_once(self: Any, deliveries: Any, envelopes: Any, dues: Any, *, real: Any = ShardedQueue._store_for_later) -> Any:
+def _at_once(
+    self: Any, deliveries: Any, envelopes: Any, dues: Any, *, real: Any = ShardedQueue._store_for_later
+) -> Any:
     return real(self, deliveries, envelopes, [Due(0, absolute=False)] * len(dues))
 
 
@@ -48,10 +51,17 @@ def _listed_first(self: Any, held: Any, *, real: Any = Shards.give_back) -> Any:
         return real(self, held)
 
 
+def _leaving_entries(self: Any, taken: Any, *, real: Any = sweep._Sweep._rehome) -> Any:
+    with mock.patch.object(Shards, "strike", lambda *_: None):
+        return real(self, taken)
+
+
 _NEVER = exists("never")
 _ONE_LESS = tuple(
     Add("attempts", -1) if isinstance(op, Put) and op.bin == "attempts" else op for op in shards._GIVING_BACK.ops
 )
+
+_GIVEN_BACK = exists("data") & exists("interrupted") & (missing("delivery") | Bin("delivery", str).eq(SEEN))
 
 RETRY_RULES = (
     ("deleted though it was not stored for later", "P16: stored for later, then deleted here",
@@ -66,6 +76,10 @@ RETRY_RULES = (
     ("what was given back is not listed", "P5, step 3: its slot is listed", _swap(shards, "_LISTS", _NEVER)),
     ("the sweep counts what was interrupted", "P5.26: the sweep sees interrupted",
      _swap(sweep._Sweep, "_was_interrupted", lambda self, envelope: False)),
+    ("taken back whoever gave it back", "P5.22: interrupted = the delivery in the entry",
+     _swap(shards, "_TAKING_BACK", Form(*shards._TAKING_BACK.ops, when=_GIVEN_BACK)), True),
+    ("the sweep leaves entries of what it moves", "P5: the sweep removes the entry of a message that it moves",
+     _swap(sweep._Sweep, "_rehome", _leaving_entries), True),
     ("listed before it is free", "P5.23: free, then listed", _swap(Shards, "give_back", _listed_first), True),
     ("one attempt less, each time", "P5.24: all that is put is absolute",
      _swap(shards, "_GIVING_BACK", Form(*_ONE_LESS, when=shards._GIVING_BACK.when)), True),

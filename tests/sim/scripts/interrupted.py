@@ -57,6 +57,16 @@ def two_consumers_read_one_entry():
     return stage.said["b"] == [] and stage.said["c"] == "m"
 
 
+def taken_back_by_a_repeat():
+    """P5.22: a consumer takes the message back and gives it back again; then its stamp comes once more."""
+    stage = Stage({"b": {TAKE: Fault(Kind.DUPLICATE, 1.0)}})
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("a", gives_back, after=0.5)
+    stage.act("b", gives_back, after=1)
+    stage.act("c", receives, after=3)
+    return stage.play().said["c"] == [("m", 1)]
+
+
 def looked_for_while_it_is_given_back():
     """P5.23: a consumer waits; the message is freed a second after its consumer began to give it back."""
     stage = Stage({"a": {GIVE: 1.0}})
@@ -94,6 +104,24 @@ def given_back_again_before_the_entry_goes():
     return stage.play().said["c"] == [("m", 1)]
 
 
+def swept_before_anybody_looks():
+    """P5, sweep: a message that was given back is moved to the tail; its slot is not listed any more."""
+    stage = Stage()
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper = Sweeper(queue.registry, Office(Term(1)))
+        for _ in range(4):
+            sweeper.run_once()
+            store.seams.sleep(5)
+        return [state.returned for state in queue.pointers.states()]
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("a", gives_back, after=0.5)
+    stage.act("s", leader, after=1)
+    return not any(stage.play().said["s"])
+
+
 def killed_after_the_stop_began():
     """P5.26: a consumer stops, and its process is killed before its handler has ended."""
     stage = Stage()
@@ -121,8 +149,10 @@ def killed_after_the_stop_began():
 
 RULES = [
     ("P5.22", two_consumers_read_one_entry, rule("retry", "taken back whoever has it")),
+    ("P5.22 giver", taken_back_by_a_repeat, rule("retry", "taken back whoever gave it back")),
     ("P5.23", looked_for_while_it_is_given_back, rule("retry", "listed before it is free")),
     ("P5.24", given_back_twice, rule("retry", "one attempt less, each time")),
     ("P5.25", given_back_again_before_the_entry_goes, rule("retry", "an entry is removed whoever put it there")),
+    ("P5 swept entry", swept_before_anybody_looks, rule("retry", "the sweep leaves entries of what it moves")),
     ("P5.26", killed_after_the_stop_began, rule("retry", "not marked as the stop begins")),
 ]
