@@ -8,7 +8,7 @@ from unittest import mock
 
 from msgspec import structs
 
-from latchwork.queue.sharded import envelope, queue, shards
+from latchwork.queue.sharded import envelope, shards
 from latchwork.queue.sharded.consumer.handler import Runs
 from latchwork.queue.sharded.delayed.entries import Due
 from latchwork.queue.sharded.pointers import RETURNED
@@ -52,7 +52,7 @@ def _listed_first(self: Any, held: Any, *, real: Any = Shards.give_back) -> Any:
 
 
 def _leaving_entries(self: Any, taken: Any, *, real: Any = sweep._Sweep._rehome) -> Any:
-    with mock.patch.object(Shards, "strike", lambda *_: None):
+    with mock.patch.object(Shards, "strike", return_value=None):
         return real(self, taken)
 
 

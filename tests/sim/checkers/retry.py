@@ -52,7 +52,7 @@ class Seen:
             self._loaded(change.who, message)
         if after.get("interrupted") not in (None, before.get("interrupted")):
             self.uncounted[message].add(after["interrupted"])
-        if now is not None and now != was and now != SEEN:
+        if now not in (None, was, SEEN):
             if now.startswith("sweep-"):
                 self.cut[change.who, message].add("interrupted" in before)
             else:
