@@ -50,8 +50,12 @@ class Seen:
         message, was, now = _payload(after), before.get("delivery"), after.get("delivery")
         if not before:
             self._loaded(change.who, message)
-        if after.get("interrupted") not in (None, before.get("interrupted")):
-            self.uncounted[message].add(after["interrupted"])
+        if now is not None and now == was and after.get("attempts", 0) > before.get("attempts", 0):
+            # The first stamp of many comes late, after its repeat, which bears the same id: both count.
+            self.begun[message].add(again := f"{now}, late")
+            self.uncounted[message].discard(again)
+        elif after.get("interrupted") is not None and _taken_back(after) != _taken_back(before):
+            self.uncounted[message] |= {after["interrupted"], f"{after['interrupted']}, late"}
         if now not in (None, was, SEEN):
             if now.startswith("sweep-"):
                 self.cut[change.who, message].add("interrupted" in before)
@@ -94,6 +98,10 @@ class Seen:
         if not change.before:
             message = _payload(change.after)
             self.parked.append((message, change.after.get("attempts", 0), len(self.begun[message])))
+
+
+def _taken_back(bins: dict[str, Any]) -> tuple[Any, Any]:
+    return bins.get("interrupted"), bins.get("attempts")
 
 
 def _payload(bins: dict[str, Any]) -> str:

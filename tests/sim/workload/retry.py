@@ -22,7 +22,7 @@ from ..faults.network import Change
 from ..scheduler import Killed
 from ..world import Process
 from .base import SimStore
-from .rate import DELAYED, Own
+from .rate import DELAYED, MOVED, Own
 from .sharded import SWEEP, Sharded, Term
 
 BACKOFF = Poll(low=1.0, high=4.0, factor=2, jitter=0)
@@ -148,7 +148,7 @@ class Retried(Sharded):
     def settle(self) -> None:
         queue = self._queue(self.operator_store)
         self._returns(queue)
-        timers, end = Timers(Own(queue)), self.world.now + 2 * BACKOFF.high
+        timers, end = Timers(Own(queue)), self.world.now + MOVED
         while self.world.now < end:
             try:
                 pause = timers.run(Term(0))
