@@ -64,6 +64,7 @@ from .batch_mutants import BATCH_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, POLLER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 from .rate_mutants import RATE_RULES
+from .retry_mutants import RETRY_RULES
 from .upkeep_mutants import UPKEEP_RULES
 
 TRUE = Const(True)
@@ -488,6 +489,7 @@ SHARDED_RULES = (
 SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES))
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 CONSUMER = tuple(Mutant("consumer", *rule) for rule in CONSUMER_RULES)
+RETRY = tuple(Mutant("retry", *rule) for rule in RETRY_RULES)
 RATE = tuple(Mutant("rate", *rule) for rule in RATE_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 ENDING = tuple(Mutant("batches", *rule) for rule in BATCH_RULES)
@@ -574,6 +576,6 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RATE + GROUPS + ENDING
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + RATE + GROUPS + ENDING
     + PUBLISHER + UPKEEP + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER + BATCHES
 )  # fmt: skip

@@ -19,6 +19,7 @@ from .poller import Polling
 from .presence import Presence
 from .publisher import Publishers
 from .rate import Rated
+from .retry import Retried
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
@@ -37,6 +38,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Sharded,
         Ordered,
         Prefetching,
+        Retried,
         Rated,
         Groups,
         Batches,

@@ -64,9 +64,10 @@ class Sharded(Scenario):
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESURRECT)
     rare = (Kind.RESTART_EMPTY,)
     most_messages: ClassVar[int] = 4
+    configs: ClassVar[list[QueueConfig]] = CONFIGS
 
     def setup(self) -> None:
-        self.config = self.rng.choice(CONFIGS)
+        self.config = self.rng.choice(self.configs)
         self.epoch = 0
         self.published = 0
         self.visible: set[str] = set()
