@@ -1,4 +1,4 @@
-"""Forked children: what begins anew in them (locks, events, connections), and where they end.
+"""Forked children: what begins again in them (locks, events, connections), and where they end.
 
 A function of the user's may fork wherever it is called. Where that is in a thread of this library, the child has only
 that thread, within a loop that is the parent's: it would take messages, or lead, beside its parent, and nobody would

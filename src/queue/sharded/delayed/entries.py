@@ -321,7 +321,7 @@ class DelayedMessages:
             failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
 
     def rebuilt(self) -> Row:
-        """Write a damaged control record anew, so that all buckets are looked at of which anything can be left. One
+        """Write a damaged control record again, so that all buckets are looked at of which anything can be left. One
         call. A repeat is harmless, also if it arrives late.
         """
         begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), Put(IN, 0), Put(OUT, 0))

@@ -160,7 +160,7 @@ class QueueTimers:
         self._at = self._seams.monotonic()
 
     def _checked(self, stored: Any, now: int) -> tuple[int, int]:
-        """Return the horizon and the server's time. A damaged horizon is written anew, before all that is due."""
+        """Return the horizon and the server's time. A damaged horizon is written again, before all that is due."""
         horizon = horizon_in(stored, now)
         if horizon is None:
             log.error("%s was damaged: what is due in queue %s is looked for", self._delayed.control, self.queue.name)
