@@ -50,7 +50,7 @@ def nothing_said(monkeypatch):
 def queue(store):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=2))
+        return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", retry=False, shards=2))
 
 
 def test_each_row_is_read_and_the_damaged_one_fails_alone(store):
@@ -166,7 +166,7 @@ def test_messages_that_were_all_found_are_dealt_with_beside_one_that_cannot_be_r
 def test_messages_beside_one_that_cannot_be_read_are_moved_elsewhere(store, queue, side):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        other = queue.registry.create(QueueConfig("other", shards=1))
+        other = queue.registry.create(QueueConfig("other", retry=False, shards=1))
     with pytest.raises(Corrupt, match="SIDELINE"):
         queue.sideline.move(side, other)
     assert [one.payload for one in other.receive(9)] == [1, 3]
@@ -383,7 +383,7 @@ class _Term:
 def test_a_defect_that_one_queue_meets_does_not_keep_the_others_delayed_messages(store, queue, monkeypatch, caplog):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        others = [queue.registry.create(QueueConfig(name, shards=1)) for name in ("a", "z")]
+        others = [queue.registry.create(QueueConfig(name, retry=False, shards=1)) for name in ("a", "z")]
     for one in (queue, *others):
         one.publish(one.name, delay=1)
     run = QueueTimers.run

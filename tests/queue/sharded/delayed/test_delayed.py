@@ -45,7 +45,9 @@ class Farms:
 def queue_on(store, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", **{"shards": 2, **options}))
+        return QueueRegistry(store, "c", farm_id="f").create(
+            QueueConfig("q", **{"shards": 2, "retry": False, **options})
+        )
 
 
 @pytest.fixture
@@ -281,7 +283,7 @@ def test_an_id_that_waits_is_not_taken_twice(store, clock):
         ({"delay": float("nan")}, "delay is nan"),
         ({"delay": "1"}, "delay is '1'"),
         ({"delay": True}, "delay is True"),
-        ({"delay": timedelta(days=3)}, "0 to 172800"),
+        ({"delay": timedelta(days=31)}, "0 to 2592000"),
         ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001 - what is refused
         ({"at": 5}, "time zone"),
         ({"at": datetime(2090, 1, 1, tzinfo=timezone.utc)}, "ahead"),
@@ -581,7 +583,7 @@ def test_a_create_that_comes_after_the_cancel_brings_nothing_back(store, clock):
     queue = queue_on(store)
     held = []
     late = mock.patch.object(store, "repeat_many", side_effect=lambda updates: held.append(updates) or [()] * 9)
-    with late, suppress(IndexError):
+    with late, suppress(ValueError):
         queue.publish("late", delay=5, message_id="m")
     queue.publish("m", delay=5, message_id="m")
     assert queue.cancel("m")
