@@ -16,6 +16,6 @@ def test_an_adapter_whose_package_is_missing_names_the_extra(monkeypatch, adapte
     monkeypatch.delitem(sys.modules, name, raising=False)
     for module in [needs, *(each for each in sys.modules if each.startswith(f"{needs}."))]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install '\.\[metrics\]'") as failure:
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'latchwork\[metrics\]'") as failure:
         import_module(name)
     assert failure.value.name.partition(".")[0] == needs

@@ -147,9 +147,13 @@ def test_register_is_content_where_spark_has_found_the_source_by_itself(spark, m
 @pytest.mark.parametrize(
     ("version", "absent", "said"),
     [
-        ("3.5.6", "pyspark.sql.datasource", r"PySpark is 3\.5\.6; it must be 4\.2 or newer: pip install '\.\[spark\]'"),
+        (
+            "3.5.6",
+            "pyspark.sql.datasource",
+            r"PySpark is 3\.5\.6; it must be 4\.2 or newer: pip install 'latchwork\[spark\]'",
+        ),
         ("4.1.0", None, r"PySpark is 4\.1\.0; it must be 4\.2 or newer"),
-        (None, "pyspark", r"pyspark.*: pip install '\.\[spark\]'"),
+        (None, "pyspark", r"pyspark.*: pip install 'latchwork\[spark\]'"),
     ],
 )
 def test_a_pyspark_that_is_too_old_or_missing_is_said_in_one_line(monkeypatch, version, absent, said):

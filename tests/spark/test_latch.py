@@ -262,7 +262,7 @@ def test_a_count_says_when_the_latch_is_not_there_or_is_without_this_farms_share
 
 def test_without_pyspark_the_error_says_what_to_install(store, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyspark", None)
-    with pytest.raises(Misconfigured, match=r"pip install '\.\[spark\]'"):
+    with pytest.raises(Misconfigured, match=r"pip install 'latchwork\[spark\]'"):
         create(store).count_down_partition()
 
 
