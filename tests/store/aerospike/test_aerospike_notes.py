@@ -35,7 +35,7 @@ class Client:
 def said(monkeypatch, caplog):
     """What has been said so far, in a process that has said nothing before."""
     monkeypatch.setattr(notes, "_said", set())
-    caplog.set_level(logging.WARNING, logger=notes.log.name)
+    caplog.set_level(logging.WARNING, logger=notes.__name__)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
@@ -74,11 +74,12 @@ def test_a_log_that_is_kept_in_the_store_itself_does_not_stop_its_first_call(sai
             store.get(KEY)
 
     handler = Keeping()
-    notes.log.addHandler(handler)
+    logger = logging.getLogger(notes.__name__)
+    logger.addHandler(handler)
     try:
         assert store.get(KEY).bins == {"n": 1}
     finally:
-        notes.log.removeHandler(handler)
+        logger.removeHandler(handler)
     assert len(said()) == 1
 
 
