@@ -1,0 +1,62 @@
+"""What is logged never raises, whatever the program's log handlers and filters do."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from latchwork import logs
+from latchwork.logs import Log
+
+LOG = Log("latchwork.test")
+
+
+@pytest.fixture
+def raising(monkeypatch):
+    """Has a handler that raises the failure it is given; no failure was shown before."""
+    monkeypatch.setattr(logs, "_shown", set())
+    logger, handlers = logging.getLogger("latchwork.test"), []
+
+    def add(failure):
+        class Shipper(logging.Handler):
+            def handle(self, record):
+                raise failure
+
+        handlers.append(Shipper())
+        logger.addHandler(handlers[-1])
+
+    yield add
+    for handler in handlers:
+        logger.removeHandler(handler)
+
+
+def test_a_handler_that_raises_is_shown_once_for_each_type_and_ends_nothing(raising, capsys):
+    raising(OSError("the log shipper has no connection"))
+    for say in (LOG.warning, LOG.error, LOG.exception, LOG.warning):
+        say("the work failed")
+    LOG.log(logging.WARNING, "the work failed")
+    assert capsys.readouterr().err.count("OSError: the log shipper has no connection") == 1
+
+
+def test_nothing_is_shown_where_the_program_wants_no_failures_of_handlers(raising, capsys, monkeypatch):
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    raising(OSError("the log shipper has no connection"))
+    LOG.warning("the work failed")
+    assert capsys.readouterr().err == ""
+
+
+def test_an_interrupt_in_a_handler_is_not_swallowed(raising):
+    raising(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        LOG.warning("the work failed")
+
+
+def test_a_record_names_the_line_that_logged_it(caplog):
+    with caplog.at_level(logging.DEBUG, "latchwork.test"):
+        for say in (LOG.debug, LOG.info, LOG.warning, LOG.error, LOG.exception):
+            say("%s failed", "the work")
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "INFO", "WARNING", "ERROR", "ERROR"]
+    assert {(record.filename, record.funcName, record.getMessage()) for record in caplog.records} == {
+        ("test_logs.py", "test_a_record_names_the_line_that_logged_it", "the work failed")
+    }
