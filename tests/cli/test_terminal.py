@@ -59,7 +59,7 @@ def test_the_bar_names_what_is_missing_and_ends_when_released(terminal, sqlite_u
 def test_the_live_table_follows_the_queue_and_ends_at_ctrl_c(terminal, sqlite_url):
     queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
     child = terminal("stats", "--client", "shop", "--watch", "--every", "0.2")
-    child.expect("nobody leads the sweepers")
+    child.expect("the upkeep: nobody leads")
     child.expect("orders")
     queue.publish_many(list(range(7)))
     child.expect(r"orders +7 ")
@@ -86,7 +86,7 @@ def test_a_table_that_is_wider_than_the_terminal_becomes_a_paragraph_a_row_and_n
 ):
     registry = QueueRegistry(connect(sqlite_url), "shop")
     for name in ("orders", "payments-of-the-night"):
-        queue = registry.create(QueueConfig(name, shards=1))
+        queue = registry.create(QueueConfig(name, retry=False, shards=1))
         queue.publish_many(list(range(12)))
         queue.fail_many(queue.receive(2), [("rejected", None), ("exception", "no")])
     shown = _shown(terminal("stats", "--client", "shop", columns=columns))
@@ -139,4 +139,4 @@ def test_payloads_and_a_leaders_name_are_text_in_the_tables(terminal, sqlite_url
     assert [f'"{text}"' in shown for text in MARKUP] == [True] * 4
     FencedLock(store, "shop-sweeper", owner="[/me]").acquire(1)
     for live in ((), ("--watch", "--rounds", "1")):
-        assert "[/me] leads the sweepers" in _shown(terminal("stats", "--client", "shop", *live, columns=200))
+        assert "the upkeep: [/me] leads" in _shown(terminal("stats", "--client", "shop", *live, columns=200))

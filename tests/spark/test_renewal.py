@@ -39,7 +39,7 @@ def store(clock, monkeypatch):
 @pytest.fixture
 def queue(store):
     """Its record lives for four days."""
-    return QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=1))
+    return QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=1, queue_expiry=2 * DAY))
 
 
 @pytest.fixture
