@@ -26,7 +26,9 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
-    """Show who leads, in which epoch, when it last renewed, and the candidates.
+    """Show who leads, in which epoch, and the candidates.
+
+    Also how long ago the leader last renewed its lease.
 
     With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
     Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused.

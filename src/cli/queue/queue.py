@@ -149,10 +149,11 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
 def pause(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Let no handler begin any more, in all workers, and wait until they act on it: 3 s at most, while they live.
+    """Let no handler begin any more, in all workers.
 
-    Handlers that have begun go on to their end. Messages that wait go on expiring. Exit code 4 if a worker has not
-    acted on it within --timeout; the queue is paused all the same.
+    It waits until they act on it: 3 s at most, while they live. Handlers that have begun go on to their end. Messages
+    that wait go on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is paused all the
+    same.
 
     Example: latchwork queue pause orders --client shop
     """
@@ -173,7 +174,9 @@ def pause(
 def resume(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Start its consumers again, with as many threads as before, and wait until they act on it, as `queue pause` does.
+    """Start its consumers again, with as many threads as before.
+
+    It waits until they act on it, as `queue pause` does.
 
     Example: latchwork queue resume orders --client shop
     """
@@ -235,8 +238,9 @@ def scale(
     timeout: ActsWithin = ACTS_WITHIN,
     farm: Farm = None,
 ) -> None:
-    """Set the number of worker threads in each consumer process, and wait until they act on it, as `queue pause` does.
-    A paused queue works again.
+    """Set the number of worker threads in each consumer process.
+
+    It waits until they act on it, as `queue pause` does. A paused queue works again.
 
     Example: latchwork queue scale orders 8 --client shop
     """

@@ -342,8 +342,8 @@ class ShardedQueue(Subqueue):
     # ---- looking
 
     def depth(self) -> QueueDepth:
-        """Return how much is in the queue, its sideline, parked and delayed. Five calls; some 20 more and 0.25 s where
-        messages have expired unread.
+        """Return how much is in the queue, its sideline, parked and delayed. Five calls. Where messages have
+        expired unread: 0.25 s, and one call more for each such shard, or some 20 if it has more than 1,000.
         """
         depth = depth_of(*self.states_now())
         try:
