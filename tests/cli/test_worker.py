@@ -204,12 +204,12 @@ def test_a_script_can_wait_for_a_depth(place):
 def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
     registry = place[2].registry
     done = command(place, "doctor", "--client", "shop")
-    assert "upkeep: every queue was swept in time; nobody is elected" in done.stdout
+    assert "upkeep of shop: every queue was swept in time; nobody leads yet" in done.stdout
     long_ago = Put("createdAt", 1_000_000)
     registry.store.operate(registry.records.key("orders"), long_ago, repeatable=True)
     done = command(place, "doctor", "--client", "shop")
     assert done.returncode == 1
-    assert re.search(r"no upkeep of orders for \d+ min: .* nobody is elected", done.stdout)
+    assert re.search(r"problem +queue orders: not swept for \d+ days, .*; nobody ever did the upkeep", done.stdout)
 
 
 # ---- the probe, and clients that it cannot trust

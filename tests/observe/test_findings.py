@@ -120,7 +120,8 @@ def test_a_message_of_any_side_that_has_waited_for_half_of_its_life_is_a_problem
             queue._park(delivery.held, queue.parked.pointers, delivery_reason())
             delivery.ack()
     reports(queue)
-    life = queue.config.message_expiry.total_seconds()
+    config = queue.config
+    life = (config.queue_expiry if side == "parked" else config.message_expiry).total_seconds()
     clock.advance(life / 2 - 60)
     reports(queue)
     assert "expiring" not in told(registry)
@@ -146,14 +147,14 @@ def test_failing_faster_than_succeeding_is_told(registry, queue):
 
 
 def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
-    plain = registry.create(QueueConfig("plain", shards=1))
+    plain = registry.create(QueueConfig("plain", retry=False, shards=1))
     for one in (queue, plain):
         reports(one)
         one.publish("m")
         one.receive()[0].nack()
     found = {one.queue: one.what for one in findings_of(snapshot(registry)) if one.kind == "stranded"}
-    assert "no process runs the queue's shovel" in found["q"]
-    assert "the queue has no shovel" in found["plain"]
+    assert "no process does the upkeep that brings them back" in found["q"]
+    assert "nothing brings them back: the queue does not retry" in found["plain"]
     FencedLock(store, "shop-sweeper", owner="me").acquire(1)
     found = [one.queue for one in findings_of(snapshot(registry)) if one.kind == "stranded"]
     assert found == ["plain"]

@@ -56,7 +56,7 @@ def test_a_scrape_shows_what_was_done(clock, registry, scrape):
     faulty = FaultyStore(MemoryStore(clock), seams=clock)
     store = observe(faulty, telemetry)
     queues = QueueRegistry(store, "c", farm_id="f")
-    queue = queues.create(QueueConfig("orders", shards=2))
+    queue = queues.create(QueueConfig("orders", retry=False, shards=2))
     watch_queues(queues, telemetry)
     queue.publish_many(["a", "b", "c"])
     clock.advance(30)
