@@ -294,7 +294,7 @@ class RecordStore(ABC):
     def _ensure_index(self, set: str, bin: str, kind: type) -> None: ...
 
     def _scan(self, set: str) -> list[Record]:
-        raise InvalidRequest(f"{self!r} cannot list the records of the set {shown(set)}: name the record that is wanted")
+        raise InvalidRequest(f"{self!r} cannot list the records of set {shown(set)}: name the record that is wanted")
 
     # ---- rows by themselves
 
