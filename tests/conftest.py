@@ -21,7 +21,8 @@ NO_SERVER = "no real server: "
 
 # A client of the server that a test dropped may still wait to be collected. A forked child that collects it ends with
 # SIGSEGV, as the client's threads are not there.
-os.register_at_fork(after_in_child=gc.freeze)
+# So nothing is collected from before the fork until the child has let go of what was there.
+os.register_at_fork(before=gc.disable, after_in_parent=gc.enable, after_in_child=lambda: (gc.freeze(), gc.enable()))
 
 
 @pytest.fixture(scope="session")

@@ -402,6 +402,7 @@ def test_a_fork_neither_uses_nor_destroys_the_parents_client():
             os.write(writing, b" fork" if "fork" in str(refused) else b" ?")
         finally:
             os._exit(0)
+    os.close(writing)  # so that a child that says nothing is noticed
     os.waitpid(child, 0)
     assert os.read(reading, 100) == b"1 1 fork"
     assert link.connect() is client
