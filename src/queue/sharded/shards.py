@@ -432,10 +432,7 @@ class Shards:
     def extend(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
         """Start the sweep duration of each again: True = done, False = absent or another delivery's. One call."""
         rows = self.store.repeat_many([self.extending(h) for h in held])
-        return [
-            False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
-            for row in rows
-        ]
+        return _done(rows)
 
     def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())
@@ -465,10 +462,7 @@ class Shards:
         Their slots are noted in the pointers, then the bell is rung. If that fails, the sweep brings them back.
         """
         rows = self.store.repeat_many([self._uncounting(_GIVING_BACK, h) for h in held])
-        outcomes: list[bool | LatchworkError] = [
-            False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
-            for row in rows
-        ]
+        outcomes = _done(rows)
         back = [h for h, outcome in zip(held, outcomes, strict=True) if outcome is True]
         if back:
             with suppress(LatchworkError):
@@ -573,3 +567,11 @@ class Shards:
         if isinstance(row, Refused | NotFound):
             return False
         return row if isinstance(row, LatchworkError) else True
+
+
+def _done(rows: Sequence[Any]) -> list[bool | LatchworkError]:
+    """Return what came of guarded updates: True = done, False = absent or another delivery's, or the error."""
+    return [
+        False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
+        for row in rows
+    ]

@@ -6,6 +6,7 @@ import pytest
 
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.conftest import _sets
 
 from .world import World
@@ -34,6 +35,18 @@ def world(request, clock, tmp_path):
             if world.client in name:
                 found = client.query(store.namespace, name).results()
                 client.batch_remove([row[0] for row in found])
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, clock, tmp_path):
+    """A store that counts its calls, on the clock of the test."""
+    made = (
+        MemoryStore(clock)
+        if request.param == "memory"
+        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    )
+    yield CountingStore(made)
+    made.close()
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -11,27 +11,9 @@ from latchwork.queue.sharded.depth import GRACE
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.stats import stats_of
-from latchwork.store import MemoryStore, SQLiteStore
-from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore
+from latchwork.store import MemoryStore
 
 DAYS = 86_400
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, clock, tmp_path):
-    made = (
-        MemoryStore(clock)
-        if request.param == "memory"
-        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
-    )
-    yield CountingStore(made)
-    made.close()
 
 
 def opened(store, shards=2):

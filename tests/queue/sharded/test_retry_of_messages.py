@@ -15,9 +15,9 @@ from latchwork.queue.sharded.delayed.entries import WIDTH
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.retry import Poll
-from latchwork.store import MemoryStore, Put, SQLiteStore
+from latchwork.store import MemoryStore, Put
 from latchwork.testing import ManualClock, bring_back
-from latchwork.testing.stores import CountingStore, Crash, FaultyStore
+from latchwork.testing.stores import Crash, FaultyStore
 
 from .consumer.alone import OneThread
 from .delayed.test_delayed import Farms, run_until
@@ -30,17 +30,6 @@ LATE = 2 * WIDTH / 1000
 @pytest.fixture
 def clock():
     return OneThread()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, clock, tmp_path):
-    made = (
-        MemoryStore(clock)
-        if request.param == "memory"
-        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
-    )
-    yield CountingStore(made)
-    made.close()
 
 
 def made(store, **options):

@@ -22,10 +22,10 @@ from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
-from latchwork.store import MemoryStore, Param, Put, SQLiteStore
+from latchwork.store import MemoryStore, Param, Put
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore, Crash, FaultyStore
+from latchwork.testing.stores import Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
 
 
@@ -48,22 +48,6 @@ def queue_on(store, **options):
         return QueueRegistry(store, "c", farm_id="f").create(
             QueueConfig("q", **{"shards": 2, "retry": False, **options})
         )
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, clock, tmp_path):
-    made = (
-        MemoryStore(clock)
-        if request.param == "memory"
-        else SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
-    )
-    yield CountingStore(made)
-    made.close()
 
 
 def run_until(timers, clock, seconds, step=0.1):
