@@ -21,7 +21,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs pythons release clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs monitoring pythons release clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -131,6 +131,9 @@ build/$(MERMAID):
 docs: $(STAMP) build/$(MERMAID) ## the site of the pages in docs and of the docstrings, into build/site
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@$(PYTHON) -m mkdocs build --quiet --strict && echo "the site is there: open build/site/index.html"
+
+monitoring: $(STAMP) ## deploy/monitoring: the dashboard and the alerts, from the registry of the metrics
+	@$(PYTHON) -m tools.monitoring
 
 pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is claimed and that is here
 	@$(PYTHON) -m tools.pythons
