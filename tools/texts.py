@@ -22,7 +22,7 @@ def llms(pages: Iterator[tuple[str, str]], site: str) -> str:
 def _summary(text: str) -> tuple[str, str]:
     """Return the title of a page, and its first sentence."""
     title = next((line[2:].strip() for line in text.splitlines() if line.startswith("# ")), "")
-    paragraphs = [part for part in text.split("\n\n") if re.match(r"[A-Za-z`*\[]", part)]
+    paragraphs = [part for part in text.split("\n\n") if re.match(r"[A-Za-z*\[]|`(?!``)", part)]
     prose = " ".join(_LINK.sub(r"\1", paragraphs[0]).split()) if paragraphs else ""
     return title, prose.partition(". ")[0].rstrip(".:")
 
