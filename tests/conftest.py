@@ -148,6 +148,13 @@ NAME = pytest.StashKey[str]()
 """A test's node id; xdist adds the group of each to it."""
 
 
+def pytest_configure(config):
+    """Collect the files of a folder one after the other, however they were named: pytest 9.1 finds the fixtures of a
+    folder's conftest.py only for those that stand before a file of the folder above (pytest issue 14971).
+    """
+    config.args.sort(key=lambda argument: os.path.abspath(argument))
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     """Leave out what is not in this run's samples, order the rest, and say which tests one worker is to have.

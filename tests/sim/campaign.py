@@ -10,7 +10,7 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import TypeVar
 
-from .exhaustive import strike_all, strike_pairs, survey
+from .exhaustive import SEEDS, strike_all, strike_pairs, survey
 from .faults.kinds import Kind
 from .mutants import Mutant
 from .report.tally import Tally
@@ -33,23 +33,29 @@ def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = N
 
 
 def every_single_fault(
-    primitive: str, most: int = ALL, seconds: float | None = None, beside: str | None = None, seeds: int = 60
+    primitive: str,
+    most: int = ALL,
+    seconds: float | None = None,
+    beside: str | None = None,
+    seeds: Iterable[int] = SEEDS,
+    day: str | None = None,
 ) -> Tally:
     """Every fault at the calls of the surveyed runs (of one call site at most so many).
 
     The first call of each site is always struck, its others as far as the time allows.
     beside: a primitive whose call sites are left out, as they are struck there.
     seeds: faultless runs that are surveyed.
+    day: a sample is taken: one fault at each call, another one each day.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
     known = _sites_of(beside) if beside else ()
     calls = [call for call in survey(kind, seeds, most) if call.site not in known]
     first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
-    for outcome in strike_all(kind, first):
+    for outcome in strike_all(kind, first, day):
         tally.add(outcome)
     left = None if seconds is None else seconds - (time.monotonic() - began)
-    for outcome in _in_time(strike_all(kind, calls[len(first) :]), left):
+    for outcome in _in_time(strike_all(kind, calls[len(first) :], day), left):
         tally.add(outcome)
     tally.figures["sites"] = len(first)
     return tally

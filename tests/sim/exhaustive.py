@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, product
+from random import Random
 from typing import NamedTuple
 
 from .faults.kinds import EXHAUSTIVE, Fault, Kind
 from .faults.plans import SinglePlan
 from .runner import Outcome, simulate
 from .workload.base import Scenario
+
+
+SEEDS = range(60)
+"""Faultless runs in which call sites are looked for, where nothing else is said."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,13 @@ class Call:
     batch: bool
 
 
-def survey(kind: type[Scenario], seeds: int = 60, most: int = 1_000_000) -> list[Call]:
-    """Return the calls to strike: of so many faultless runs, those that reach a call site that none before them did.
+def survey(kind: type[Scenario], seeds: Iterable[int] = SEEDS, most: int = 1_000_000) -> list[Call]:
+    """Return the calls to strike: of faultless runs, those that reach a call site that none before them did.
 
     The first call of each site comes before the second of any.
     most: of the calls of one site, only so many; if 1, short runs are taken before long ones.
     """
-    runs = [_faultless(kind, seed) for seed in range(seeds)]
+    runs = [_faultless(kind, seed) for seed in seeds]
     if most == 1:
         runs.sort(key=lambda run: len(run.plan.sites))
     calls: list[Call] = []
@@ -61,11 +66,18 @@ def _faultless(kind: type[Scenario], seed: int) -> _Run:
     return _Run(seed, plan)
 
 
-def strike_all(kind: type[Scenario], calls: Iterable[Call]) -> Iterator[Outcome]:
-    """Yield a run for every call and every fault, and for every batch without a node (F15)."""
+def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = None) -> Iterator[Outcome]:
+    """Yield a run for every call and every fault, and for every batch without a node (F15).
+
+    day: each call is struck by one of the faults only, by another one each day.
+    """
     for call in calls:
         faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
-        for fault in (*faults, Fault(Kind.NO_NODE)) if call.batch else faults:
+        if call.batch:
+            faults.append(Fault(Kind.NO_NODE))
+        if day is not None:
+            faults = [Random(f"{day} {call.site} {call.turn}").choice(faults)]
+        for fault in faults:
             yield simulate(kind, call.seed, SinglePlan({call.point: fault}), quiet=True)
 
 
