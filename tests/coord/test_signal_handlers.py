@@ -14,10 +14,13 @@ from latchwork.errors import LockUnavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
+from tests.support import matrix
 from tests.support.interrupts import Interrupts, points_of
 
 STRIDE = 9
 """Of the points of a wait each ninth is tried: it goes through the poller's steps many times."""
+LEAST = 20
+"""Points that a sample has."""
 
 
 class OwnedLock:
@@ -77,7 +80,8 @@ def released_in_a_wait(make, interrupts):
 
 @pytest.mark.parametrize("make", [lock, semaphore, writers])
 def test_a_signals_handler_releases_at_any_point_of_a_wait_of_its_thread(make):
-    for at in range(0, points_of(lambda interrupts: released_in_a_wait(make, interrupts)), STRIDE):
+    points = points_of(lambda interrupts: released_in_a_wait(make, interrupts))
+    for at in matrix.sample(range(0, points, STRIDE), make.__name__, LEAST):
         released_in_a_wait(make, Interrupts(at))
 
 
@@ -93,7 +97,7 @@ def released_for_a_waiting_thread(interrupts):
 
 
 def test_a_signals_handler_releases_the_very_lock_that_its_thread_waits_for():
-    for at in range(0, points_of(released_for_a_waiting_thread), STRIDE):
+    for at in matrix.sample(range(0, points_of(released_for_a_waiting_thread), STRIDE), "the very lock", LEAST):
         released_for_a_waiting_thread(Interrupts(at))
 
 
@@ -107,5 +111,5 @@ def acknowledged_in_a_receive(interrupts):
 
 
 def test_a_signals_handler_acknowledges_at_any_point_of_a_receive_of_its_thread():
-    for at in range(points_of(acknowledged_in_a_receive)):
+    for at in matrix.sample(range(points_of(acknowledged_in_a_receive)), "a receive", LEAST):
         acknowledged_in_a_receive(Interrupts(at))

@@ -6,8 +6,6 @@ they reach one of the faults.
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
 from tests.support import matrix
@@ -35,13 +33,14 @@ FEWEST = {"across": 30, "rwlock": 85, "publisher": 60}
 """Runs that a primitive must come to at scale 1, where it is not 100."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("primitive", [name for name in SCENARIOS if name not in ELSEWHERE])
 def test_no_promise_is_broken_by_any_single_fault_at_any_call(primitive, proved):
-    most, seeds = scaled(MOST.get(primitive, 3)), range(SURVEYED.get(primitive, 20))
+    seeds = matrix.sample(range(SURVEYED.get(primitive, 20)), primitive, least=IN_A_SAMPLE)
     day = matrix.day() if SCALE < 1 else None
-    if day is not None:
-        seeds = Random(f"{day} {primitive}").sample(seeds, min(len(seeds), IN_A_SAMPLE))
-    tally = every_single_fault(primitive, most, beside=BESIDE.get(primitive), seeds=seeds, day=day)
+    tally = every_single_fault(
+        primitive, scaled(MOST.get(primitive, 3)), beside=BESIDE.get(primitive), seeds=seeds, day=day
+    )
     proved(tally.layer, primitive, tally.figures)
     assert not tally.violated, "\n".join(tally.violations)
     assert not tally.undecided

@@ -7,6 +7,10 @@
 
 A smaller run takes a sample of each such test: as large as its scale says, and another one each day. The run prints its
 day, and `LATCHWORK_DAY=2026-11-27 make test` repeats the sample. A test that is named by its node id is always run.
+
+A test that goes through its cases by itself does the same with `sample`:
+
+    for at in matrix.sample(range(points), "a lock's release"):
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 from . import scale
 
+T = TypeVar("T")
 FEWEST = 4
 """Cases of one matrix that each run takes, where it has as many."""
 
@@ -40,6 +46,14 @@ def left_out(items: Iterable[Any], arguments: Sequence[str]) -> list[Any]:
     return [
         item for cases in matrices.values() for item in sorted(cases, key=_place)[scale.scaled(len(cases), FEWEST) :]
     ]
+
+
+def sample(cases: Sequence[T], about: str, least: int = FEWEST) -> list[T]:
+    """The cases that this run takes, in their order. about: what they are cases of, so that samples differ."""
+    if scale.SCALE >= 1:
+        return list(cases)
+    taken = min(len(cases), scale.scaled(len(cases), least))
+    return [cases[place] for place in sorted(Random(f"{day()} {about}").sample(range(len(cases)), taken))]
 
 
 def _is_named(item: Any, arguments: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from latchwork.coord import FencedLock, Semaphore, keeper
 from latchwork.store import Key, Put
 from tests.sim.stage import Stage
+from tests.support import matrix
 from tests.support.interrupts import Interrupts, points_of
 
 pytestmark = pytest.mark.skipif(
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.skipif(
 LEASE = 1.0
 SOON = 2.5
 """Seconds in which a lock that is not renewed any more is had: a lease of its holder, one of watching, and a look."""
+LEAST = 20
+"""Instructions of a verb that a sample has."""
 LAST = 120
 """Instructions at the end of a verb of which each single one is tried; before, nothing is renewed yet."""
 
@@ -97,7 +100,8 @@ def gives_up_what_it_cannot_keep_for_itself(lock):
 
 def struck(holder, points, *, everywhere, **rest):
     """Where the lock was not had by another process after an interrupt."""
-    return list(strikes(holder, points, everywhere=everywhere, **rest))
+    some = matrix.sample(points, holder.__name__, least=LEAST)
+    return list(strikes(holder, some, everywhere=everywhere, **rest))
 
 
 def strikes(holder, points, *, everywhere, **rest):
@@ -197,7 +201,7 @@ def released(interrupts):
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_a_release_that_is_interrupted_anywhere_can_be_repeated(everywhere):
     released(Interrupts())
-    for at in range(points_of(released, everywhere=everywhere)):
+    for at in matrix.sample(range(points_of(released, everywhere=everywhere)), "released", least=LEAST):
         interrupts = Interrupts(at, everywhere=everywhere)
         assert released(interrupts) is True, (at, interrupts.struck)
 
@@ -234,7 +238,7 @@ def quickly_collected():
 
 def test_a_release_that_is_interrupted_anywhere_and_forgotten_leaves_the_lock_to_others(quickly_collected):
     dropped(Interrupts())
-    for at in range(points_of(dropped)):
+    for at in matrix.sample(range(points_of(dropped)), "dropped", least=LEAST):
         interrupts = Interrupts(at)
         assert dropped(interrupts), (at, interrupts.struck)
 

@@ -25,6 +25,8 @@ from .world import SWEEP, World
 
 CALLS = 24
 """More calls than forwarding `put_some` makes: four messages of one key are four waves of five calls."""
+PLACES = range(1, 2_000)
+"""More places than forwarding a batch has at which an interrupt may come."""
 
 
 class Life:
@@ -130,11 +132,11 @@ def a_disk_that_fails_at_any_call_neither_loses_nor_doubles(hows=HOW) -> Counter
     return fired
 
 
-def an_interrupt_anywhere_neither_loses_nor_doubles() -> int:
-    """Ctrl-C comes at any place of the outbox, of its cursor, or of the local queue; how many places there are."""
+def an_interrupt_anywhere_neither_loses_nor_doubles(at=PLACES) -> int:
+    """Ctrl-C comes at any of these places of the outbox, of its cursor, or of the local queue; how many there are."""
     places = 0
     for after in ((False, "killed"), (False, "crashed"), (True, "killed")):
-        for place in range(1, 2_000):
+        for place in at:
             life = _with_a_batch_waiting()
             if not interrupted(place, (outbox, cursor, paged, layout), life.producer.forward):
                 break
@@ -170,10 +172,10 @@ def _die() -> None:
     raise Crash("before the cursor is stored")
 
 
-def rows_that_fail_alone_keep_their_order() -> None:
+def rows_that_fail_alone_keep_their_order(calls=range(1, CALLS)) -> None:
     """A part of a batch arrives, and a consumer comes before the rest does."""
     for kind in ("dropped", "request_lost", "reply_lost", "late"):
-        for at in range(1, CALLS):
+        for at in calls:
             for rows in ((0,), (1, 2)):
                 life = Life(shards=1)
                 life.born({at + n: Fault(kind, rows=rows) for n in range(3)}).put_some(n=9)
