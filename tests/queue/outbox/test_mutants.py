@@ -212,10 +212,10 @@ PROMISES = [  # the quick ones first
     promises.what_was_put_survives_the_machine,
     promises.what_waits_is_not_reclaimed,
     promises.outboxes_of_one_name_stay_apart,
-    lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
-    promises.rows_that_fail_alone_keep_their_order,
     promises.a_full_budget_refuses,
     promises.objects_of_one_outbox_take_turns,
+    lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
+    promises.rows_that_fail_alone_keep_their_order,
     lambda: promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(
         ["crash_after", "request_lost", "reply_lost"], range(1, 21, 3)
     ),

@@ -22,18 +22,26 @@ def test_each_rule_of_the_protocol_has_a_mutant():
     assert {mutant.__doc__ for mutant in ALL} == set(rules)
 
 
-def explore_all():
-    for seed in range(8):
-        for shape in SHAPES:
-            explore(shape, seed, actions=12, each_step=5)
+KNOWN = {
+    "recovery_leaves_the_tail": (3, "left to the system"),
+    "recovery_does_not_sync": (0, "left to the system"),
+    "cursor_stored_before_the_messages": (2, "left to the system"),
+    "page_deleted_before_read_meta": (0, "reclaimed"),
+}
+"""The seed and shape that catch a mutant, where it is not the first. Where they do not any more, all are tried."""
 
 
-@pytest.mark.slow
+def explore_all(known):
+    runs = [(seed, shape) for seed in range(8) for shape in SHAPES]
+    for seed, shape in sorted(runs, key=lambda run: (run[0], run[1].name) != known):
+        explore(shape, seed, actions=12, each_step=5)
+
+
 @pytest.mark.parametrize("mutant", mutants.CAUGHT_BY_CRASHES, ids=lambda mutant: mutant.__name__)
 def test_the_crash_checker_catches(mutant, monkeypatch, proved):
     mutant(monkeypatch)
     with pytest.raises(Violation):
-        explore_all()
+        explore_all(KNOWN.get(mutant.__name__))
     proved("mutants", "paged queue", seeded=1, caught=1)
 
 
