@@ -1,4 +1,7 @@
-"""`run` runs the real command in a process of its own; `lw` the same in this one, which is quicker."""
+"""`run` runs the real command in a process of its own; `here` and `lw` the same in this one, which is quicker.
+
+`here` goes through every store of `url`, and what it returns has also what a command has printed that it has run.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +63,22 @@ def run(url):
     return call
 
 
-@pytest.fixture
-def lw(sqlite_url, capsys):
-    def call(*arguments, store=sqlite_url):
-        capsys.readouterr()
+def _in_this_process(url, captured):
+    def call(*arguments, store=url):
+        captured.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(["--store", store, *arguments])
-        told = capsys.readouterr()
+        told = captured.readouterr()
         return Done(ended.value.code or 0, told.out, told.err)
 
     return call
+
+
+@pytest.fixture
+def lw(sqlite_url, capsys):
+    return _in_this_process(sqlite_url, capsys)
+
+
+@pytest.fixture
+def here(url, capfd):
+    return _in_this_process(url, capfd)

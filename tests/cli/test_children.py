@@ -124,6 +124,7 @@ def test_nothing_of_a_job_is_left_when_its_runner_has_ended(running, sqlite_url,
     assert run.is_silent()
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("runner", "job"), PAIRS)
 def test_nothing_of_a_job_is_left_when_its_fence_was_lost(running, sqlite_url, runner, job):
     run = running(*RUNNERS[runner], "sh", "-c", JOBS[job])

@@ -33,17 +33,17 @@ from tests.support.waiting import until
 SHOP = ("--client", "shop")
 
 
-def test_a_shell_script_can_use_a_latch_as_a_barrier(run):
+def test_a_shell_script_can_use_a_latch_as_a_barrier(run, here):
     assert run("latch", "create", "n", *SHOP, "--count", "2").code == 0
-    assert run("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
+    assert here("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
     timed_out = run("latch", "wait", "n", *SHOP, "--timeout", "0.1", "--json")
     assert (timed_out.code, timed_out.json["released"], timed_out.json["counted"]) == (4, False, ["a"])
-    assert run("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
-    run("latch", "count-down", "n", *SHOP, "--party", "b")
-    released = run("latch", "wait", "n", *SHOP, "--timeout", "10")
+    assert here("latch", "count-down", "n", *SHOP, "--party", "a").out == "1 to go\n"
+    here("latch", "count-down", "n", *SHOP, "--party", "b")
+    released = here("latch", "wait", "n", *SHOP, "--timeout", "10")
     assert (released.code, released.out) == (0, "released\n")
-    assert run("latch", "delete", "n", *SHOP).code == 0
-    assert run("latch", "show", "n", *SHOP).code == 3
+    assert here("latch", "delete", "n", *SHOP).code == 0
+    assert here("latch", "show", "n", *SHOP).code == 3
 
 
 def test_a_mistyped_party_releases_nobody_and_the_nearest_is_named(lw):
@@ -116,9 +116,9 @@ def test_a_latch_across_farms_names_who_is_missing(lw):
     assert lw("latch", "show", "x", *SHOP, "--farm", "dc1").code == 3
 
 
-def test_a_command_runs_under_a_lock_with_its_fence_and_its_exit_code(run):
-    first = run("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE; exit 7")
-    second = run("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE")
+def test_a_command_runs_under_a_lock_with_its_fence_and_its_exit_code(here):
+    first = here("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE; exit 7")
+    second = here("lock", "run", "l", "--", "sh", "-c", "echo $LATCHWORK_FENCE")
     assert (first.code, second.code) == (7, 0)
     assert int(second.out) > int(first.out) > 0
 
@@ -156,14 +156,14 @@ def test_a_leader_runs_with_its_epoch_and_status_names_it(lw):
     assert shown.json["epoch"] > 0
 
 
-def test_messages_go_through_a_queue_by_the_command_alone(run):
-    run("queue", "create", "q", *SHOP, "--shards", "2")
-    ids = run("queue", "publish", "q", '{"a": 1}', '{"a": 2}', *SHOP, "--json").json["published"]
-    seen = run("queue", "peek", "q", *SHOP, "--json").json
+def test_messages_go_through_a_queue_by_the_command_alone(here):
+    here("queue", "create", "q", *SHOP, "--shards", "2")
+    ids = here("queue", "publish", "q", '{"a": 1}', '{"a": 2}', *SHOP, "--json").json["published"]
+    seen = here("queue", "peek", "q", *SHOP, "--json").json
     assert {row["message_id"] for row in seen} == set(ids)
-    handled = run("queue", "consume", "q", *SHOP, "--", "cat")
+    handled = here("queue", "consume", "q", *SHOP, "--", "cat")
     assert sorted(json.loads(line)["a"] for line in handled.out.replace("}{", "}\n{").splitlines()) == [1, 2]
-    facts = run("queue", "stats", "q", *SHOP, "--json").json
+    facts = here("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["ready"], facts["received"]) == (0, 2)
 
 
@@ -330,8 +330,8 @@ def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, 
     assert [path.name for path in tmp_path.iterdir() if "demo" in path.name] == []
 
 
-def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(run, url):
-    done = run("doctor", "--json")
+def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(here, url):
+    done = here("doctor", "--json")
     found = {finding["what"]: finding["state"] for finding in done.json}
     assert done.code == 0
     assert any(what.startswith("connected") for what in found)
@@ -371,9 +371,9 @@ def test_doctor_names_damaged_records_of_queues_and_what_to_do(lw, sqlite_url):
     assert "shards" in done.out
 
 
-def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(run, url):
-    assert run("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
-    done = run("doctor", "--json", *SHOP)
+def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(here, url):
+    assert here("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
+    done = here("doctor", "--json", *SHOP)
     placed = [finding["what"] for finding in done.json if "queue placed: shards" in finding["what"]]
     assert placed == (["queue placed: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else [])
 
@@ -505,9 +505,9 @@ def test_every_command_has_help_with_an_example():
     assert [path for path, one in found.items() if "Example: latchwork " + " ".join(path) not in (one.help or "")] == []
 
 
-def test_the_waiting_bar_is_drawn_on_a_terminal_only(run, url):
+def test_the_waiting_bar_is_drawn_on_a_terminal_only(here, url):
     CountDownLatch.create(connect(url), "shop", "bar", 1, farm_id="dc1")
-    piped = run("latch", "wait", "bar", *SHOP, "--farm", "dc1", "--timeout", "0.1")
+    piped = here("latch", "wait", "bar", *SHOP, "--farm", "dc1", "--timeout", "0.1")
     assert piped.err == ""
 
 
@@ -1041,6 +1041,7 @@ def _in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("_in_a_folder")
 @pytest.mark.parametrize("words", RUN.values(), ids=RUN)
 @pytest.mark.parametrize(("program", "code"), [("nothing-of-that-name", 127), ("./plain.txt", 126), ("./none", 127)])
@@ -1069,12 +1070,12 @@ def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_u
     assert lw("lock", "show", "nightly").out == f"nightly is free; its last fence is {grant.fence}\n"
 
 
-def test_the_latches_of_a_client_are_listed_and_no_others(run, url):
+def test_the_latches_of_a_client_are_listed_and_no_others(here, url):
     store = connect(url)
     CountDownLatch.create(store, "shop", "night#1", 3, farm_id="jfk", ttl=600).count_down()
     CountDownLatch.create(store, "shop2", "other", 1)
-    (row,) = run("latch", "list", *SHOP, "--json").json
+    (row,) = here("latch", "list", *SHOP, "--json").json
     assert (row["latch"], row["remaining"], row["counts"]) == ("night#1", 2, {"jfk": 2})
     assert 0 < row["lives_s"] <= 600
-    assert run("latch", "list", *SHOP).out.splitlines()[1].startswith("night#1\t2\tjfk 2\t")
-    assert run("latch", "list", "--client", "nobody").out == "nobody has no latches in this store\n"
+    assert here("latch", "list", *SHOP).out.splitlines()[1].startswith("night#1\t2\tjfk 2\t")
+    assert here("latch", "list", "--client", "nobody").out == "nobody has no latches in this store\n"

@@ -14,10 +14,10 @@ from latchwork.errors import BarrierBroken, WaitTimeout
 from latchwork.store import Exists, Key, Put
 
 
-def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(run):
+def test_a_command_runs_while_holding_permits_with_its_fence_its_slots_and_its_exit_code(here):
     script = 'test "$LATCHWORK_SLOTS" = 0,1 && echo $LATCHWORK_FENCE; exit 7'
-    first = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "sh", "-c", script)
-    second = run("semaphore", "run", "s", "--permits", "2", "-n", "2", "--", "sh", "-c", script)
+    first = here("semaphore", "run", "s", "--permits", "2", "-n", "2", "sh", "-c", script)
+    second = here("semaphore", "run", "s", "--permits", "2", "-n", "2", "--", "sh", "-c", script)
     assert (first.code, second.code) == (7, 7)
     assert int(second.out) > int(first.out) > 0
 
@@ -56,37 +56,37 @@ def test_a_limiter_is_asked_or_waited_for_from_a_script(lw):
     assert lw("limit", "wait", "m", "--limit", "1", "--per", "60", "--timeout", "1").code == 4
 
 
-def test_a_command_runs_while_reading_or_writing(lw, run, sqlite_url):
+def test_a_command_runs_while_reading_or_writing(here, url):
     script = "echo $LATCHWORK_FENCE; exit 5"
-    wrote = run("rwlock", "write", "l", "sh", "-c", script)
-    read = run("rwlock", "read", "l", "--", "sh", "-c", script)
+    wrote = here("rwlock", "write", "l", "sh", "-c", script)
+    read = here("rwlock", "read", "l", "--", "sh", "-c", script)
     assert (wrote.code, read.code, read.out) == (5, 5, wrote.out)
-    store = connect(sqlite_url)
+    store = connect(url)
     with ReadWriteLock(store, "m", owner="me").read(1):
-        assert lw("rwlock", "read", "m", "--timeout", "0.1", "--", "true").code == 0
-        assert lw("rwlock", "write", "m", "--timeout", "0.1", "--", "true").code == 4
-        shown = lw("rwlock", "show", "m", "--json").json
+        assert here("rwlock", "read", "m", "--timeout", "0.1", "--", "true").code == 0
+        assert here("rwlock", "write", "m", "--timeout", "0.1", "--", "true").code == 4
+        shown = here("rwlock", "show", "m", "--json").json
         assert [(one["owner"], one["mode"]) for one in shown["holders"]] == [("me", "read")]
-        assert "me has it to read" in lw("rwlock", "show", "m").out
-    assert lw("rwlock", "show", "m").out == "m: nobody reads or writes\n"
+        assert "me has it to read" in here("rwlock", "show", "m").out
+    assert here("rwlock", "show", "m").out == "m: nobody reads or writes\n"
 
 
-def test_a_command_runs_as_a_member_of_a_group(lw, run, sqlite_url):
-    done = run(
+def test_a_command_runs_as_a_member_of_a_group(here, url):
+    done = here(
         "group", "run", "g", "--as", "p", "--meta", '{"x": 1}', "sh", "-c", "echo $LATCHWORK_MEMBER $LATCHWORK_FENCE"
     )
     name, fence = done.out.split()
     assert (done.code, name, int(fence) > 0) == (0, "p", True)
-    store = connect(sqlite_url)
+    store = connect(url)
     group = Group(store, "g", farm_id="a")
     with group.join("q", meta={"host": "h"}):
-        (row,) = lw("group", "members", "g", "--json").json
+        (row,) = here("group", "members", "g", "--json").json
         assert (row["member"], row["farm"], row["meta"]) == ("q", "a", {"host": "h"})
-        assert lw("group", "watch", "g", "--timeout", "0").out == "joined a/q\n"
-    assert "nobody" in lw("group", "members", "g").out
-    assert lw("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
+        assert here("group", "watch", "g", "--timeout", "0").out == "joined a/q\n"
+    assert "nobody" in here("group", "members", "g").out
+    assert here("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
     assert group.lost() == {"a/p"}
-    assert lw("group", "run", "g", "--meta", "no json", "--", "true").code == 2
+    assert here("group", "run", "g", "--meta", "no json", "--", "true").code == 2
     store.close()
 
 

@@ -124,6 +124,7 @@ OWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 """What a terminal is told for colours, the bar, and the live table."""
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("what", SEEN)
 def test_on_a_terminal_nothing_stored_steers_it(evil_store, sqlite_url, what):
     words = command(sqlite_url, *SEEN[what])
