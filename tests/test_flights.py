@@ -205,7 +205,7 @@ def test_the_command_that_goes_on_can_be_pasted_where_a_directory_has_a_space(ex
     assert shlex.split(said) == [sys.executable, "/a b/run.py", "--resume", "/c d/run", "--farm", "JFK"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_wait_that_times_out_names_every_missing_party(tmp_path):
     run = start("--partitions", 2, "--timeout", 0.5, "--dir", tmp_path / "run")
     output, _ = run.communicate(timeout=60)

@@ -8,6 +8,7 @@ import inspect
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -152,16 +153,18 @@ def test_all_that_is_public_says_what_it_does():
 # ---- what the sources import
 
 
+@cache
 def _imports(path):
-    """Every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
-    package = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1]
+    """Return every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
+    package, found = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1], []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             up = package[: len(package) + 1 - node.level] if node.level else ()
             base = ".".join([*up, *([node.module] if node.module else [])])
-            yield from (("." if node.level else "") + f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+            found += [("." if node.level else "") + f"{base}.{alias.name}".lstrip(".") for alias in node.names]
+    return found
 
 
 def _uses(path):
@@ -194,11 +197,7 @@ def test_tests_and_benchmarks_do_not_import_each_other(folder, other):
 def test_nothing_imports_the_package_by_the_name_of_its_folder():
     everything = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     for path in everything:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and not node.level:
-                names = [node.module or ""]
-            assert all(name.partition(".")[0] != "src" for name in names), path
+        assert all(name.partition(".")[0] != "src" for name in _imports(path)), path
     assert len(everything) >= 40
 
 

@@ -81,7 +81,7 @@ def test_a_wait_that_is_alone_reads_its_record_as_it_would_without_a_poller():
     assert lags[0] <= 0.04
 
 
-@pytest.mark.parametrize("number", [2, 100, BATCH])
+@pytest.mark.parametrize("number", [2, 100, pytest.param(BATCH, marks=pytest.mark.long)])
 def test_many_waits_make_as_many_calls_as_one(number):
     alone = sum(waits(1, release=False)[0].values())
     calls, lags, results, idle = waits(number)

@@ -204,6 +204,7 @@ def test_a_message_that_kills_its_processes_is_parked_after_its_last_attempt(clo
 # ---- nothing is lost where the store fails
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("fault", ["dropped", "reply_lost", "crash_before", "crash_after"])
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_a_fault_at_any_call_of_a_failure_loses_nothing_and_brings_it_back_once(clock, call, fault):

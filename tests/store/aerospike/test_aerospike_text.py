@@ -92,6 +92,7 @@ def read(server, verb):
     return lines
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("verb", ["get", "operate", "operate_many", "operate_many, reads", "read_each"])
 def test_a_value_that_cannot_be_decoded_fails_its_record_alone(server, verb):
     good, bad, last = read(server, verb)
