@@ -152,7 +152,7 @@ def pytest_configure(config):
     """Collect the files of a folder one after the other, however they were named: pytest 9.1 finds the fixtures of a
     folder's conftest.py only for those that stand before a file of the folder above (pytest issue 14971).
     """
-    config.args.sort(key=lambda argument: os.path.abspath(argument))
+    config.args.sort(key=lambda argument: str(Path(argument).absolute()))
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

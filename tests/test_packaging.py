@@ -155,7 +155,7 @@ def test_all_that_is_public_says_what_it_does():
 
 @cache
 def _imports(path):
-    """Return every module or name that a file imports, dotted; relative ones from the package's root, with a leading dot."""
+    """Return all that a file imports, dotted; what is relative from the package's root, with a leading dot."""
     package, found = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1], []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -36,6 +36,7 @@ def every_single_fault(
     primitive: str,
     most: int = ALL,
     seconds: float | None = None,
+    *,
     beside: str | None = None,
     seeds: Iterable[int] = SEEDS,
     day: str | None = None,

@@ -14,7 +14,6 @@ from .faults.plans import SinglePlan
 from .runner import Outcome, simulate
 from .workload.base import Scenario
 
-
 SEEDS = range(60)
 """Faultless runs in which call sites are looked for, where nothing else is said."""
 

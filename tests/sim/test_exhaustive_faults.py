@@ -1,7 +1,7 @@
 """Every call site of every primitive, struck by every single fault.
 
-A run at a smaller scale than 1 takes a sample, another one each day: ten of the surveyed runs, and at each call site that
-they reach one of the faults.
+A run at a smaller scale than 1 takes a sample, another one each day: ten of the surveyed runs, and at each call site
+that they reach one of the faults.
 """
 
 from __future__ import annotations
