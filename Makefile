@@ -59,12 +59,12 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 	@$(PYTHON) examples/flights/run.py
 
 # The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
-# one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 10 s of
+# one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
 test: java $(STAMP) ## the tests: five minutes on two cores, with a table of what was proved
 	@$(COMPILE)
-	@LATCHWORK_CPU_LIMIT=10 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
+	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 
 long: java $(STAMP) ## all tests, exhaustive, on all backends: less than half an hour
 	@$(COMPILE)

@@ -62,6 +62,19 @@ def test_at_scale_1_a_matrix_is_run_whole(monkeypatch):
     assert len(taken("tests")) == 100
 
 
+def test_a_test_that_goes_through_its_cases_takes_the_sample_of_its_day_in_their_order(monkeypatch):
+    cases = range(200)
+    first = matrix.sample(cases, "struck")
+    assert first == sorted(first) == matrix.sample(cases, "struck")
+    assert len(first) == 20
+    assert matrix.sample(cases, "struck too") != first, "another test takes others"
+    assert matrix.sample(range(3), "struck", least=20) == [0, 1, 2]
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-02")
+    assert matrix.sample(cases, "struck") != first
+    monkeypatch.setattr(scale, "SCALE", 1.0)
+    assert matrix.sample(cases, "struck") == list(cases)
+
+
 def test_a_test_that_is_named_is_run_whatever_the_sample():
     assert len(taken(f"{FILE}::test_struck")) == 100
     of_the_day = taken("tests")
@@ -77,6 +90,16 @@ def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, 
     assert "LATCHWORK_DAY=2026-01-01" in done.stdout
     assert "python -m pytest 'inner/test_one.py::test_struck[" in done.stdout
     assert "memory of the largest worker: " in done.stdout
+
+
+def test_files_have_the_fixtures_of_their_folder_in_whichever_order_they_are_named(project, tmp_path):
+    nested = tmp_path / "inner" / "nested"
+    nested.mkdir()
+    (nested / "conftest.py").write_text("import pytest\n\n\n@pytest.fixture\ndef there():\n    return 1\n")
+    for name in ("test_a.py", "test_b.py"):
+        (nested / name).write_text("def test_it(there):\n    assert there\n")
+    done = project("inner/nested/test_a.py", "inner/test_one.py", "inner/nested/test_b.py")
+    assert "3 passed" in done.stdout
 
 
 def compute():

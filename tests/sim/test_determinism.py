@@ -13,7 +13,7 @@ from .runner import simulate
 from .workload import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
-SEEDS = range(3)
+SEEDS = range(2)
 PROGRAM = """
 from tests.sim.runner import simulate
 from tests.sim.workload import SCENARIOS

@@ -44,6 +44,7 @@ def test_retried_partitions_count_once_from_map_partitions(spark, latch, trail):
     all_counted_once(latch, trail)
 
 
+@pytest.mark.long
 def test_retried_partitions_count_once_from_map_in_pandas(spark, latch, trail):
     frame = spark.range(60).repartition(PARTITIONS)
     assert frame.mapInPandas(tasks.counting(latch, trail), frame.schema).count() == 60

@@ -302,6 +302,7 @@ def test_a_second_stream_and_a_consumer_are_refused_with_the_owners_name(session
         run(stream(session, options, streamId="other"), tmp_path)
 
 
+@pytest.mark.long
 def test_a_start_under_the_same_name_takes_over_and_fences_the_running_query_off(session, queue, options, tmp_path):
     publish(queue)
 

@@ -93,8 +93,9 @@ def test_many_waits_make_as_many_calls_as_one(number):
     assert idle == 0, "who does not wait makes no call"
 
 
-def test_a_release_is_seen_by_a_thousand_waits_as_soon_as_by_one():
-    _, lags, _, _ = waits(1000)
+@pytest.mark.parametrize("number", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_release_is_seen_by_many_waits_as_soon_as_by_one(number):
+    _, lags, _, _ = waits(number)
     released_one_after_the_other = sorted(lags)
     took = released_one_after_the_other[-1] - released_one_after_the_other[0]
     assert statistics.median(lags) <= took / 2 + 0.030

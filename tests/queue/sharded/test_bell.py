@@ -58,8 +58,8 @@ def test_all_idle_queues_of_a_process_together_cost_it_at_most_20_reads_a_second
     idle_queues = [registry.create(QueueConfig(f"q{number}")) for number in range(queues)]
     idle(idle_queues, clock, 60)
     store.reset()
-    idle(idle_queues, clock, 900)
-    assert reads(store) <= 20 * 900
+    idle(idle_queues, clock, 300)
+    assert reads(store) <= 20 * 300
 
 
 def test_how_often_the_pointers_of_an_idle_queue_are_read_is_the_registrys_to_say():

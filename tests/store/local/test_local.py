@@ -42,10 +42,15 @@ from latchwork.store.model.expr import Const, MapHas, MapKeyAt, MapSmallestValue
 from latchwork.store.model.form import Form
 from latchwork.testing.stores import CountingStore
 from tests.store.test_differential import map_keys, ops, plain
+from tests.support.scale import scaled
 
 KEY = Key("s", "k")
 quick = settings(
-    max_examples=300, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=scaled(300, least=100),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 
