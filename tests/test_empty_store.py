@@ -62,7 +62,9 @@ def _answers(store) -> bool:
         return False
 
 
-@pytest.fixture(params=[Emptied, Restarted], ids=["memory", "aerospike"], scope="module")
+@pytest.fixture(
+    params=[Emptied, pytest.param(Restarted, marks=pytest.mark.long)], ids=["memory", "aerospike"], scope="module"
+)
 def place(request):
     try:
         made = request.param()

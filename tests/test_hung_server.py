@@ -107,6 +107,7 @@ VERBS = {
 }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_ends_a_second_after_its_timeout_while_the_server_hangs(server, store, verb):
     make, call, timeout = VERBS[verb]

@@ -19,6 +19,7 @@ RESERVE, ENTER, WRITE = 1, 2, 3
 """The calls of a batch that change something before it is finished, by how many come before each."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [Fault.CUT_AFTER, Fault.LATE], ids=lambda fault: fault.name)
 def test_what_is_put_arrives_once_and_in_order(aerospike_store, aerospike_proxy, clock, tmp_path, fault):
     world = World(aerospike_store, clock, tmp_path)
