@@ -168,6 +168,7 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
     assert not [line for line in seen if "latchwork.worker" in line and not re.match(form, line)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("where", "said"),
     [

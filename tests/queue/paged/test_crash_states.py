@@ -9,6 +9,8 @@ from tests.support.scale import FIRST, scaled
 from .crashes import KEEPS, SHAPES, explore
 
 SEEDS = scaled(5)
+EACH_STEP = scaled(8, least=len(KEEPS))
+"""States that are taken at each step."""
 LEAST = 500
 """States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of their sum."""
 STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
@@ -19,7 +21,7 @@ STEPS = ("create", "write", "sync", "rename", "allocate", "truncate")
 def test_every_crash_state_keeps_the_promises(shape, proved):
     reached = Counter()
     for seed in range(FIRST, FIRST + SEEDS):
-        reached.update(explore(shape, seed, each_step=8))
+        reached.update(explore(shape, seed, each_step=EACH_STEP))
     states = reached["states"] + reached["states in recovery"] + reached["states after recovery"]
     assert states >= LEAST * SEEDS
     proved("crashed disks", "paged queue", states=states, **{"F9 files": states})
