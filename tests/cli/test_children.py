@@ -23,6 +23,11 @@ from tests.support.descendants import MARK, end_all, marked, until
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+SIGNALS_SOME_LONG = [
+    pytest.param(number, id=number.name, marks=() if number in {signal.SIGTERM, signal.SIGKILL} else pytest.mark.long)
+    for number in SIGNALS
+]
+"""The same, where those that are handled as SIGTERM is are left to `make long`."""
 RUNNERS = {
     "lock": ("lock", "run", "n", "--lease", "4", "--grace", "1", "--"),
     "leader": ("leader", "run", "n", "--lease", "4", "--grace", "1", "--"),
@@ -136,7 +141,7 @@ def test_nothing_of_a_job_is_left_when_its_fence_was_lost(running, sqlite_url, r
     assert "the fence was lost; ending the command" in run.process.stderr.read()
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", SIGNALS_SOME_LONG)
 def test_the_next_holder_finds_nothing_of_the_last_ones_job(running, sqlite_url, number):
     run = running(*RUNNERS["lock"], "sh", "-c", JOBS["stubborn"])
     until(run.is_at_work)
