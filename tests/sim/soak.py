@@ -56,8 +56,7 @@ WEIGHTS = {"store": 12, "latch": 2}
 REPEATED = (
     ("processes", 0.04, 1, (
         "-k", "kill or death", "tests/store/sqlite/test_sqlite.py", "tests/coord/election/test_kills.py",
-        "tests/queue/circular/test_processes.py", "tests/queue/sharded/test_kills.py",
-        "tests/queue/paged/test_kills.py",
+        "tests/queue/circular/test_processes.py", "tests/queue/paged/test_kills.py",
         "tests/queue/outbox/test_background.py",
     )),
     ("processes", 0.065, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
@@ -76,8 +75,7 @@ They do more of the same where $LATCHWORK_SCALE says so.
 """
 SCRIPTS = (
     "tests/sim/test_counterexamples.py", "tests/sim/test_split_brain.py", "tests/coord/lock/test_rules.py",
-    "tests/coord/election/test_rules.py", "tests/queue/circular/test_mutants.py", "tests/queue/sharded/test_mutants.py",
-    "tests/queue/outbox/test_mutants.py", "tests/queue/paged/test_mutants.py",
+    "tests/coord/election/test_rules.py", "tests/queue/outbox/test_mutants.py", "tests/queue/paged/test_mutants.py",
 )  # fmt: skip
 
 

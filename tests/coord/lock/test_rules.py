@@ -1,4 +1,4 @@
-"""The rules of docs/protocols P2, one by one: an interleaving that each decides, and the mutants without it.
+"""Rules of docs/protocols P2 beside those in `tests/sim/scripts/lock.py`: what each decides, and the mutants without it.
 
 Each scenario states what must hold. Under the protocol it holds; under each of its mutants, which take one rule out, it
 must fail, or the scenario would prove nothing.
@@ -11,18 +11,16 @@ from unittest import mock
 import pytest
 
 from latchwork.coord import FencedLock, contender, lease
-from latchwork.coord import fencing as fenced
 from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, LockUnavailable, OutcomeUnknown
 from latchwork.store import Bin, Exists, Key, MemoryStore, Put
-from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE, Const, If, exists, largest
+from latchwork.store.model.expr import SERVER_NOW, If, exists, largest
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Fault, FaultyStore
 
 LOCK = Key(LOCKS, "lock")
 RESOURCE = Key("resources", "r")
 LEASE = 10.0
-TRUE = Const(True)
 _LOCKED = Bin(lease.LOCKED).eq(1)
 
 
@@ -43,9 +41,6 @@ class World:
     def bins(self):
         return self.store.get(LOCK).bins
 
-    def restart_empty(self):
-        self.store._records.clear()
-
 
 class SlowReply(CountingStore):
     """Applies at once; the answers to some calls take their time."""
@@ -63,39 +58,6 @@ class SlowReply(CountingStore):
 # ---- scenarios
 
 
-def a_release_never_frees_another_acquisition_of_the_same_owner(world):
-    first = world.lock().acquire()
-    second = world.lock()
-    second.try_acquire()
-    world.clock.advance(LEASE + 1)
-    grant = second.acquire(timeout=LEASE)
-    assert first.release() is False
-    assert world.bins["locked"] == 1
-    assert world.bins["fencing-ctr"] == grant.fence
-
-
-def a_server_clock_stepped_forward_frees_nobodys_lock(world):
-    live = world.lock().acquire()
-    challenger = world.lock()
-    assert challenger.try_acquire() is None
-    world.clock.step(3600)
-    with pytest.raises(LockUnavailable):
-        challenger.acquire(timeout=LEASE * 0.6)
-    live.renew()
-    world.clock.step(3600)
-    with pytest.raises(LockUnavailable):
-        challenger.acquire(timeout=LEASE * 0.6)
-    live.check()
-
-
-def a_short_lease_of_the_challenger_does_not_shorten_the_holders(world):
-    live = world.lock(lease=60).acquire()
-    world.clock.step(3600)
-    with pytest.raises(LockUnavailable):
-        world.lock(lease=1).acquire(timeout=30)
-    live.check()
-
-
 def a_break_is_of_the_acquisition_that_was_seen_to_stand_still(world):
     world.lock().acquire()
     other, store = world.lock(owner="other"), world.faulty({})
@@ -108,19 +70,6 @@ def a_break_is_of_the_acquisition_that_was_seen_to_stand_still(world):
     store.plan[5] = lambda: (taken.append(other.try_acquire()), world.clock.step(3600))
     assert challenger.try_acquire() is None
     assert world.bins["fencing-ctr"] == taken[0].fence
-
-
-def a_dead_holders_lock_is_free_after_its_lease_however_often_the_record_is_touched(world):
-    world.lock().acquire()
-    for second in range(1, 40):
-        world.clock.at(second, lambda: world.store.operate(LOCK, Put("groups", "x")))
-    world.lock().acquire(timeout=LEASE + 1)
-
-
-def a_server_clock_stepped_back_does_not_keep_a_dead_holders_lock(world):
-    world.lock().acquire()
-    world.clock.step(-3600)
-    world.lock().acquire(timeout=LEASE + 1)
 
 
 def a_server_clock_stepped_back_frees_nobodys_lock(world):
@@ -148,14 +97,6 @@ def a_renewal_of_a_store_that_came_back_older_is_a_renewal(world):
     world.clock.advance(LEASE * 0.6)
     assert challenger.try_acquire() is None
     live.check()
-
-
-def fences_go_on_above_those_of_a_store_that_restarted_empty(world):
-    old = world.lock().acquire()
-    old.operate(RESOURCE, Put("x", 1))
-    world.clock.advance(1)
-    world.restart_empty()
-    assert world.lock().acquire(timeout=1).fence > old.fence
 
 
 def fences_go_on_above_the_last_when_the_servers_clock_goes_back(world):
@@ -210,34 +151,6 @@ def an_attempt_that_lands_again_after_the_release_takes_nothing(world):
     assert world.bins["locked"] == 0
 
 
-def a_renewal_extends_ones_own_acquisition_only(world):
-    first = world.lock().acquire()
-    other = world.lock(owner="other")
-    other.try_acquire()
-    world.clock.advance(LEASE - 0.5)
-    world.store.operate(LOCK, Put("locked", 0))
-    other.acquire(timeout=0)
-    with pytest.raises(FencedOut):
-        first.renew()
-    assert world.bins["renewals"] == 0
-
-
-def a_resource_refuses_any_fence_below_the_highest_it_has_seen(world):
-    def taken_over():
-        """After the old holder's check, before its write."""
-        world.store.operate(LOCK, Put("locked", 0))
-        new = world.lock().acquire(timeout=0)
-        new.seal(RESOURCE)
-        assert world.store.get(RESOURCE).bins.get("x") == 1
-
-    store = world.faulty({3: taken_over})
-    old = world.lock(store).acquire()
-    old.operate(RESOURCE, Put("x", 1))
-    with pytest.raises(FencedOut):
-        old.operate(RESOURCE, Put("x", 2))
-    assert world.store.get(RESOURCE).bins["x"] == 1
-
-
 def no_token_of_an_abandoned_attempt_is_left_on_the_record(world):
     holder = world.lock().acquire()
     store = world.faulty({1: "request_lost", 2: "request_lost", 3: "request_lost"})
@@ -254,15 +167,6 @@ def swap(owner, name, value):
     return lambda world: mock.patch.object(owner, name, value)
 
 
-def held_by(guard):
-    return swap(lease, "_HELD", guard)
-
-
-def _owner_only(world):
-    guard = (_LOCKED & Bin(lease.OWNER, str).eq("same")).bind()
-    return mock.patch.object(lease, "held", return_value=guard)
-
-
 def _belief_from_the_reply(world):
     return mock.patch.object(lease, "believed_until", lambda began, seconds: world.clock.boottime() + seconds)
 
@@ -271,52 +175,25 @@ def _remembers_for_ever(world):
     return mock.patch.object(contender.Acquisition, "_is_mine", return_value=True)
 
 
-def _no_ratchet(world):
-    return mock.patch.object(fenced, "Put", lambda bin, fence: Put("unused", fence))
-
-
 _BELIEFS = {"belief from the last moment": _belief_from_the_reply}
 _NOW_US = SERVER_NOW * 1000
 _EXPIRED = SERVER_NOW - Bin(lease.TIME) > Bin(lease.LEASE)
 
 CASES = [
-    (a_release_never_frees_another_acquisition_of_the_same_owner, {
-        "owner-only release": _owner_only,
-        "release by any party": swap(lease, "held", lambda fence: _LOCKED.bind()),
-    }),
-    (a_server_clock_stepped_forward_frees_nobodys_lock, {
-        "no observation before a break": swap(contender.Contender, "may_break", lambda self, seen: True),
-        "an observation that a renewal does not end": swap(
-            lease.Observation, "then", lambda self, view, now: lease.Observation(view, self.since)),
-    }),
-    (a_short_lease_of_the_challenger_does_not_shorten_the_holders, {
-        "observed for the challenger's lease": swap(
-            lease.Observation, "ran_out", lambda self, now: now - self.since > 1),
-    }),
     (a_break_is_of_the_acquisition_that_was_seen_to_stand_still, {
         "any expired lock is broken": swap(lease, "_BROKEN", _LOCKED & lease._NOT_MINE),
         "any lease that expired by the server's clock": swap(lease, "_BROKEN", _LOCKED & _EXPIRED & lease._NOT_MINE),
     }),
-    (a_dead_holders_lock_is_free_after_its_lease_however_often_the_record_is_touched, {
-        "expiry by the last update": swap(lease, "_BROKEN", lease._BROKEN & (Bin(lease.LEASE) < SINCE_UPDATE)),
-    }),
-    (a_server_clock_stepped_back_does_not_keep_a_dead_holders_lock, {
-        "only what expired by the server's clock": swap(lease, "_BROKEN", lease._BROKEN & _EXPIRED),
-        "or what is in the future of its clock, where nothing ever is": swap(
-            lease, "_BROKEN", lease._BROKEN & (_EXPIRED | (Bin(lease.TIME) > SERVER_NOW))),
-    }),
     (a_server_clock_stepped_back_frees_nobodys_lock, {
         "a renewal is another time": swap(
             lease.LeaseView, "is_unchanged", lambda self, since: (self.fence, self.time) == (since.fence, since.time)),
+        "an observation that a renewal does not end": swap(
+            lease.Observation, "then", lambda self, view, now: lease.Observation(view, self.since)),
     }),
     (a_renewal_of_a_store_that_came_back_older_is_a_renewal, {
         "a renewal is another number": swap(
             lease.LeaseView, "is_unchanged",
             lambda self, since: (self.fence, self.renewals) == (since.fence, since.renewals)),
-    }),
-    (fences_go_on_above_those_of_a_store_that_restarted_empty, {
-        "the next fence is one more": swap(
-            lease, "NEXT_FENCE", If(exists(lease.FENCE), Bin(lease.FENCE) + 1, Const(1))),
     }),
     (fences_go_on_above_the_last_when_the_servers_clock_goes_back, {
         "the next fence is the time": swap(lease, "NEXT_FENCE", _NOW_US),
@@ -328,13 +205,6 @@ CASES = [
     (a_remembered_grant_counts_only_while_the_record_shows_it, {"a grant once remembered counts": _remembers_for_ever}),
     (an_attempt_that_lands_again_after_the_release_takes_nothing, {
         "no id of the acquisition": swap(lease, "_FREE", Bin(lease.LOCKED).eq(0) | ~exists(lease.LOCKED)),
-    }),
-    (a_renewal_extends_ones_own_acquisition_only, {
-        "renewing needs no fence": swap(lease, "held", lambda fence: _LOCKED.bind()),
-    }),
-    (a_resource_refuses_any_fence_below_the_highest_it_has_seen, {
-        "a guard without the ratchet": _no_ratchet,
-        "a ratchet without the guard": swap(fenced, "_fenced", lambda bin, when: TRUE),
     }),
     (no_token_of_an_abandoned_attempt_is_left_on_the_record, {}),
 ]  # fmt: skip

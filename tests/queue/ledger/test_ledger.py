@@ -22,12 +22,11 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
-from latchwork.queue.sharded.slots import Slot, Stamped, WriteResult
+from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.store import MemoryStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
-from tests.support.scale import FIRST, scaled
 
 N = 25
 SWEEP = 1200.0
@@ -63,21 +62,9 @@ def shuffled(messages, seed=1):
     return again
 
 
-def claimed(queue):
-    """All slots that are reserved, claimed by a consumer that pauses before it looks at them."""
-    shards = [state.shard for state in queue.pointers.states() if queue.pointers.claim(state.shard, 1000)]
-    return [Slot(shard, n) for shard in shards for n in range(1, queue.pointers.states([shard])[0].fired + 1)]
-
-
-def consumed(queue, slots=()):
-    """The numbers in the queue, each as often as it is handed out; all are acknowledged. slots: claimed before."""
+def consumed(queue):
+    """The numbers in the queue, each as often as it is handed out; all are acknowledged."""
     found = Counter()
-    if slots:
-        queue.pointers.write_tombstones(slots)
-    for slot, envelope in zip(slots, queue.pointers.stamp(slots, "me") if slots else (), strict=True):
-        if isinstance(envelope, Envelope):
-            found[queue.codec.decode(envelope.data)["n"]] += 1
-            assert queue.pointers.remove([Stamped(slot, "me", envelope)]) == [True]
     while True:
         got = queue.receive(1000)
         if not got:
@@ -216,12 +203,16 @@ def test_a_repeat_keeps_no_rows_of_what_is_written_already(store):
 
 def attempt(store, clock, fault=None, at=0, order=None):
     """An attempt of a process of its own; whether it got to the end."""
-    faulty = FaultyStore(store, {at: fault} if fault else None, seams=clock)
     try:
-        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, order or rows())
+        publish(FaultyStore(store, {at: fault} if fault else None, seams=clock), order or rows())
     except (Crash, LatchworkError):
         return False
     return True
+
+
+def publish(store, messages):
+    """An attempt of a process of its own."""
+    Ledger(QueueRegistry(store, "shop").get("q"), "job").publish(0, messages)
 
 
 CALLS = 16
@@ -232,9 +223,6 @@ CALLS = 16
 @pytest.mark.parametrize("consume", [False, True])
 def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later):
     """consume: consumers take what the first attempt has written before the other one begins."""
-
-    def publish(store, messages):
-        Ledger(QueueRegistry(store, "shop").get("q"), "job").publish(0, messages)
 
     def another(store, done):
         queue = QueueRegistry(store, "shop").get("q")
@@ -252,67 +240,8 @@ def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later)
     assert not report.troubles, report
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-def test_two_attempts_at_once_make_it_once(store, clock, at):
-    """The second runs from beginning to end just before some call of the first."""
-    queue = queue_on(store)
-    other = lambda: attempt(store, clock, order=shuffled(rows()))  # noqa: E731
-    assert attempt(store, clock, other, at)
-    assert consumed(queue) == ONCE
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(1, CALLS + 1))
-def test_two_attempts_at_once_with_a_long_pause_make_it_once(store, clock, at):
-    """The first is paused past the sweep duration while the second does it all, and a consumer takes a part."""
-    queue = queue_on(store)
-    seen = Counter()
-
-    def meanwhile():
-        clock.advance(SWEEP)
-        attempt(store, clock, order=shuffled(rows()))
-        got = queue.receive(7)
-        seen.update(delivery.payload["n"] for delivery in got)
-        queue.ack_many(got)
-
-    assert attempt(store, clock, meanwhile, at)
-    assert seen + consumed(queue) == ONCE
-
-
 FEW = 3
-"""Messages of one chunk: an attempt that comes late moves each of them in four calls, so every step is in reach."""
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("second_at", range(3, 24))
-@pytest.mark.parametrize("third_at", [*range(3, 24), 99])
-def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
-    """Both find a chunk that is too old, and one is in the middle of moving its messages when the other comes."""
-    queue = queue_on(store)
-    attempt(store, clock, "crash_after", 5, order=rows(FEW))
-    slots = claimed(queue)
-    clock.advance(SWEEP)
-    third = lambda: attempt(store, clock, "crash_after", third_at, order=rows(FEW))  # noqa: E731
-    attempt(store, clock, third, second_at, order=rows(FEW))
-    assert attempt(store, clock, order=rows(FEW))
-    assert consumed(queue, slots) == Counter(range(FEW))
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(3, 12))
-@pytest.mark.parametrize("until", range(3, 16))
-def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
-    """Everything was there in time; the first attempt comes to say so while a later one moves the messages."""
-    queue = queue_on(store)
-    attempt(store, clock, "crash_before", 6, order=rows(FEW))
-    slots = claimed(queue)
-    clock.advance(SWEEP)
-    faulty = FaultyStore(store, {until: "crash_after", at: lambda: records(queue).finish(0, 0)}, seams=clock)
-    with suppress(Crash):
-        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, rows(FEW))
-    assert attempt(store, clock, order=rows(FEW))
-    assert consumed(queue, slots) == Counter(range(FEW))
+"""Messages of one chunk."""
 
 
 def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_next_attempt_is(store, clock):
@@ -362,24 +291,28 @@ def test_slots_that_a_hasty_consumer_has_given_up_are_replaced(store, clock):
 LASTING = {"message_expiry": timedelta(days=30), "queue_expiry": timedelta(days=30)}
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("at", range(2, 25))
-def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one(store, clock, at):
+def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_one():
     """However early some of it was consumed, and wherever another attempt crashed in between."""
-    queue = queue_on(store, **LASTING)
-    last_row_missing = FaultyStore(store, {5: Fault("request_lost", rows=(2,)), 6: "crash_before"}, seams=clock)
-    with suppress(Crash):
-        Ledger(QueueRegistry(last_row_missing, "shop").get("q"), "job").publish(0, rows(FEW))
-    found = consumed(queue)
-    clock.advance(1)
-    found += consumed(queue)
-    assert found == Counter(range(FEW - 1))
-    clock.advance(LEDGER_TTL * 0.7)
-    attempt(store, clock, "crash_after", at, order=rows(FEW))
-    found += consumed(queue)
-    clock.advance(LEDGER_TTL * 0.3 - 10)
-    assert attempt(store, clock, order=rows(FEW))
-    assert found + consumed(queue) == Counter(range(FEW))
+
+    def prepare(store):
+        queue = queue_on(store, **LASTING)
+        last_row_missing = {5: Fault("request_lost", rows=(2,)), 6: "crash_before"}
+        with suppress(Crash):
+            publish(FaultyStore(store, last_row_missing, seams=store.seams), rows(FEW))
+        assert consumed(queue) == Counter(range(FEW - 1))
+        store.seams.advance(LEDGER_TTL * 0.7)
+
+    def another(store, done):
+        queue = QueueRegistry(store, "shop").get("q")
+        done += consumed(queue).elements()
+        store.seams.advance(LEDGER_TTL * 0.3 - 10)
+        publish(store, rows(FEW))
+        done += consumed(queue).elements()
+
+    report = inject_everywhere(
+        lambda store, done: publish(store, rows(FEW)), prepare=prepare, recover=another, expected=[FEW - 1]
+    )
+    assert not report.troubles, report
 
 
 def test_what_a_late_attempt_has_finished_is_kept_from_then_on(store, clock):
@@ -408,23 +341,6 @@ def test_slots_that_were_left_stay_closed_as_long_as_the_ledger(store, clock, fo
     clock.advance(timedelta(days=1).total_seconds())
     late = [Envelope("{}", f"late-{slot.pointer}") for slot in slots]
     assert queue.pointers.write(slots, late) == [WriteResult.SPENT] * len(slots)
-
-
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + scaled(100)))
-def test_any_mix_of_faults_in_several_attempts_makes_it_once(store, clock, seed):
-    queue = queue_on(store)
-    chance = random.Random(seed)
-    seen = Counter()
-    for _ in range(4):
-        faulty = FaultyStore(store, seed=chance.random(), rate=0.15, seams=clock)
-        with suppress(Crash, LatchworkError):
-            Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, shuffled(rows(), seed=chance.random()))
-        slots = claimed(queue) if chance.random() < 0.5 else []
-        clock.advance(chance.choice([0, 1, SWEEP]))
-        if slots or chance.random() < 0.3:
-            seen += consumed(queue, slots)
-    assert attempt(store, clock)
-    assert seen + consumed(queue) == ONCE
 
 
 # ---- cost

@@ -1,7 +1,6 @@
 """The promises of P5, each a function that takes a world and fails if the promise is broken.
 
-They run over every backend (`test_promises`), and over broken copies of the protocol, which they must catch
-(`test_mutants`).
+They run over every backend (`test_promises`). Faults at every call of a move or a sweep are struck by `tests/sim`.
 """
 
 from __future__ import annotations
@@ -167,35 +166,6 @@ def a_failed_load_leaves_the_message(world: World) -> None:
         assert not world.lost([message_id]), reserve_or_write
 
 
-def a_crash_between_load_and_delete_loses_nothing(world: World) -> None:
-    """A process that dies anywhere inside `nack` leaves the message in the queue, in the sideline, or in both."""
-    for number in (1, 2, 3):
-        for kind in ("crash_before", "crash_after"):
-            process = world.process()
-            message_id = process.queue.publish(f"{number} {kind}")
-            deliveries = process.receive()
-            process.store.plan[process.store._number + number] = kind
-            assert dies(lambda ds=deliveries: [d.nack() for d in ds])
-            world.handled.discard(message_id)
-            world.recover(sweeps=3)
-            assert not world.lost([message_id]), (number, kind)
-
-
-def a_sweep_that_dies_loses_nothing(world: World) -> None:
-    """A sweeper that dies before or after any of its calls leaves every message where the next one finds it."""
-    for number in range(1, 12):
-        for kind in ("crash_before", "crash_after"):
-            process = world.process()
-            ids = process.queue.publish_many(["a", "b", "c"])
-            while process.queue.receive(10):
-                pass
-            world.lapse()
-            dying = world.process({number: kind})
-            dies(lambda d=dying: d.sweeper().run_once())
-            world.recover(sweeps=4)
-            assert not world.lost(ids), (number, kind)
-
-
 def a_deposed_leader_does_no_harm(world: World) -> None:
     """A leader that wakes in the middle of a sweep after another has swept: its pointer write is refused."""
     process = world.process()
@@ -233,19 +203,6 @@ def two_sweepers_at_once_move_each_message_once(world: World) -> None:
     moved.append(first.run_once().rehomed)
     assert sorted(moved) == [0, 3]
     assert sorted(m.message_id for m in process.queue.sideline.peek()) == sorted(ids)
-
-
-def rows_that_fail_one_by_one_are_kept(world: World) -> None:
-    """Each row of each batch of a sweep is judged alone: the pointer stops before the first that was not settled."""
-    for kind in ("dropped", "request_lost", "reply_lost", "late"):
-        process = world.process()
-        ids = process.queue.publish_many(["a", "b", "c", "d"])
-        process.queue.receive(10)
-        world.lapse()
-        sweeping = world.process({number: Fault(kind, rows=(1, 2)) for number in (4, 6, 7)})
-        dies(lambda s=sweeping: s.sweeper().run_once())
-        world.recover(sweeps=4)
-        assert not world.lost(ids), kind
 
 
 def sweeping_again_changes_nothing(world: World) -> None:
@@ -354,9 +311,9 @@ def a_foreign_record_is_not_overwritten(world: World) -> None:
 
 SIMULATED_ONLY = {a_stepped_server_clock_ages_no_slot}
 """Those that move the server's clock."""
-MANY_WAITS = {a_sweep_that_dies_loses_nothing, a_crash_between_load_and_delete_loses_nothing,
-              rows_that_fail_one_by_one_are_kept, late_producer_does_not_acknowledge, a_failed_load_leaves_the_message,
-              sweeping_again_changes_nothing}  # fmt: skip
+MANY_WAITS = {
+    late_producer_does_not_acknowledge, a_failed_load_leaves_the_message, sweeping_again_changes_nothing
+}  # fmt: skip
 """Those that wait for many sweep durations, too slow where waiting is real."""
 ALL = [
     value
