@@ -182,19 +182,6 @@ def test_a_driver_that_dies_or_fails_at_any_store_call_writes_each_batch_once(si
 
 @pytest.mark.matrix
 @SINKS
-@pytest.mark.parametrize("seed", range(40))
-def test_drivers_that_die_again_and_again_write_each_batch_once(memory, sink, seed):
-    kept = Checkpoint("c")
-    for life in range(5):
-        faulty = FaultyStore(memory, seed=f"{seed}-{life}", rate=0.2, seams=memory.seams)
-        with suppress(Crash, LatchworkError):
-            Engine(kept, faulty, sink, f"run {life}", crash_at=(seed * 7 + life * 5) % STEPS + 1).run(ROWS)
-    Engine(kept, memory, sink, "last").run(ROWS)
-    assert sink.rows() == ROWS
-
-
-@pytest.mark.matrix
-@SINKS
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_a_checkpoint_that_is_lost_at_any_step_drops_no_rows(memory, sink, clock, at):
     """The new one begins behind what the sink has; its batches count from 0 again."""

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql.types import LongType, StringType, StructType
 
-from latchwork.errors import FencedOut, LatchworkError, NotFound
+from latchwork.errors import FencedOut, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
@@ -122,18 +122,6 @@ def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(reader, 
     report = inject_everywhere(drive, prepare=prepare, recover=restart, faults=[fault])
     assert report.calls > 40
     assert not report.troubles, report
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(60))
-def test_a_driver_that_dies_again_and_again_loses_and_doubles_nothing(store, queue, reader, clock, seed):
-    kept = Checkpoint()
-    for life in range(4):
-        faulty = FaultyStore(store, seed=f"{seed}-{life}", rate=0.03, seams=clock)
-        with suppress(Crash, LatchworkError):
-            Engine(kept, reader(faulty), seed=seed).run(available_now=life % 2 == 0)
-        publish(queue, [N + life])
-    finish(kept, reader, queue, store, range(N + 4))
 
 
 def test_a_driver_that_was_thought_dead_and_goes_on_is_fenced_off_before_it_reads(store, queue, reader):

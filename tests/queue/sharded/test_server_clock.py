@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import time
-import uuid
-import warnings
-from datetime import timedelta
-
 import pytest
 
-from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded.upkeep import sweep
 from latchwork.queue.sharded.upkeep.report import Stop
 from latchwork.store import MemoryStore
-from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.testing.clock import ManualClock
 
-from .world import Election, World
+from .world import World
 
 HOUR = 3600
 
@@ -35,17 +28,6 @@ def held(world, n=3):
     return process
 
 
-def test_what_a_dead_consumer_had_is_swept_one_duration_after_a_leader_has_seen_it_though_the_clock_went_back(sim):
-    held(sim)
-    sim.clock.step(-10 * HOUR)
-    sweeper = sim.process().sweeper()
-    assert sweeper.run_once().rehomed == 0
-    sim.lapse(0.9)
-    assert sweeper.run_once().rehomed == 0
-    sim.lapse(0.1)
-    assert sweeper.run_once().rehomed == 3
-
-
 def test_what_was_extended_since_a_leader_has_seen_it_has_another_duration(sim):
     process = sim.process()
     process.queue.publish("m")
@@ -58,22 +40,6 @@ def test_what_was_extended_since_a_leader_has_seen_it_has_another_duration(sim):
         delivery.extend()
         assert sweeper.run_once().rehomed == 0
     delivery.ack()
-
-
-def test_what_was_acknowledged_or_extended_between_the_look_and_the_take_is_not_taken(sim):
-    process = sim.process()
-    process.queue.publish_many(range(2))
-    kept, done = process.queue.receive(2)
-    sim.clock.step(-10 * HOUR)
-    leader = sim.process()
-    sweeper = leader.sweeper()
-    sweeper.run_once()
-    sim.lapse()
-    take = leader.store._number + 6  # the listing (2), the pointers, the take by the server's clock, the look, this
-    leader.store.plan[take] = lambda: (kept.extend(), done.ack())
-    report = sweeper.run_once()
-    assert (report.rehomed, report.acked) == (0, 1)
-    kept.ack()
 
 
 def test_a_message_that_cannot_be_reached_when_it_is_to_be_taken_is_taken_by_the_next_sweep(sim):
@@ -127,24 +93,3 @@ def test_acknowledged_slots_are_passed_though_the_clock_went_back(sim):
     sim.clock.step(-10 * HOUR)
     sim.lapse()
     assert sweeper.run_once().shards[0].swept == 4
-
-
-def test_a_real_server_whose_clock_was_set_back_keeps_no_message_of_a_dead_consumer(server_with_clock):
-    store = AerospikeStore.from_url(server_with_clock.url)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        times = {"sweep_duration": timedelta(seconds=1), "handler_timeout": timedelta(seconds=0.5)}
-        config = QueueConfig("q", shards=1, unsafe_limits=True, **times)
-    registry = QueueRegistry(store, f"c{uuid.uuid4().hex[:6]}", farm_id="f")
-    queue = registry.create(config)
-    queue.publish_many(range(3))
-    assert len(queue.receive(3, timeout=5)) == 3
-    server_with_clock.set_clock(-HOUR)
-    sweeper, moved = Sweeper(registry, Election(1)), 0
-    for _ in range(20):
-        moved += sweeper.run_once().rehomed
-        if moved == 3:
-            break
-        time.sleep(0.5)
-    assert moved == 3
-    store.close()

@@ -21,7 +21,6 @@ from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
-from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import MemoryStore, Param, Put
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
@@ -323,57 +322,6 @@ def test_a_queue_that_never_had_one_costs_a_quarter_of_a_call_a_second(store, cl
 
 
 # ---- whatever fails
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("call", range(2, 7))
-@pytest.mark.parametrize(
-    "kind", [Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.DROPPED, Kind.LATE, Kind.PAUSE, Kind.DUPLICATE]
-)
-def test_a_publisher_that_is_struck_publishes_once_or_not_at_all(call, kind):
-    """Due in 3 s; the fault pauses or delays for 30, so that its bucket was emptied and passed meanwhile."""
-    stage = Stage({"publisher": {call: Fault(kind, 30.0)}})
-    found, published = _play(stage, delay=3)
-    assert len(found) == len(set(found))
-    assert set(found) <= {"m"}
-    if isinstance(published, str):
-        assert found == ["m"]
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("call", range(1, 26))
-@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.LATE, Kind.PAUSE])
-def test_a_mover_that_is_struck_moves_it_once(call, kind):
-    """The first of two processes is struck at a call around the time at which the message is due."""
-    stage = Stage({"first": {12 + call: Fault(kind, 60.0)}})
-    found, published = _play(stage, delay=20)
-    assert isinstance(published, str)
-    assert found == ["m"]
-
-
-def _play(stage, delay):
-    def keeper(store):
-        upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
-        upkeep.join("test")
-        store.seams.sleep(100 + 3 * LEASE)
-        upkeep.leave("test")
-
-    def consumer(store):
-        queue, found = queue_on(store, shards=1), []
-        for _ in range(100):  # longer than the keepers are there
-            for delivery in queue.receive(10):
-                found.append(delivery.payload)
-                delivery.ack()
-            store.seams.sleep(2)
-        return found
-
-    stage.act("setup", lambda store: queue_on(store, shards=1))
-    stage.act("first", keeper, after=1)
-    stage.act("second", keeper, after=2)
-    stage.act("publisher", lambda store: queue_on(store, shards=1).publish("m", delay=delay), after=3)
-    stage.act("consumer", consumer, after=4)
-    stage.play(until=2000)
-    return stage.said["consumer"], stage.said.get("publisher")
 
 
 def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():

@@ -15,12 +15,10 @@ from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, NotFound
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
-from latchwork.queue.sharded.upkeep.upkeep import LEASE, upkeep_of
 from latchwork.store import Key, MapPut, MapRemove, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Fault as Struck
 from latchwork.testing.stores import FaultyStore
-from tests.sim.stage import Fault, Kind, Stage
 
 MINUTE = timedelta(minutes=1)
 
@@ -386,43 +384,6 @@ def test_a_schedule_with_the_longest_name_is_published(letter):
     clock.advance(60)
     Scheduling(Farms(registry)).run(Term())
     assert len(published(registry.get("q"))) == 1
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("call", range(1, 16))
-@pytest.mark.parametrize("kind", [Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.REPLY_LOST, Kind.LATE, Kind.PAUSE])
-def test_whatever_fails_at_whatever_call_each_tick_is_published_once(call, kind):
-    """Two processes publish a tick each 10 s for a minute; the first one is struck at a call while it leads."""
-    stage = Stage({"first": {30 + call: Fault(kind, 40.0)}})
-
-    def setup(store):
-        registry = registry_on(store)
-        registry.schedule(Schedule("s", "q", every=timedelta(seconds=10), missed="all"))
-
-    def keeper(store):
-        upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
-        upkeep.join("test")
-        store.seams.sleep(60 + 3 * LEASE)
-        upkeep.leave("test")
-
-    def reader(store):
-        store.seams.sleep(70 + 3 * LEASE)
-        registry = registry_on(store)
-        found = []
-        while more := published(registry.get("q")):
-            found += more
-        return found
-
-    stage.act("setup", setup)
-    stage.act("first", keeper, after=1)
-    stage.act("second", keeper, after=2)
-    stage.act("reader", reader)
-    stage.play()
-    found = stage.said["reader"]
-    assert len(found) == len(set(found))
-    times = sorted(datetime.fromisoformat(name.partition("@")[2]) for name in found)
-    assert len(times) >= 8
-    assert {later - earlier for earlier, later in pairwise(times)} == {timedelta(seconds=10)}
 
 
 def test_the_record_of_schedules_is_read_whatever_is_in_it():

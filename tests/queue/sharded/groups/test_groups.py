@@ -344,31 +344,6 @@ def test_what_expires_is_gone_for_a_group_that_stood_still(simulated):
 # ---- an acknowledgement
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("fault", ["reply_lost", "request_lost", "duplicate", "dropped"])
-@pytest.mark.parametrize("call", [1, 2, 3])
-@pytest.mark.parametrize("who", ["group", "queue"])
-@pytest.mark.parametrize("others", ["done", "waiting"])
-def test_an_acknowledgement_counts_once_whatever_becomes_of_its_reply(simulated, fault, call, who, others):
-    process = simulated.process()
-    queue, audit = process.queue, process.queue.group("audit")
-    view, other = (audit, queue) if who == "group" else (queue, audit)
-    queue.publish("m")
-    (theirs,) = other.receive(10)
-    (mine,) = view.receive(10)
-    if others == "done":
-        theirs.ack()
-    process.fails([call], fault)
-    mine.ack()
-    process.store.plan = {}
-    if others == "waiting":
-        theirs.ack()
-    assert left(simulated, queue) == {} or (fault != "duplicate" and call == 2), "or its last call was lost"
-    sweep(simulated, process)
-    assert left(simulated, queue) == {}
-    assert payloads(audit) == payloads(queue) == payloads(audit.sideline) == payloads(queue.sideline) == []
-
-
 def sweep(world, process, times=4):
     sweeper = process.sweeper()
     for _ in range(times):
