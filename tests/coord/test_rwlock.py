@@ -152,17 +152,6 @@ def test_a_writer_that_was_taken_out_cannot_clear_the_mark_of_itself(memory, clo
     assert bins(memory)[ABANDONED] == paused.fence
 
 
-@pytest.mark.parametrize("step", [-3600, 3600])
-def test_a_server_clock_that_is_set_neither_frees_a_live_writer_nor_keeps_a_dead_one(memory, clock, step):
-    alive = ReadWriteLock(memory, "l", lease=2).write()
-    for half in range(1, 8):
-        clock.at(half * 0.5, alive.renew)
-    clock.at(0.3, lambda: clock.step(step))
-    began = clock.monotonic()
-    with ReadWriteLock(memory, "l").write(9):
-        assert 5.5 < clock.monotonic() - began < 5.7, "one lease after the last renewal"
-
-
 # ---- doubt and cost
 
 
@@ -172,17 +161,6 @@ def test_taking_and_giving_back_are_one_call_each(memory):
         memory.reset()
         take().release()
         assert memory.calls == {"operate": 2}
-
-
-@pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
-@pytest.mark.parametrize("verb", ["read", "write"])
-def test_an_acquisition_whose_reply_is_lost_is_recognised_or_made_again(memory, verb, kind):
-    faulty = FaultyStore(memory, {1: kind})
-    grant = getattr(ReadWriteLock(faulty, "l"), verb)(1)
-    assert len(bins(memory)["holders"]) == 1
-    assert bins(memory)["fencing-ctr"] == grant.fence
-    assert grant.release() is True
-    assert bins(memory)["holders"] == {}
 
 
 def test_a_late_attempt_to_read_is_refused_while_its_acquisition_reads(memory):

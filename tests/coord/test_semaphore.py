@@ -297,18 +297,6 @@ def test_a_holder_that_renews_in_time_is_never_removed(memory, clock):
     alive.check()
 
 
-@pytest.mark.parametrize("step", [-3600, 3600])
-def test_a_server_clock_that_is_set_neither_frees_permits_nor_keeps_those_of_the_dead(memory, clock, step):
-    alive, dead = (Semaphore(memory, "s", permits=2, lease=2).acquire() for _ in range(2))
-    for half in range(1, 20):
-        clock.at(half * 0.5, alive.renew)
-    clock.at(0.3, lambda: clock.step(step))
-    began = clock.monotonic()
-    assert Semaphore(memory, "s", permits=2).acquire(timeout=9).slots == dead.slots
-    assert 2.0 < clock.monotonic() - began < 2.2
-    alive.check()
-
-
 def test_one_dead_holder_among_the_living_is_replaced_and_try_acquire_remembers_what_it_saw(memory, clock):
     dead, alive = (Semaphore(memory, "s", permits=2, lease=2).acquire() for _ in range(2))
     other = Semaphore(memory, "s", permits=2)
@@ -342,45 +330,6 @@ def test_kept_alive_permits_are_renewed_until_they_are_released(store, name):
 # ---- wishes: a heavy one is not passed over for ever
 
 
-def _light_ones(memory, clock, count, until):
-    """Holders of one permit each that take it again as soon as they have given it back, at times of their own."""
-    taken = []
-
-    def turn(semaphore, at):
-        permits = semaphore.try_acquire()
-        taken.append((at, permits is not None))
-        if permits is not None:
-            clock.at(0.35, permits.release)
-        if at < until:
-            clock.at(0.4, lambda: turn(semaphore, at + 0.4))
-
-    for number in range(count):
-        semaphore = Semaphore(memory, "s", permits=3, owner=f"light{number}")
-        clock.at(0.01 + 0.13 * number, lambda semaphore=semaphore, number=number: turn(semaphore, 0.01 + 0.13 * number))
-    return taken
-
-
-def test_a_heavy_one_gets_its_permits_among_light_ones_that_come_and_go(memory, clock):
-    taken = _light_ones(memory, clock, 3, until=8)
-    clock.advance(1.0)
-    began = clock.monotonic()
-    with Semaphore(memory, "s", permits=3).acquire(3, timeout=6) as heavy:
-        assert heavy.n == 3
-        assert clock.monotonic() - began < 1.0
-    clock.advance(2.0)
-    assert any(ok for at, ok in taken if at > 3), "and the others go on afterwards"
-
-
-def test_without_its_wish_the_heavy_one_waits_in_vain(memory, clock, monkeypatch):
-    from latchwork.coord import semaphore
-
-    monkeypatch.setattr(semaphore._SlotAcquisition, "_wish", lambda self, seen: None)
-    _light_ones(memory, clock, 3, until=8)
-    clock.advance(1.0)
-    with pytest.raises(LockUnavailable):
-        Semaphore(memory, "s", permits=3).acquire(3, timeout=6)
-
-
 def test_who_gives_up_or_dies_wishing_holds_nobody_off_for_long(memory, clock):
     holder = Semaphore(memory, "s", permits=2).acquire()
     with pytest.raises(LockUnavailable):
@@ -395,15 +344,6 @@ def test_who_gives_up_or_dies_wishing_holds_nobody_off_for_long(memory, clock):
 
 
 # ---- doubt
-
-
-@pytest.mark.parametrize("kind", ["reply_lost", "request_lost"])
-def test_an_acquisition_whose_reply_is_lost_is_recognised_or_made_again_but_never_twice(memory, kind):
-    faulty = FaultyStore(memory, {1: kind})
-    permits = Semaphore(faulty, "s", permits=3).acquire(2)
-    assert bins(memory, "s")[SLOTS].keys() == set(permits.slots)
-    assert permits.release() is True
-    assert bins(memory, "s")[SLOTS] == {}
 
 
 def test_a_late_attempt_with_other_slots_is_refused_while_its_acquisition_holds(memory):

@@ -24,8 +24,9 @@ from latchwork.store.model.form import Form
 from latchwork.store.model.ops import writes
 from latchwork.store.once import CANCELLED, MAX_FLOORS, TokenClock, time_of
 from latchwork.store.port import PolicyView
+from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import DOUBTS, KINDS, CountingStore, Crash, Fault, FaultyStore
+from latchwork.testing.stores import DOUBTS, CountingStore, Fault, FaultyStore
 
 KEY = Key("s", "k")
 ONCE = Once(64, result=Bin("n"))
@@ -423,15 +424,6 @@ def test_a_memory_of_no_tokens_is_refused_before_any_call(inner):
 # ---- every fault at every call
 
 
-def _outcome(store, once, when):
-    try:
-        return add(store, once, when=when)
-    except Crash:
-        return "crash"
-    except LatchworkError as failure:
-        return type(failure)
-
-
 SHAPES = {
     "open": (ONCE, None, 1),
     "guarded": (ONCE, OPEN, 1),
@@ -449,59 +441,41 @@ def test_a_full_map_of_other_keys_than_tokens_is_damaged(inner):
     assert inner.get(KEY).bins["n"] == 0
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("second", [None, *KINDS])
-def test_whatever_fails_at_whatever_call_the_update_happens_once_or_not_at_all_as_answered(shape, second):
-    """Each fault at each call, alone and (where `second` is a kind) followed by another at each later call."""
+def test_at_whatever_call_it_is_struck_the_update_happens_once_or_not_at_all_as_answered(shape):
+    """Two faults at a time, and others meanwhile, are the simulation's."""
     once, when, opened = SHAPES[shape]
-    checked = 0
-    for first in KINDS:
-        for call in range(1, 8):
-            for other in (0,) if second is None else range(call + 1, 9):
-                plan = {call: first, **({other: second} if other else {})}
-                fired = _check(plan, once, when, opened)
-                checked += fired == len(plan)
-    assert checked >= len(KINDS) * (1 if second is None else 0), "no fault fired: nothing was checked"
+    said = []
 
+    def work(store, done):
+        said[:] = ["crash"]
+        try:
+            said[:] = [add(store, once, when=when)]
+        except LatchworkError as failure:
+            said[:] = [type(failure)]
 
-def _check(plan, once, when, opened):
-    clock = ManualClock()
-    inner = MemoryStore(clock)
-    inner.operate(KEY, Put("n", 0), Put("open", opened), exists=Exists.CREATE)
-    store = FaultyStore(inner, plan)
-    answer = _outcome(store, once, when)
-    early = count(inner)
-    inner.operate(KEY, Put("open", 1))
-    store.deliver()
-    final = count(inner)
-    where = (plan, answer, early, final)
-    assert final in (0, 1), where
-    if isinstance(answer, tuple):
-        assert (early, final) == (1, 1), where
-    elif answer in (Refused, NotFound, Unavailable):
-        assert final == 0, where
-    else:
-        assert answer in (OutcomeUnknown, "crash"), where
-    return store.fired.total()
+    def others(store, done):
+        said.append(count(store))
+        store.operate(KEY, Put("open", 1))
 
+    def check(store):
+        answer, early = said
+        final = count(store)
+        assert final in (0, 1)
+        if isinstance(answer, tuple):
+            assert (early, final) == (1, 1)
+        elif answer in (Refused, NotFound, Unavailable):
+            assert final == 0
+        else:
+            assert answer in (OutcomeUnknown, "crash")
 
-def test_the_check_of_every_fault_finds_an_update_without_a_token():
-    """The same faults over a plain add: some of them must be seen to double or lose it."""
-    wrong = 0
-    for kind in ("reply_lost", "late", "duplicate"):
-        inner = MemoryStore(ManualClock())
-        inner.operate(KEY, Put("n", 0), exists=Exists.CREATE)
-        store = FaultyStore(inner, {1: kind})
-        for _ in range(2):  # the blind retry of a caller that was told nothing
-            try:
-                store.operate(KEY, Add("n", 1))
-                break
-            except OutcomeUnknown:
-                continue
-        store.deliver()
-        wrong += count(inner) != 1
-    assert wrong == 3
+    report = inject_everywhere(
+        work,
+        prepare=lambda store: store.operate(KEY, Put("n", 0), Put("open", opened), exists=Exists.CREATE),
+        recover=others,
+        check=check,
+    )
+    assert not report.troubles, report
 
 
 def test_a_fault_names_its_kind():

@@ -36,13 +36,6 @@ class Farm(FaultyStore):
     def __init__(self, inner):
         super().__init__(inner, Outage(inner.seams, FOR_EVER, FOR_EVER))
         self.policy = RetryPolicy(attempts=1)
-        self.blocked = None
-        """The key of the only record that cannot be written to."""
-
-    def _operate(self, update):
-        if update.key == self.blocked:
-            raise Unavailable(f"{update.key} cannot be written to")
-        return super()._operate(update)
 
     def cut_off(self):
         self.plan.begin = 0
@@ -131,41 +124,6 @@ def test_epochs_grow_from_farm_to_farm_whatever_their_clocks_say(candidate):
     first = candidate("iad", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
     later = candidate("lhr", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
     assert later > first
-
-
-def test_epochs_grow_where_the_last_leader_could_not_seal_the_next_one_s_farm(candidate):
-    """ZooKeeper keeps the epoch: neither farm's store knows of the other's."""
-    iad, lhr = Farm(MemoryStore()), Farm(MemoryStore(Behind()))
-    stores = {"iad": iad, "lhr": lhr}
-    lhr.cut_off()
-    first = candidate("iad", stores=stores).run(lambda leadership: leadership.epoch, timeout=20)
-    lhr.heal()
-    iad.cut_off()
-    assert candidate("lhr", stores=stores).run(lambda leadership: leadership.epoch, timeout=20) > first
-
-
-def test_a_farm_that_has_seen_a_later_epoch_makes_the_candidate_begin_again_above_it(candidate, farms):
-    """As after a ZooKeeper that was set up anew and knows nothing."""
-    later = 2**58
-    farms["lhr"].operate(Key(LOCKS, "office"), Put("fencing-ctr", later), Put("locked", 0), exists=Exists.ANY)
-    assert candidate("iad").run(lambda leadership: leadership.epoch, timeout=20) == later + 1
-    assert farms["lhr"].fence() == later + 1
-
-
-def test_an_epoch_that_another_kept_meanwhile_is_given_back(candidate, zoo, farms):
-    one = candidate("iad")
-    stop = one._seams.event()
-    began = one._line.keep
-
-    def overtaken(epoch, version):
-        zoo.version += 1
-        one._line.keep = began
-        began(epoch, version)
-
-    one._line.keep = overtaken
-    assert one._elect(stop) is None
-    assert farms["iad"].get(Key(LOCKS, "office")).bins["locked"] == 0
-    assert farms["lhr"].fence() is None, "nothing was sealed"
 
 
 @pytest.mark.parametrize("kept", [b"nonsense", b"1000000000000000000", b"576460752303423489"])
@@ -277,21 +235,6 @@ def test_a_candidate_whose_own_farm_cannot_be_sealed_leaves_the_office_to_others
     until(lambda: second.leadership)
     assert first.leadership is None
     assert second.unsealed == {"iad"}
-
-
-def test_no_term_begins_before_the_resources_of_its_own_farm_are_sealed(candidate, farms):
-    farms["iad"].blocked = RESOURCE
-    one = candidate("iad", resources=[RESOURCE])
-    with pytest.raises(WaitTimeout, match=r"cannot be sealed in \['iad'\]"):
-        one.run(lambda leadership: None, timeout=0.5)
-    assert farms["iad"].get(Key(LOCKS, "office")).bins["locked"] == 0
-
-
-def test_two_names_of_one_store_are_found_out(candidate):
-    store = MemoryStore()
-    one = candidate("iad", stores={"iad": FaultyStore(store), "lhr": FaultyStore(store)})
-    with pytest.raises(InvalidRequest, match="have one store"):
-        one.run(lambda leadership: None, timeout=20)
 
 
 # ---- preferred farms

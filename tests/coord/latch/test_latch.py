@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import uuid
 from enum import Enum
@@ -12,12 +11,12 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.coord.latch.layout import MAX_TOKENS, counted_once
 from latchwork.coord.latch.progress import line
-from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound, OutcomeUnknown
 from latchwork.store import MemoryStore
 from latchwork.store.model.ops import Add, MapPut, Put
 from latchwork.store.port import NEVER, Exists, Key, Update
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import DOUBTS, CountingStore, Crash, FaultyStore
+from latchwork.testing.stores import DOUBTS, CountingStore, FaultyStore
 
 XDC = LatchLevel.XDC
 ID = "run"
@@ -263,17 +262,6 @@ def test_joining_takes_two_calls_and_the_first_count_no_more_than_one(memory):
     assert store.total == 3
 
 
-@pytest.mark.parametrize("kind", [*DOUBTS, "duplicate", "dropped"])
-@pytest.mark.parametrize("there", [False, True])
-def test_a_join_whose_reply_is_lost_creates_at_most_one_latch(memory, kind, there):
-    if there:
-        CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1").count_down()
-    store = FaultyStore(memory, {1: kind})
-    latch = CountDownLatch.get_or_create(store, "shop", ID, 2, farm_id="dc1")
-    store.deliver()
-    assert latch.count_down() == (0 if there else 1)
-
-
 @pytest.mark.parametrize(("kind", "names"), [(str, ("a", "b")), (int, (1, 2))])
 def test_a_party_may_be_a_member_of_an_enumeration(store, kind, names):
     one, other = Enum("Job", dict(zip(("ONE", "OTHER"), names, strict=True)), type=kind)
@@ -331,31 +319,6 @@ def test_an_outcome_that_stays_unknown_is_said_and_a_party_may_simply_try_again(
         assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count_down(party=party) == 4
 
 
-@pytest.mark.parametrize("kind", [*DOUBTS, "duplicate", "dropped"])
-def test_a_create_whose_reply_is_lost_is_recognised_as_ones_own(memory, kind):
-    store = FaultyStore(memory, {1: kind})
-    latch = CountDownLatch.create(store, "shop", ID, 2, farm_id="dc1")
-    assert latch.count_down() == 1
-    store.deliver()
-    assert latch.count() == 1
-    with pytest.raises(AlreadyExists):
-        CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
-
-
-@pytest.mark.parametrize("kind", ["crash_before", "crash_after"])
-def test_a_crash_at_any_call_leaves_a_party_that_can_be_counted_again(memory, kind):
-    for call in (1, 2, 3):
-        latch_id = f"run{call}"
-        creator = CountDownLatch.create(memory, "shop", latch_id, 3, farm_id="dc1")
-        store = FaultyStore(memory, {call: kind})
-        latch = CountDownLatch.get(store, "shop", latch_id, farm_id="dc1")
-        with pytest.raises(Crash):
-            _ = [latch.count_down(party=party) for party in range(3)]
-        again = CountDownLatch.get(memory, "shop", latch_id, farm_id="dc1")
-        assert [again.count_down(party=party) for party in range(3)][-1] == 0
-        assert creator.parties() == {0, 1, 2}
-
-
 def test_a_late_count_after_delete_and_re_create_is_refused(store):
     latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
     late = pickle.loads(pickle.dumps(latch)) if not isinstance(store, MemoryStore) else latch
@@ -369,21 +332,6 @@ def test_a_late_count_after_delete_and_re_create_is_refused(store):
                 handle.count_down(party=party)
     assert again.count() == 5
     assert not latch.delete()
-
-
-def test_a_count_that_lands_after_delete_and_re_create_changes_nothing(memory):
-    for party in (None, "p"):
-        store = FaultyStore(memory)
-        latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
-        store.plan = {store._number + call: "late" for call in range(1, 9)}
-        with pytest.raises(OutcomeUnknown):
-            latch.count_down(party=party)
-        CountDownLatch.get(memory, "shop", ID, farm_id="dc1").delete()
-        again = CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc1")
-        assert store.pending
-        store.deliver()
-        assert again.count() == 5
-        again.delete()
 
 
 # ---- absent is not released
@@ -560,24 +508,6 @@ def test_an_xdc_latch_waits_for_the_share_of_every_farm_it_names(store):
     assert mine.wait(0)
     assert theirs.wait(0)
     assert mine.counts() == {"dc1": 0, "dc2": 0}
-
-
-@pytest.mark.parametrize("counts", [1, 3])
-def test_counts_of_the_java_library_in_a_farm_that_has_not_brought_its_share_release_nobody(memory, clock, counts):
-    """It makes the counter where there is none."""
-    mine = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=XDC, farms=["dc1", "dc2"])
-    for _ in range(counts):
-        memory.operate(key(), Add("count#dc2", -1))
-    assert mine.count() == 1 - counts
-    assert mine.progress().absent_farms == ("dc2",)
-    assert not mine.wait(timeout=3)
-    clock.at(1.0, lambda: CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc2", level=XDC))
-    assert not mine.wait(timeout=3)
-    assert mine.counts() == {"dc1": 1, "dc2": 5 - counts}, "they are counted in"
-    with pytest.raises(AlreadyExists):
-        CountDownLatch.create(memory, "shop", ID, 5, farm_id="dc2", level=XDC)
-    CountDownLatch.get(memory, "shop", ID, farm_id="dc2", level=XDC).count_down(6 - counts)
-    assert mine.wait(0)
 
 
 def test_a_share_that_the_java_library_brought_is_one(store):
@@ -876,29 +806,6 @@ def test_a_count_given_up_leaves_no_token_in_a_latch_made_again_under_the_same_i
         latch.count_down()
     assert "ops#dc1" not in memory.get(key()).bins
     assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count() == 5
-
-
-def test_a_count_that_was_refused_for_want_of_counts_cannot_land_when_they_come_back(memory):
-    other = CountUpDownLatch.create(memory, "shop", ID, 1, farm_id="dc1")
-    store = FaultyStore(memory, {2: "late", 3: other.count_down})
-    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
-    assert latch.count_down() == 0  # the first attempt in doubt, then nothing left to take: counted, at the floor
-    other.count_up(5)
-    assert store.pending
-    store.deliver()
-    assert other.count() == 5
-
-
-def test_a_request_that_was_refused_for_want_of_counts_and_comes_again_later_counts_nothing(memory):
-    other = CountUpDownLatch.create(memory, "shop", ID, 0, farm_id="dc1")
-    store = FaultyStore(memory)
-    latch = CountUpDownLatch.get(store, "shop", ID, farm_id="dc1")
-    assert latch.count_down() == 0
-    other.count_up(5)
-    for call in [call for call in store.history if call.verb == "operate"]:
-        with contextlib.suppress(LatchworkError):
-            memory._operate(call.request)  # the network delivers every request once more
-    assert other.count() == 5
 
 
 def test_a_delete_that_lands_late_does_not_delete_a_latch_made_again_under_the_same_id(memory):

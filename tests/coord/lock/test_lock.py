@@ -339,16 +339,6 @@ def test_keep_alive_ends_when_the_store_is_away_for_longer():
 # ---- lost replies
 
 
-@pytest.mark.parametrize("doubt", ["reply_lost", "request_lost", "duplicate", "dropped"])
-def test_an_acquisition_in_doubt_is_recognised(clock, doubt):
-    store = FaultyStore(MemoryStore(clock), {1: doubt})
-    grant = FencedLock(store, NAME, lease=10).acquire(timeout=5)
-    assert bins(store)["fencing-ctr"] == grant.fence
-    assert bins(store)["locked"] == 1
-    assert grant.release() is True
-    assert bins(store)["locked"] == 0
-
-
 def test_an_acquisition_in_doubt_is_recognised_though_every_reply_was_lost(clock):
     store = FaultyStore(MemoryStore(clock), {1: "reply_lost", 2: "request_lost", 3: "request_lost"})
     grant = FencedLock(store, NAME, lease=10).try_acquire()
@@ -413,14 +403,6 @@ def test_a_lock_that_was_freed_by_force_while_in_doubt_is_taken_again(clock):
     grant = FencedLock(store, NAME).acquire(timeout=5)
     assert bins(inner)["fencing-ctr"] == grant.fence
     assert bins(inner)["locked"] == 1
-
-
-@pytest.mark.parametrize("doubt", ["reply_lost", "request_lost", "duplicate"])
-def test_a_release_in_doubt_frees_this_acquisition_once(clock, doubt):
-    inner = MemoryStore(clock)
-    grant = FencedLock(FaultyStore(inner, {2: doubt}), NAME).acquire()
-    assert grant.release() is True
-    assert bins(inner)["locked"] == 0
 
 
 def test_a_release_that_cannot_be_said_may_be_repeated_and_does_not_hide_the_bodys_error(clock):

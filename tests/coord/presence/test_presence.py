@@ -182,20 +182,6 @@ def test_watching_shows_who_leaves_joins_again_and_is_superseded(memory, clock):
     assert kinds == [("joined", "p"), ("left", "p"), ("joined", "p"), ("left", "p"), ("joined", "p")]
 
 
-def test_a_paused_member_comes_back_to_find_itself_lost_and_is_not_resurrected(memory, clock):
-    group = Group(memory, "g")
-    paused = group.join("p", lease=1.0, keep_alive=False)
-    assert told(group, 3)[-1] == ("lost", "p")
-    for call in (paused.check, paused.renew):
-        with pytest.raises(FencedOut):
-            call()
-    paused.lost._event.clear()
-    paused.lost._until = 1e9  # as if its clock had stood still
-    with pytest.raises(FencedOut):
-        paused.renew()
-    assert group.members() == []
-
-
 # ---- limits, cost, doubt
 
 
@@ -233,27 +219,6 @@ def test_joining_is_two_calls_and_a_heartbeat_and_leaving_are_one(memory):
     membership.leave()
     group.members()
     assert memory.calls == {"operate": 2, "get": 1}
-
-
-@pytest.mark.parametrize("kind", ["reply_lost", "request_lost", "duplicate"])
-def test_a_joining_whose_reply_is_lost_is_recognised_or_made_again(memory, kind):
-    faulty = FaultyStore(memory, {2: kind})
-    membership = Group(faulty, "g").join("p", lease=60, keep_alive=False)
-    ((_, one),) = Group(memory, "g").watcher().look().members.items()
-    assert (one.fence, one.member) == (membership.fence, "p")
-    membership.renew()
-    assert membership.leave() is True
-
-
-def test_a_joining_that_is_late_does_not_come_back(memory):
-    from latchwork.retry import RetryPolicy
-
-    faulty = FaultyStore(memory, {2: Fault("late")})
-    with pytest.raises(OutcomeUnknown):
-        Group(faulty.with_policy(RetryPolicy(attempts=1)), "g").join("p", keep_alive=False)
-    Group(memory, "g").join("p", lease=60, keep_alive=False).leave()
-    faulty.deliver()
-    assert Group(memory, "g").members() == []
 
 
 def test_where_the_group_cannot_be_asked_after_doubt_the_outcome_is_unknown(memory):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
@@ -189,35 +188,6 @@ def test_a_message_that_is_delivered_again_counts_once(world):
             delivery.ack()
     assert batch.progress().done == 2
     assert batch.wait(0)
-
-
-def test_a_worker_that_dies_between_its_mark_and_its_delete_is_counted_once(world):
-    process = world.process()
-    with process.queue.batch("b") as batch:
-        batch.publish("a")
-    worker = world.process()
-    (delivery,) = worker.queue.receive(1)
-    worker.fails([2], "crash_before")
-    with pytest.raises(Crash):
-        delivery.ack()
-    assert batch.progress().done == 1, "marked, and not deleted"
-    world.recover()
-    assert batch.progress().done == 1
-    assert batch.wait(0)
-
-
-def test_a_message_that_could_not_be_counted_stays(world):
-    process = world.process()
-    with process.queue.batch("b") as batch:
-        batch.publish_many(["a", "b"])
-    worker = world.process()
-    deliveries = worker.queue.receive(10)
-    worker.fails(range(1, 30), "dropped")
-    with pytest.raises(LatchworkError):
-        worker.queue.ack_many(deliveries)
-    assert batch.progress().done == 0
-    world.recover()
-    assert batch.progress().done == 2
 
 
 def test_many_messages_of_many_batches_are_acknowledged_together(queue):
@@ -507,78 +477,6 @@ def test_what_expires_is_waited_for_and_nothing_follows(alone):
 # ---- publishing
 
 
-def test_a_message_counts_if_and_only_if_its_publisher_was_told_that_it_is_safe():
-    def work(store, safe):
-        try:
-            queue_on(store).batch("b").publish_many(["a", "b", "c"])
-            safe.append(3)
-        except LatchworkError as failure:
-            safe.append(len(failure.details.get("published", ())) if failure.code == "UNAVAILABLE" else 0)
-
-    seen = Counter()
-
-    def recover(store, safe):
-        queue = queue_on(store)
-        queue.batch("b").close()
-        progress = queue.batch("b").progress()
-        seen[(progress.published, bool(safe and safe[0]))] += 1
-        assert progress.published >= sum(safe), "what was acknowledged counts"
-        drain(queue)
-        assert queue.batch("b").wait(0), "and nothing else holds it up"
-        safe.clear()
-
-    report = inject_everywhere(work, recover=recover)
-    assert not report.failed, report
-    assert {(3, True), (0, False)} <= set(seen)
-
-
-def test_what_a_dead_publisher_was_not_told_is_not_waited_for(world):
-    process = world.process()
-    batch = process.queue.batch("b", then=Publish(NEXT))
-    batch.publish("safe")
-    for call in (1, 2, 3, 4):
-        dying = world.process()
-        mine = dying.queue.batch("b")
-        dying.fails([call], "crash_after" if call < 4 else "crash_before")
-        with pytest.raises(Crash):
-            mine.publish_many(["x", "y"])
-    assert batch.progress().published == 9
-    batch.close()
-    assert batch.progress().published == 1
-    drain(process.queue)
-    assert batch.wait(0)
-
-
-def test_a_publisher_that_died_is_run_again_with_its_keys():
-    keys = ["k1", "k2", "k3"]
-
-    def work(store, done):
-        queue = queue_on(store)
-        with queue.batch("b", then=Publish(NEXT)) as batch:
-            batch.publish_many([1, 2], dedups=keys[:2])
-            batch.publish_many([2, 3], dedups=keys[1:])
-
-    def recover(store, done):
-        queue = queue_on(store)
-        batch = queue.batch("b", then=Publish(NEXT))
-        with suppress(Refused):  # it is closed: nothing is missing
-            for payloads, some in (([1, 2], keys[:2]), ([2, 3], keys[1:])):
-                batch.publish_many(payloads, dedups=some)
-        batch.close()
-        (first, *others) = queue.receive(10)
-        queue.ack_many(others)
-        assert not batch.wait(0), "each of them is waited for"
-        first.ack()
-        progress = batch.progress()
-        assert (progress.published, progress.done) == (3, 3)
-        done += [first.payload, *(one.payload for one in others)]
-        upkeep(queue)
-        assert drain(queue) == [NEXT]
-
-    report = inject_everywhere(work, recover=recover, expected=[1, 2, 3])
-    assert not report.troubles, report
-
-
 def test_a_key_whose_message_is_of_no_batch_or_another_counts_there(queue):
     outside = queue.publish("o", dedup="outside")
     other = queue.batch("other")
@@ -774,26 +672,6 @@ def test_an_exception_in_the_block_leaves_the_batch_open(alone):
     assert batch.wait(0)
 
 
-def test_whoever_dies_while_closing_the_batch_ends():
-    def prepare(store):
-        batch = queue_on(store).batch("b", then=Publish(NEXT))
-        batch.publish("a")
-        batch._records.begin(batch._state, 5)  # a publisher that died
-
-    def close(store, _):
-        queue_on(store).batch("b").close()
-
-    def check(store):
-        queue = queue_on(store)
-        closed = bool(queue.batches.read("b").closed)
-        found = drain(queue)
-        upkeep(queue)
-        assert found + drain(queue) == ["a"] + [NEXT] * closed
-
-    report = inject_everywhere(close, prepare=prepare, recover=lambda store, done: None, check=check)
-    assert not report.troubles, report
-
-
 def test_a_close_that_cannot_be_listed_is_refused_until_it_can(alone):
     batch = alone.batch("b", then=Publish(NEXT))
 
@@ -845,58 +723,6 @@ def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
     assert not queue.batches.names()
 
 
-@left
-def test_the_follow_up_comes_once_whatever_fails_in_the_leader():
-    def prepare(store):
-        queue = queue_on(store)
-        with queue.batch("b", then=Publish(NEXT)) as batch:
-            batch.publish("a")
-            batch._records.begin(batch._state, 2)
-        drain(queue)
-
-    def lead(store, _):
-        Ending(Farms(queue_on(store))).run(Term())
-
-    def recover(store, done):
-        for _ in range(2):
-            upkeep(queue_on(store))
-            store.seams.advance(AGAIN + 1)
-        done += [one["next"] for one in drain(queue_on(store))]
-        assert queue_on(store).batch("b").progress().ended
-
-    report = inject_everywhere(lead, prepare=prepare, recover=recover, expected=["load"])
-    assert report.calls >= 8
-    assert not report.troubles, report
-
-
-def test_the_follow_up_comes_once_whatever_fails_with_the_last_acknowledgement():
-    def prepare(store):
-        queue = queue_on(store)
-        with queue.batch("b", then=Publish(NEXT)) as batch:
-            batch.publish("a")
-
-    def work(store, done):
-        for one in queue_on(store).receive(1):
-            one.ack()
-        done += [one.payload["next"] for one in queue_on(store).receive(9)]
-
-    def recover(store, done):
-        queue = queue_on(store)
-        for _ in range(2):
-            bring_back(queue)
-            drain(queue)
-            upkeep(queue)
-            store.seams.advance(AGAIN + 1)
-        drain(queue)
-        ids = {r.bins["msgId"] for k, r in store._records.items() if r.bins.get("keepId") and k.set == "c_data_set"}
-        assert queue.batch("b").progress().ended
-        done[:] = ["load"] * len(ids)
-
-    report = inject_everywhere(work, prepare=prepare, recover=recover, expected=["load"])
-    assert report.calls >= 12
-    assert not report.troubles, report
-
-
 def test_what_keeps_the_follow_up_away_fails_no_acknowledgement(alone):
     other = queue_on(alone.store, "other")
     with alone.batch("b", then=Publish(NEXT, queue="other")) as batch:
@@ -908,31 +734,6 @@ def test_what_keeps_the_follow_up_away_fails_no_acknowledgement(alone):
     alone.registry.refresh()
     upkeep(alone)
     assert drain(other) == [NEXT]
-
-
-@pytest.mark.parametrize("first", ["a leader", "who acknowledges", "who closes"])
-def test_two_that_end_a_batch_publish_it_once(alone, monkeypatch, first):
-    batch = alone.batch("b", then=Publish(NEXT))
-    if first != "who closes":
-        batch.publish("a")
-        batch.close()
-    (last,) = alone.receive(1) or [None]
-    if first == "a leader":
-        with monkeypatch.context() as patched:
-            patched.setattr(delivery_file, "end_done", lambda *_: None)
-            last.ack()
-    real = alone.batches.__class__.end
-
-    def paused(self, state, since):
-        monkeypatch.setattr(self.__class__, "end", real)
-        upkeep(alone)  # a leader does all of it before this one notes its end
-        real(self, state, since)
-
-    monkeypatch.setattr(alone.batches.__class__, "end", paused)
-    {"a leader": lambda: upkeep(alone), "who acknowledges": last and last.ack, "who closes": batch.close}[first]()
-    assert drain(alone) == [NEXT]
-    upkeep(alone)
-    assert drain(alone) == []
 
 
 def test_the_follow_up_goes_where_it_is_told(alone):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from contextlib import suppress
 
 import pytest
 
-from latchwork.errors import Interrupted, LatchworkError, LeaseLost
+from latchwork.errors import Interrupted, LeaseLost
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.config import MAX_INTERRUPTS
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing import bring_back
-from latchwork.testing.stores import CountingStore, Crash, FaultyStore
+from latchwork.testing.stores import CountingStore
 
 from .alone import OneThread
 from .test_ordered import LEASE, turns
-
-FAULTS = ("dropped", "reply_lost", "crash_before", "crash_after")
 
 
 @pytest.fixture
@@ -90,25 +86,6 @@ def test_an_attempt_that_failed_before_still_counts(store):
     Shovel(here).run_once()
     stopped_in_its_handler(here)
     assert handled(there) == [("m", 2, "interrupted")]
-
-
-def test_of_two_processes_only_one_gets_what_was_given_back(store):
-    here, there, third = opened(store), opened(store), opened(store)
-    here.publish_many(["a", "b"])
-    stopped_in_its_handler(here)
-    for queue in (there, third):  # both have seen the same list before either takes anything
-        queue.active.candidates(None, look=True)
-    got = [delivery.payload for queue in (there, third, there, third) for delivery in queue.receive(1)]
-    assert sorted(got) == ["a", "b"]
-
-
-def test_what_was_given_back_twice_is_found_each_time(store):
-    here = opened(store)
-    here.publish("m")
-    for _ in range(3):
-        _, (delivery,) = stopped_in_its_handler(opened(store))
-        assert delivery.attempts == 1
-    assert handled(opened(store)) == [("m", 1, "interrupted")]
 
 
 def test_the_late_result_of_an_interrupted_handler_changes_nothing(store):
@@ -278,66 +255,3 @@ def test_interrupted_that_is_raised_while_nothing_stops_is_an_ordinary_failure(c
     consumer._turns.take()
     assert consumer.stats["failed"] == 1
     assert here.depth().delayed == 1
-
-
-# ---- faults
-
-
-def in_faulty(clock, act):
-    """Each fault at each call of `act(faulty queue)`: the store afterwards, as an upkept queue."""
-    for fault in FAULTS:
-        for call in itertools.count(1):
-            inner = MemoryStore(clock)
-            opened(inner).publish_many(["m", "next"])
-            faulty = FaultyStore(inner, seams=clock)
-            queue = opened(faulty)
-            began = []
-
-            def arm(faulty=faulty, began=began, call=call, fault=fault):
-                began.append(faulty._number)
-                faulty.plan[faulty._number + call] = fault
-
-            with suppress(Crash, LatchworkError):
-                act(inner, queue, arm)
-            yield fault, call, opened(inner)
-            if faulty._number < began[0] + call:
-                break
-
-
-def all_handled(queue):
-    found = handled(queue)
-    for _ in range(3):
-        bring_back(queue)
-        found += handled(queue)
-    return found
-
-
-def test_a_fault_at_any_call_of_giving_back_loses_and_doubles_nothing(clock):
-    def give_back(inner, queue, arm):
-        (delivery,) = queue.receive(1)
-        arm()
-        with suppress(LatchworkError):
-            queue.interrupting([delivery])
-        queue.give_back([delivery])
-
-    rounds = 0
-    for fault, call, queue in in_faulty(clock, give_back):
-        rounds += 1
-        found = all_handled(queue)
-        assert sorted(payload for payload, _, _ in found) == ["m", "next"], (fault, call)
-        assert ("m", 1, "interrupted") in found or call == 1, (fault, call, found)
-    assert rounds > 3 * len(FAULTS)
-
-
-def test_a_fault_at_any_call_of_taking_back_loses_and_doubles_nothing(clock):
-    def take_back(inner, queue, arm):
-        stopped_in_its_handler(opened(inner))
-        arm()
-        queue.ack_many(queue.receive(1))
-
-    acked = 0
-    for fault, call, queue in in_faulty(clock, take_back):
-        found = [payload for payload, _, _ in all_handled(queue)]
-        assert found in (["next"], ["m", "next"], ["next", "m"]), (fault, call, found)
-        acked += found == ["next"]
-    assert acked

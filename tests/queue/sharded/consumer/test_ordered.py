@@ -163,9 +163,7 @@ class Losing(FaultyStore):
         return Fault(self.kind) if self.among and any(self.among in key.name for key in keys) else None
 
 
-CLAIM, STAMP, ALL = "q_SHARD_0_POINTERS", "q_SHARD_0_1", "q"
-DOUBTS = [("dropped", STAMP), ("request_lost", STAMP), ("reply_lost", STAMP), ("dropped", ALL), ("reply_lost", ALL)]
-DOUBTS += [("request_lost", CLAIM), ("reply_lost", CLAIM), ("late", CLAIM)]
+CLAIM = "q_SHARD_0_POINTERS"
 
 
 def processes(clock, n=2, **options):
@@ -198,27 +196,6 @@ def turns(consumers, until, clock):
                 consumer._turns.take()
             except LatchworkError:
                 clock.advance(0.1)
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("batching", [None, BatchingConfig(2, 1)], ids=["one by one", "in batches"])
-@pytest.mark.parametrize("seconds", [0.5, 3, LEASE + 5])
-@pytest.mark.parametrize(("kind", "among"), DOUBTS)
-def test_nothing_passes_a_message_whose_claim_or_stamp_is_in_doubt(clock, kind, among, seconds, batching):
-    """Neither while this process holds the shard, nor once its lock is another's."""
-    here, there = processes(clock, batching=batching)
-    there.publish_many([1, 2, 3, 4, 5], key="k")
-    seen = []
-    first, second = ordered(here, seen), ordered(there, seen)
-    here.active.candidates(look=True)
-    here.store.among, here.store.kind = among, kind
-    clock.at(seconds, lambda: setattr(here.store, "among", None))
-    for second_turn in (0.2, 0.9, 2.0, 4.0, 8.0):
-        clock.at(second_turn, second._turns.take)
-    turns([first, second], 3 * LEASE, clock)
-    assert list(dict.fromkeys(seen)) == [1, 2, 3, 4, 5]
-    here.store.deliver()
-    assert here.depth().ready == here.depth().sideline == 0
 
 
 def killed(queue, at):

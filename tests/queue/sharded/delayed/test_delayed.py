@@ -24,7 +24,6 @@ from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
 
 
@@ -346,30 +345,6 @@ def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():
     assert not report.troubles, report
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("seed", range(12))
-def test_a_cancelled_message_is_never_delivered_however_close_the_cancel_comes(seed):
-    stage = Stage()
-
-    def canceller(store):
-        queue = queue_on(store, shards=1)
-        queue.publish("m", delay=10, message_id="m")
-        store.seams.sleep(9.7 + 0.1 * seed)
-        return queue.cancel("m")
-
-    def mover(store):
-        timers = Timers(Farms(queue_on(store, shards=1)))
-        for _ in range(200):
-            store.seams.sleep(max(0.05, min(0.2, timers.run(Term()))))
-        return payloads(queue_on(store, shards=1))
-
-    stage.act("setup", lambda store: queue_on(store, shards=1))
-    stage.act("canceller", canceller, after=1)
-    stage.act("mover", mover, after=0.5)
-    stage.play()
-    assert stage.said["mover"] == ([] if stage.said["canceller"] is True else ["m"])
-
-
 def test_a_mover_that_was_paused_after_it_looked_moves_nothing_twice(clock):
     store = MemoryStore(clock)
     queue = queue_on(store)
@@ -610,25 +585,6 @@ def test_a_late_message_comes_though_it_came_between_a_look_and_the_passing_of_i
     assert not steps
     run_until(timers, clock, 30)
     assert sorted(payloads(queue)) == ["first", "late"]
-
-
-@pytest.mark.parametrize("call", range(2, 14))
-def test_a_leader_that_dies_between_two_records_of_a_bucket_leaves_the_second_to_the_next(call, clock):
-    """The next one finds the first record empty."""
-    inner = MemoryStore(clock)
-    faulty = FaultyStore(inner, seams=clock)
-    queue = queue_on(faulty)
-    queue.publish_many(range(CHUNK), delay=1)
-    queue.publish_many(["behind"], delay=1)
-    clock.advance(2)
-    faulty.plan = {faulty._number + call: "crash_after"}
-    with suppress(Crash):
-        Timers(Farms(queue)).run(Term())
-    fresh = queue_on(inner)
-    run_until(Timers(Farms(fresh)), clock, 20)
-    found = payloads(fresh)
-    assert len(found) == CHUNK + 1
-    assert "behind" in found
 
 
 # ---- a store that comes back empty

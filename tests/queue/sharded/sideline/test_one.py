@@ -220,15 +220,6 @@ def test_a_fault_at_any_call_of_a_redrive_loses_nothing_and_tells_no_untruth(sim
         sim.clock.advance(TAKING / 1000 + 1)
 
 
-def test_a_message_that_a_consumer_receives_meanwhile_is_not_discarded(sim):
-    process, other = sim.process(), sim.process()
-    ids = sidelined(process, ["a"])
-    got = []
-    process.store.plan[process.store._number + 3] = lambda: got.extend(other.queue.sideline.receive())
-    assert process.queue.sideline.discard(ids) == {ids[0]: NOT_THERE}
-    got[0].ack()
-
-
 def test_a_message_that_is_received_while_it_is_brought_back_is_unknown_as_it_may_come_twice(sim):
     process, other = sim.process(), sim.process()
     ids = sidelined(process, ["a"])
@@ -236,16 +227,6 @@ def test_a_message_that_is_received_while_it_is_brought_back_is_unknown_as_it_ma
     process.store.plan[process.store._number + 5] = lambda: got.extend(other.queue.sideline.receive())
     assert process.queue.sideline.redrive(ids) == {ids[0]: UNKNOWN}
     assert len(got) == len(process.queue.receive(5)) == 1
-
-
-def test_two_who_bring_the_same_message_back_bring_it_once(sim):
-    process, other = sim.process(), sim.process()
-    ids = sidelined(process, ["a"])
-    said = []
-    process.store.plan[process.store._number + 5] = lambda: said.append(other.queue.sideline.redrive(ids))
-    assert process.queue.sideline.redrive(ids) == {ids[0]: DONE}
-    assert said == [{ids[0]: NOT_THERE}]
-    assert len(process.queue.receive(5)) == 1
 
 
 def test_what_somebody_died_with_can_be_brought_back_a_minute_later(sim):
