@@ -40,7 +40,7 @@ FLOORS: dict[str, dict[str, int]] = {
 """What a run of all tests must come to, at any scale."""
 SCALED_FLOORS: dict[str, dict[str, int]] = {
     "single faults": {"runs": 1_700},
-    "processes": {"killed": 200, "stopped": 20},
+    "processes": {"killed": 150, "stopped": 20},
     "random faults": {"runs": 15_000, "histories": 5_000},
     "crashed disks": {"states": 50_000},
     "damaged files": {"files": 600, "calls": 30_000},

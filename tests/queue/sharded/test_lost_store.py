@@ -46,15 +46,6 @@ def swept(sim, process, sweeper, times=3):
     return {message.message_id for message in process.queue.sideline.peek_all()}
 
 
-def test_what_a_dead_consumer_had_is_swept_though_the_queue_was_made_again_since(sim):
-    process = sim.process()
-    ids = abandoned(process, 3)
-    process.sweeper().run_once()
-    sim.store.delete(process.registry.records.key("q"))
-    later = sim.process()
-    assert swept(sim, later, later.sweeper()) == ids
-
-
 def test_a_queue_that_is_made_again_once_all_has_expired_is_not_swept_from_its_beginning(sim):
     process = sim.process()
     abandoned(process, 3)

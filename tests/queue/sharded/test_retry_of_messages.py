@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import LatchworkError, Unavailable
+from latchwork.errors import Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.delayed.entries import WIDTH
 from latchwork.queue.sharded.slots import Slot
@@ -17,7 +16,6 @@ from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore, Put
 from latchwork.testing import ManualClock, bring_back
-from latchwork.testing.stores import Crash, FaultyStore
 
 from .consumer.alone import OneThread
 from .delayed.test_delayed import Farms, run_until
@@ -202,29 +200,6 @@ def test_a_message_that_kills_its_processes_is_parked_after_its_last_attempt(clo
 
 
 # ---- nothing is lost where the store fails
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("fault", ["dropped", "reply_lost", "crash_before", "crash_after"])
-@pytest.mark.parametrize("call", [1, 2, 3, 4])
-def test_a_fault_at_any_call_of_a_failure_loses_nothing_and_brings_it_back_once(clock, call, fault):
-    inner = MemoryStore(clock)
-    queue = made(FaultyStore(inner, seams=clock))
-    queue.publish("m")
-    (delivery,) = queue.receive()
-    queue.store.plan = {queue.store._number + call: fault}
-    with suppress(Crash, LatchworkError):
-        delivery.nack("exception", error="it broke")
-    other, handled = made(inner), []
-    for _ in range(3):
-        bring_back(other)
-        for again in other.receive(10):
-            handled.append(again.attempts)
-            again.ack()
-    assert handled
-    assert set(handled) == {2}
-    assert len(handled) == 1 or call > 1, "it is stored for later before it is deleted here"
-    assert waits(other) == []
 
 
 def test_what_cannot_be_stored_for_later_stays_for_the_sweep(clock, monkeypatch):

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned
+from latchwork.errors import FencedOut, InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
@@ -16,7 +16,7 @@ from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import CountingStore, Crash, FaultyStore
+from latchwork.testing.stores import CountingStore, FaultyStore
 
 N = 12
 
@@ -172,16 +172,6 @@ def test_two_that_take_the_queue_at_once_under_two_names_do_not_both_have_it(sto
     assert not (mine and rivals)
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("fault", ["request_lost", "reply_lost", "late", "dropped", "duplicate"])
-@pytest.mark.parametrize("at", range(2, 6))
-def test_taking_the_queue_survives_lost_replies(store, queue, clock, fault, at):
-    faulty = open_on(FaultyStore(store, {at: fault}, seams=clock))
-    with suppress(LatchworkError):
-        ranges.take(faulty.pointers, "etl")
-    ranges.take(queue.pointers, "etl")
-
-
 @pytest.mark.parametrize("name", ["", "x" * 300])
 def test_bad_stream_names_are_refused(queue, name):
     with pytest.raises(InvalidRequest, match="streamId"):
@@ -274,23 +264,6 @@ def test_an_acknowledgement_is_repeatable_and_never_goes_back(queue):
     assert ranges.acknowledge(queue.pointers, owner, 0, loaded) == loaded
     assert ranges.acknowledge(queue.pointers, owner, 0, 2) == 0
     assert queue.pointers.states()[0].fired == loaded
-
-
-@pytest.mark.matrix
-@pytest.mark.parametrize("fault", ["crash_before", "crash_after", "request_lost", "reply_lost", "late", "duplicate"])
-@pytest.mark.parametrize("at", range(1, 7))
-def test_an_acknowledgement_that_fails_anywhere_is_completed_by_the_next(store, queue, clock, fault, at):
-    fill(queue)
-    owner = ranges.take(queue.pointers, "etl")
-    faulty = FaultyStore(store, {at + 1: fault}, seams=clock)
-    with suppress(Crash, LatchworkError):
-        acknowledge_all(open_on(faulty), owner)
-    fired = [state.fired for state in queue.pointers.states()]
-    left = numbers(everything(queue))
-    assert sum(left.values()) <= N - sum(fired)
-    acknowledge_all(queue, owner)
-    assert queue.depth().ready == 0
-    assert not [key for key, record in store._records.items() if "data" in record.bins]
 
 
 def test_messages_that_were_published_exactly_once_leave_their_ids(queue):

@@ -363,6 +363,21 @@ def test_a_tick_whose_publishing_was_not_noted_is_not_published_again():
     assert len(published(registry.get("q"))) == 1
 
 
+def test_the_ticks_of_a_queue_that_is_closed_come_once_it_takes_messages_again():
+    clock = ManualClock()
+    registry = registry_on(MemoryStore(clock))
+    registry.schedule(Schedule("s", "q", every=MINUTE, missed="all"))
+    registry.deactivate("q")
+    duty = Scheduling(Farms(registry))
+    clock.advance(120)
+    duty.run(Term())
+    registry.create(registry.get("q").config)
+    assert published(registry.get("q")) == []
+    clock.advance(60)
+    duty.run(Term())
+    assert len(set(published(registry.get("q")))) == 3
+
+
 def test_passes_follow_at_once_while_a_tick_is_due():
     clock = ManualClock()
     registry = registry_on(MemoryStore(clock))
