@@ -240,6 +240,21 @@ def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later)
     assert not report.troubles, report
 
 
+@pytest.mark.parametrize("pause", [0, SWEEP])
+def test_two_attempts_at_once_both_come_to_their_end_and_make_it_once(pause):
+    """The second runs from beginning to end just before some call of the first, which pauses there."""
+    for at in range(1, CALLS + 1):
+        store = MemoryStore(ManualClock())
+        queue = queue_on(store)
+
+        def meanwhile(store=store):
+            store.seams.advance(pause)
+            publish(store, shuffled(rows()))
+
+        publish(FaultyStore(store, {at: meanwhile}), rows())
+        assert consumed(queue) == ONCE, at
+
+
 FEW = 3
 """Messages of one chunk."""
 
