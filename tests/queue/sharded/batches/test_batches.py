@@ -190,6 +190,35 @@ def test_a_message_that_is_delivered_again_counts_once(world):
     assert batch.wait(0)
 
 
+def test_a_worker_that_dies_between_its_mark_and_its_delete_is_counted_once(world):
+    process = world.process()
+    with process.queue.batch("b") as batch:
+        batch.publish("a")
+    worker = world.process()
+    (delivery,) = worker.queue.receive(1)
+    worker.fails([2], "crash_before")
+    with pytest.raises(Crash):
+        delivery.ack()
+    assert batch.progress().done == 1, "marked, and not deleted"
+    world.recover()
+    assert batch.progress().done == 1
+    assert batch.wait(0)
+
+
+def test_a_message_that_could_not_be_counted_stays(world):
+    process = world.process()
+    with process.queue.batch("b") as batch:
+        batch.publish_many(["a", "b"])
+    worker = world.process()
+    deliveries = worker.queue.receive(10)
+    worker.fails(range(1, 30), "dropped")
+    with pytest.raises(LatchworkError):
+        worker.queue.ack_many(deliveries)
+    assert batch.progress().done == 0
+    world.recover()
+    assert batch.progress().done == 2
+
+
 def test_many_messages_of_many_batches_are_acknowledged_together(queue):
     batches = [queue.batch(f"b{n}") for n in range(3)]
     for n, batch in enumerate(batches):
