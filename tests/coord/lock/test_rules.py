@@ -1,4 +1,4 @@
-"""Rules of docs/protocols P2 beside those in `tests/sim/scripts/lock.py`: what each decides, and the mutants without it.
+"""Rules of docs/protocols P2 beside those in `tests/sim/scripts/lock.py`: what each decides, and mutants without it.
 
 Each scenario states what must hold. Under the protocol it holds; under each of its mutants, which take one rule out, it
 must fail, or the scenario would prove nothing.
