@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, RecordTooBig
+from latchwork.errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown, RecordTooBig
 from latchwork.queue import Entry, LargeQueue
 from latchwork.store import Key, MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -114,6 +114,19 @@ def skewed_clock_does_not_break_a_live_lock(kind):
     before(store, 3, lambda: seen.append(outcome(lambda: other.enqueue("b", txn_id="2", timeout=0.05))))
     done = outcome(lambda: live.enqueue("a", txn_id="1"))
     return done == 0 and isinstance(seen[0], LockUnavailable)
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
+def test_commit_in_doubt_is_resolved(fault):
+    assert commit_in_doubt(LargeQueue, fault) == (0, ["a"])
+    assert isinstance(commit_in_doubt(NaiveQueue, fault)[0], OutcomeUnknown)
+
+
+def commit_in_doubt(kind, fault):
+    world = World(kind)
+    queue, store = world.process()
+    before(store, 3, fault)
+    return outcome(lambda: queue.enqueue("a")), world.drained()
 
 
 def test_commit_in_doubt_that_landed_before_another_one_took_the_lock():
