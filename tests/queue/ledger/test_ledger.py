@@ -22,7 +22,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL, Ledger, Outgoing, chunks
-from latchwork.queue.sharded.slots import Slot, WriteResult
+from latchwork.queue.sharded.slots import Slot, Stamped, WriteResult
 from latchwork.store import MemoryStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
@@ -62,9 +62,21 @@ def shuffled(messages, seed=1):
     return again
 
 
-def consumed(queue):
-    """The numbers in the queue, each as often as it is handed out; all are acknowledged."""
+def claimed(queue):
+    """All slots that are reserved, claimed by a consumer that pauses before it looks at them."""
+    shards = [state.shard for state in queue.pointers.states() if queue.pointers.claim(state.shard, 1000)]
+    return [Slot(shard, n) for shard in shards for n in range(1, queue.pointers.states([shard])[0].fired + 1)]
+
+
+def consumed(queue, slots=()):
+    """The numbers in the queue, each as often as it is handed out; all are acknowledged. slots: claimed before."""
     found = Counter()
+    if slots:
+        queue.pointers.write_tombstones(slots)
+    for slot, envelope in zip(slots, queue.pointers.stamp(slots, "me") if slots else (), strict=True):
+        if isinstance(envelope, Envelope):
+            found[queue.codec.decode(envelope.data)["n"]] += 1
+            assert queue.pointers.remove([Stamped(slot, "me", envelope)]) == [True]
     while True:
         got = queue.receive(1000)
         if not got:
@@ -257,6 +269,35 @@ def test_two_attempts_at_once_both_come_to_their_end_and_make_it_once(pause):
 
 FEW = 3
 """Messages of one chunk."""
+
+
+@pytest.mark.parametrize("second_at", range(3, 24, 4))
+@pytest.mark.parametrize("third_at", [3, 8, 13, 99])
+def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock, second_at, third_at):
+    """Both find a chunk that is too old, and one is in the middle of moving its messages when the other comes."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", 5, order=rows(FEW))
+    slots = claimed(queue)
+    clock.advance(SWEEP)
+    third = lambda: attempt(store, clock, "crash_after", third_at, order=rows(FEW))  # noqa: E731
+    attempt(store, clock, third, second_at, order=rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue, slots) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("at", range(3, 12, 2))
+@pytest.mark.parametrize("until", [3, 6, 10])
+def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
+    """Everything was there in time; the first attempt comes to say so while a later one moves the messages."""
+    queue = queue_on(store)
+    attempt(store, clock, "crash_before", 6, order=rows(FEW))
+    slots = claimed(queue)
+    clock.advance(SWEEP)
+    faulty = FaultyStore(store, {until: "crash_after", at: lambda: records(queue).finish(0, 0)}, seams=clock)
+    with suppress(Crash):
+        Ledger(QueueRegistry(faulty, "shop").get("q"), "job").publish(0, rows(FEW))
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue, slots) == Counter(range(FEW))
 
 
 def test_rows_that_nobody_can_have_passed_stay_where_they_are_however_late_the_next_attempt_is(store, clock):
