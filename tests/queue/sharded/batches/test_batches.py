@@ -219,6 +219,18 @@ def test_a_message_that_could_not_be_counted_stays(world):
     assert batch.progress().done == 2
 
 
+def test_a_message_whose_batch_alone_cannot_be_written_is_not_deleted(queue, monkeypatch):
+    with queue.batch("b") as batch:
+        batch.publish_many(["a", "b"])
+    deliveries = queue.receive(10)
+    with monkeypatch.context() as patched:
+        patched.setattr(Blocks, "mark", lambda _, places: ([Unavailable("away")] * len(places), set()))
+        with pytest.raises(Unavailable):
+            queue.ack_many(deliveries)
+    queue.ack_many(deliveries)
+    assert batch.progress().done == 2
+
+
 def test_many_messages_of_many_batches_are_acknowledged_together(queue):
     batches = [queue.batch(f"b{n}") for n in range(3)]
     for n, batch in enumerate(batches):
