@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from datetime import timedelta
 from itertools import islice
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ MOST_SAID = 1000
 LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """A line of the command's log."""
 _WIDE, _DEEP, _BITS = 6, 3, 512
+_UNITS = ((86_400, "days"), (3_600, "h"), (60, "min"))
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # controls: newlines, and what begins an order to the terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
@@ -49,6 +51,30 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - the value's own repr may raise anything
         text = f"a {type(value).__name__} that cannot be shown"
     return shortened(one_line(text), MOST_SHOWN)
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: `1 message`, `2 messages`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def shown_time(seconds: float) -> str:
+    """Return a length of time for people, rounded: `75 s`, `12 min`, `5 h`, `3 days`."""
+    for unit, name in _UNITS:
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"
+
+
+def exact_time(span: timedelta) -> str:
+    """Return a length of time for people as it was set, in the largest unit that needs no fraction: `15 days`,
+    `36 h`.
+    """
+    seconds = span.total_seconds()
+    for unit, name in _UNITS:
+        if seconds >= unit and seconds % unit == 0:
+            return f"{seconds / unit:,.0f} {'day' if seconds == 86_400 else name}"
+    return f"{seconds:g} s"
 
 
 def _written(value: Any, levels: int) -> str:

@@ -19,6 +19,7 @@ from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.snapshot import Snapshot, clients_in, snapshot
+from ..plain import counted
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.sweep_record import SweepRecord
 from ..store.model.expr import SERVER_NOW
@@ -94,21 +95,23 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None) -> Iterat
         if not taken.queues and not taken.unreadable:
             others = clients_in(store, farm)
             known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
-            yield Finding(WARNING, f"client {one} has no queue here{known}", "check --client, --farm and the store")
+            yield Finding(PROBLEM, f"client {one} has no queue here{known}", "check --client, --farm and the store")
             continue
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
         if not any(finding.kind == "upkeep" for finding in wrong):
-            leader = taken.leader.standing if taken.leader else "nobody leads yet"
-            yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {leader}")
+            yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}")
         yield Finding(OK, f"queues of {one}: {_standing(taken)}")
 
 
 def _standing(taken: Snapshot) -> str:
     ready = sum(queue.stats.ready.waiting for queue in taken.queues)
-    workers = {worker.worker for queue in taken.queues for worker in queue.at_work}
-    return f"{len(taken.queues)} queues, {ready:,} ready messages, {len(workers)} workers"
+    ago = {worker.worker: worker for queue in taken.queues for worker in queue.at_work}
+    late = sum(worker.is_overdue for worker in ago.values())
+    overdue = f" ({late} of them overdue by their last report)" if late else ""
+    counts = (len(taken.queues), "queue"), (ready, "ready message"), (len(ago), "worker")
+    return ", ".join(counted(n, noun) for n, noun in counts) + overdue
 
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:

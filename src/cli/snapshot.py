@@ -69,6 +69,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
         "sidelined_by_reason": dict(Counter(message.reason or "unknown" for message in sidelined)),
         "sidelined_looked_at": len(sidelined),
         "delayed": depth.delayed,
+        "retrying": depth.retrying,
         "parked": depth.parked,
         "batches": 0 if isinstance(queue, QueueGroup) else len(queue.batches.names()),
         "expired": depth.expired,

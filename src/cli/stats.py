@@ -10,15 +10,15 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ..errors import NotFound
-from ..observe.findings import findings_of
-from ..observe.snapshot import Snapshot, clients_in
+from ..observe.findings import OK, findings_of
+from ..observe.snapshot import Snapshot
 from ..plain import one_line
 from ..queue import QueueRegistry
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
 from .findings import lines_of
 from .options import Client, Farm, checked_every
+from .queue.queue import no_queues
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
 
@@ -32,6 +32,7 @@ COLUMNS = {
     "oldest_age_s": "oldest s",
     "workers": "at work",
     "delayed": "delayed",
+    "retrying": "retrying",
     "sideline": "sideline",
     "reasons": "why",
     "parked": "parked",
@@ -96,9 +97,7 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
     ]
     named = [state.row for state in watcher.named()]
     if not rows and not named:
-        others = clients_in(session.store, taken.farm)
-        there = f"; the clients that have some: {', '.join(others)}" if others else ""
-        raise NotFound(f"no queues of {client} in {session.where}{there}", client=client)
+        raise no_queues(session, client, taken.farm)
     if session.json:
         session.table(queues + named)
         return
@@ -150,7 +149,7 @@ class _Watcher:
 
 
 def _title(taken: Snapshot) -> str:
-    return f"the upkeep: {taken.leader.standing if taken.leader else 'nobody leads'}"
+    return f"the upkeep: {taken.upkeep}"
 
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -158,8 +157,8 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
         | {"workers": len(row["workers"]) or None, "batches": row["batches"] or None}
-        | {"delayed": row["delayed"] or None}
-        | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"])) or None}
+        | {"delayed": row["delayed"] or None, "retrying": row["retrying"] or None}
+        | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"] if one["state"] != OK)) or None}
         for row in rows
     ]
     return [{title: row[name] for name, title in COLUMNS.items()} for row in words]

@@ -46,6 +46,10 @@ BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5
 """Upper bounds of the histograms, in seconds: from a call on loopback to the longest handler."""
 
 
+PARTS = ("ready", "sideline", "parked", "delayed", "retrying")
+"""The parts of a queue's depth, as the fields of `QueueDepth`."""
+
+
 def _named(*events: Event) -> dict[str, Event]:
     return {event.name: event for event in events}
 
@@ -142,8 +146,8 @@ GAUGES: Mapping[str, Event] = _named(
     Event(
         "queue_depth",
         Kind.GAUGE,
-        "Messages waiting, by where",
-        {"queue": QUEUE, "part": ("ready", "sideline", "parked")},
+        "Messages waiting, by where; retrying are the delayed ones that have failed and are tried again",
+        {"queue": QUEUE, "part": PARTS},
     ),
     Event("queue_oldest", Kind.GAUGE, "Age of the oldest message that waits", {"queue": QUEUE}, "seconds"),
     Event(

@@ -10,8 +10,8 @@ from ..logs import Log
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats
 from .base import Sample, Telemetry
-from .events import GAUGES
-from .findings import PROBLEM, Finding, findings_of
+from .events import GAUGES, PARTS
+from .findings import OK, PROBLEM, Finding, findings_of
 from .snapshot import Snapshot, snapshot
 
 log = Log(__name__)
@@ -71,6 +71,8 @@ def _findings(taken: Snapshot) -> Iterator[Sample]:
     """Yield the worst finding of each kind about each queue, and about the client: 2 for a problem, 1 for a warning."""
     worst: dict[tuple[str, str], int] = {}
     for finding in findings_of(taken):
+        if finding.state == OK:
+            continue
         where = (finding.kind, finding.queue or "")
         worst[where] = max(worst.get(where, 0), _weight(finding))
     for where, weight in worst.items():
@@ -83,8 +85,8 @@ def _weight(finding: Finding) -> int:
 
 def _of(facts: QueueStats) -> Iterator[Sample]:
     depth = facts.depth
-    for part, messages in (("ready", depth.ready), ("sideline", depth.sideline), ("parked", depth.parked)):
-        yield Sample(GAUGES["queue_depth"], (facts.name, part), messages)
+    for part in PARTS:
+        yield Sample(GAUGES["queue_depth"], (facts.name, part), getattr(depth, part))
     yield Sample(GAUGES["queue_oldest"], (facts.name,), facts.oldest_age or 0.0)
     if facts.last_sweep.success:
         yield Sample(GAUGES["queue_last_sweep"], (facts.name,), facts.last_sweep.success / 1000)

@@ -10,27 +10,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from ..coord.election.candidates import Candidates
 from ..coord.lease import BINS, LeaseView
 from ..coord.lock import LOCKS
 from ..coord.waits.shared_reads import reads
-from ..errors import Corrupt, NotFound
+from ..errors import Corrupt, LatchworkError, NotFound
 from ..inputs import farm_or_default, is_int
+from ..plain import shown_time
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats, stats_of
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
-from ..queue.sharded.workers import WorkerReport, workers_of
+from ..queue.sharded.workers import REPORT, WorkerReport, workers_of
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute
-from ..store.port import Key, RecordStore
+from ..store.port import Key, RecordStore, Update
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
     """The holder of an election by lease, as its record shows it.
 
-    name, epoch: of the last leader.
+    name, epoch: of the last leader; empty and 0 where nobody ever led.
     held: whether it has not resigned.
     renewed_ago, lease: seconds, by the server's clock.
     now: the server's time, in seconds since the epoch.
@@ -72,6 +74,8 @@ class QueueState:
     has_groups: whether it has groups.
     retries: whether its failed messages come back by themselves.
     sweep_interval: seconds between two sweeps of it.
+    returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
+        the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
     """
 
@@ -83,6 +87,7 @@ class QueueState:
     has_groups: bool
     retries: bool
     sweep_interval: float
+    returns_within: float
     made: float
 
     @property
@@ -102,6 +107,7 @@ class Snapshot:
 
     at: seconds since the epoch: the server's, where it was asked.
     leader: who does the upkeep; None = nobody ever did.
+    candidates: the processes that may be elected to do it, and that are not known to be dead.
     unreadable: queues whose records cannot be read, by name, and why.
     """
 
@@ -111,6 +117,17 @@ class Snapshot:
     leader: Leader | None
     queues: tuple[QueueState, ...]
     unreadable: Mapping[str, str]
+    candidates: tuple[str, ...] = ()
+
+    @property
+    def upkeep(self) -> str:
+        """Who does the upkeep, or whether somebody soon will, in a few words."""
+        standing = self.leader.standing if self.leader else "nobody leads yet"
+        if self.leader and self.leader.leads:
+            return standing
+        if not self.candidates:
+            return f"{standing}; candidates: none"
+        return f"{standing}; an election is under way, candidates: {len(self.candidates)}"
 
 
 @runtime_checkable
@@ -137,7 +154,7 @@ def snapshot(registry: QueueRegistry) -> Snapshot:
 def with_queues(registry: QueueRegistry) -> tuple[Snapshot, list[ShardedQueue]]:
     """Return the snapshot, and its queues, of which more may be asked."""
     listed, unreadable = registry.scan(active=None)
-    leader = leader_of(registry.store, election_name(registry.client_id))
+    leader, candidates = election_now(registry.store, election_name(registry.client_id))
     reports = workers_of([queue for queue, _ in listed])
     followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
     states, queues = [], []
@@ -152,6 +169,7 @@ def with_queues(registry: QueueRegistry) -> tuple[Snapshot, list[ShardedQueue]]:
         leader,
         tuple(states),
         {name: str(failure) for name, failure in unreadable.items()},
+        _alive(candidates, leader, reports),
     )
     return taken, queues
 
@@ -169,30 +187,36 @@ def _state(
         has_groups,
         queue.config.retries is not None,
         sweep_interval([queue]),
+        REPORT + queue.config.sweep_duration.total_seconds() + sweep_interval([queue]),
         made / 1000 if is_int(made) else 0.0,
     )
 
 
-def leader_of(store: RecordStore, election: str) -> Leader | None:
-    """Return who leads an election by lease, or led it last; None where nobody ever did. One call.
+def _alive(
+    candidates: Sequence[str], leader: Leader | None, reports: Sequence[Sequence[WorkerReport]]
+) -> tuple[str, ...]:
+    """Return the candidates without the ones that are known to be dead: a candidate is listed for a minute."""
+    dead = {one.worker for some in reports for one in some if one.is_overdue}
+    if leader and leader.held and not leader.leads:
+        dead.add(leader.name)
+    return tuple(one for one in candidates if one not in dead)
 
-    Raises `Corrupt` for a damaged record.
+
+def election_now(store: RecordStore, election: str) -> tuple[Leader | None, list[str]]:
+    """Return who leads an election by lease, or led it last, and its candidates; None where nobody ever led. One call.
+
+    Raises `Corrupt` for a damaged record, and the store's errors.
     """
-    key = Key(LOCKS, election)
-    try:
-        *values, now = store.operate(key, *reads(BINS), Compute(SERVER_NOW), repeatable=True)
-    except NotFound:
-        return None
+    key, candidates = Key(LOCKS, election), Candidates(store, election)
+    row, listed = store.repeat_many([Update(key, (*reads(BINS), Compute(SERVER_NOW))), candidates.reading])
+    names = candidates.present(listed)
+    if isinstance(row, NotFound):
+        return None, names
+    if isinstance(row, LatchworkError):
+        raise row
+    *values, now = row
     lease = LeaseView.of(key, dict(zip(BINS, values, strict=True)))
     if not is_int(now):
         raise Corrupt(f"the store has no time for {key}: it said {now!r}")
     ago = max(0.0, (now - lease.time) / 1000)
-    return Leader(str(lease.owner), lease.fence, lease.locked, ago, lease.lease, now / 1000)
-
-
-def shown_time(seconds: float) -> str:
-    """Return a length of time for people: `75 s`, `12 min`, `5 h`, `3 days`."""
-    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.0f} {name}"
-    return f"{seconds:.0f} s"
+    return Leader(str(lease.owner), lease.fence, lease.locked, ago, lease.lease, now / 1000), names

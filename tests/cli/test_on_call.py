@@ -27,7 +27,7 @@ def test_a_pause_names_the_workers_that_do_not_act_on_it_and_those_that_do(lw, q
     assert done.code == 4
     assert "paused q" in done.out
     assert "go on expiring" in done.out
-    assert "1 of 2 workers act on it" in done.out
+    assert "1 of 2 workers acted on it" in done.out
     assert "2 handlers had begun" in done.out
     assert "not yet: hangs, which last reported " in done.out
     assert lw("queue", "list", *SHOP, "--json").json[0]["consumers"] == 0, "it is paused all the same"
@@ -36,7 +36,7 @@ def test_a_pause_names_the_workers_that_do_not_act_on_it_and_those_that_do(lw, q
 
 def test_doctor_exits_with_1_where_a_person_must_act_and_looks_at_every_client_if_none_is_named(lw, queue):
     assert lw("doctor").code == 0
-    assert "queues of shop: 1 queues, 0 ready messages, 0 workers" in lw("doctor").out
+    assert "queues of shop: 1 queue, 0 ready messages, 0 workers" in lw("doctor").out
     died = MapPut(WORKERS, "gone", ListOf((SERVER_NOW - round((SILENT + 25) * 1000), *[Const(0)] * 5)))
     queue.store.repeat(reporting(queue, WorkerReport("gone", 0.0, 0, 1, 0, 0, 0)))
     queue.store.operate(Key("shop_meta_set", "q_WORKERS"), died, repeatable=True)

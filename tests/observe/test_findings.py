@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 
 from latchwork.coord import FencedLock
-from latchwork.observe.findings import KINDS, PROBLEM, WARNING, findings_of
-from latchwork.observe.snapshot import clients_in, shown_time, snapshot
+from latchwork.coord.election.candidates import Candidates
+from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
+from latchwork.observe.snapshot import clients_in, snapshot
+from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
 
 
@@ -60,7 +63,7 @@ def test_a_pause_is_told_with_who_and_since_when_until_it_is_resumed(registry, q
     clock.advance(770)
     state, what = told(registry)["paused"]
     assert state == WARNING
-    assert "paused by anna@web-7, 13 min ago; 3 ready messages wait, and go on expiring" in what
+    assert "paused by anna@web-7, 13 min ago; 3 ready messages waiting, and still expiring" in what
     queue.resume()
     assert "paused" not in told(registry)
 
@@ -74,7 +77,7 @@ def test_a_worker_that_does_not_act_on_a_pause_is_named_after_its_time(registry,
     assert "settings" not in told(registry)
     clock.advance(11)
     state, what = told(registry)["settings"]
-    assert (state, "1 of 2 workers" in what, "late, which last reported 11 s ago" in what) == (PROBLEM, True, True)
+    assert (state, "1 of 2 workers do" in what, "late, which last reported 11 s ago" in what) == (PROBLEM, True, True)
     assert "good" not in what
 
 
@@ -100,6 +103,96 @@ def test_the_only_worker_that_died_is_told_within_a_minute_though_nothing_waits(
     with pytest.warns(UserWarning, match="paused"):
         queue.pause()
     assert told(registry)["no_worker"][0] == PROBLEM, "who resumes it has to know"
+
+
+def test_one_that_reported_long_ago_is_not_said_to_work_and_the_bound_of_the_return_is_told(registry, queue, clock):
+    reports(queue, "dead", running=2)
+    clock.advance(25)
+    reports(queue, "late")
+    clock.advance(30)
+    reports(queue, "fresh")
+    state, what = told(registry)["worker_died"]
+    assert state == WARNING
+    assert "others that work: 1; overdue: late, which last reported 30 s ago" in what
+    # an hour without a sign of life, a sweep each 15 min, and one report
+    assert "what it held (2 handlers ran) comes back within 74 min, by the sweep" in what
+    clock.advance(2 * 3600)
+    reports(queue, "fresh")
+    assert "worker_died" not in told(registry)
+
+
+def test_before_the_first_leader_an_election_is_under_way_with_its_candidates(registry, queue, store, clock):
+    assert snapshot(registry).upkeep == "nobody leads yet; candidates: none"
+    Candidates(store, "shop-sweeper").report("w", 60)
+    Candidates(store, "shop-sweeper").report("dead", 60)
+    assert snapshot(registry).upkeep == "nobody leads yet; an election is under way, candidates: 2"
+    reports(queue, "dead")
+    clock.advance(25)
+    assert snapshot(registry).candidates == ("w",), "of which nothing says that it is dead"
+    FencedLock(store, "shop-sweeper", owner="w", lease=10).acquire(1)
+    assert snapshot(registry).upkeep.startswith("w leads, epoch ")
+    clock.advance(15)
+    assert "nobody leads: w led" in snapshot(registry).upkeep
+    assert snapshot(registry).upkeep.endswith("; candidates: none"), "it was the leader that died"
+
+
+def test_expired_messages_are_told_of_for_a_day_with_their_side(registry, queue, clock):
+    queue.publish_many(range(3))
+    reports(queue)
+    clock.advance(queue.config.message_expiry.total_seconds() + 1)
+    reports(queue)
+    state, what = told(registry)["expired"]
+    assert (state, "ready messages that expired unread: 3 since the queue was made" in what) == (WARNING, True)
+    assert "the last was noticed just now" in what
+    for _ in range(3):
+        assert queue.receive(10) == []
+        clock.advance(10)
+    clock.advance(7200)
+    reports(queue)
+    assert "the last was noticed 2 h ago" in told(registry)["expired"][1]
+    clock.advance(86_400)
+    reports(queue)
+    assert "expired" not in told(registry)
+
+
+def test_what_left_a_side_one_by_one_is_not_called_expired_while_the_queue_is_young(registry, queue):
+    queue.publish_many(range(2))
+    for delivery in queue.receive(2) + queue.receive(2):
+        delivery.nack()
+    reports(queue)
+    queue.sideline.discard(queue.sideline.search())
+    assert "expired" not in told(registry)
+
+
+def test_messages_that_wait_for_a_retry_are_counted_apart_and_told_of(registry, store, clock):
+    queue = registry.create(QueueConfig("r", shards=1, backoff=240))
+    queue.publish("later", delay=10)
+    queue.publish_many(["a", "b"], message_ids=["id-a", "id-b"])
+    for delivery in queue.receive(2):
+        delivery.nack("exception", error=f"ValueError: {delivery.payload} broke")
+    reports(queue)
+    depth = queue.depth()
+    assert (depth.delayed, depth.retrying) == (3, 2)
+    (found,) = [one for one in findings_of(snapshot(registry)) if one.kind == "retrying"]
+    assert found.state == OK
+    assert found.what == (
+        "queue r: 2 messages failed, and will be tried again; the last one, id-b (ValueError: b broke): in 4 min"
+    )
+    queue.delayed.discard(["id-a"])
+    assert queue.depth().retrying == 1
+    bring_back(queue)
+    assert (queue.depth().delayed, queue.depth().retrying) == (0, 0)
+    assert "retrying" not in told(registry)
+
+
+def test_the_age_of_the_oldest_message_is_that_of_one_that_was_given_back(registry, clock):
+    queue = registry.create(QueueConfig("g", shards=1))
+    queue.publish("old")
+    (held,) = queue.receive()
+    clock.advance(100)
+    queue.publish("new")
+    queue._given_back([held])
+    assert snapshot(registry).queues[0].stats.oldest_age == pytest.approx(100, abs=1)
 
 
 def test_a_queue_that_only_its_groups_read_is_no_problem(registry, queue, clock):
@@ -153,8 +246,8 @@ def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
         one.publish("m")
         one.receive()[0].nack()
     found = {one.queue: one.what for one in findings_of(snapshot(registry)) if one.kind == "stranded"}
-    assert "no process does the upkeep that brings them back" in found["q"]
-    assert "nothing brings them back: the queue does not retry" in found["plain"]
+    assert "no process does the upkeep, which brings back what is there" in found["q"]
+    assert "which nothing brings back: the queue does not retry" in found["plain"]
     FencedLock(store, "shop-sweeper", owner="me").acquire(1)
     found = [one.queue for one in findings_of(snapshot(registry)) if one.kind == "stranded"]
     assert found == ["plain"]
@@ -166,7 +259,7 @@ def test_delayed_messages_that_nobody_delivers_are_told(registry, queue, clock):
     assert told(registry) == {}
     clock.advance(61)
     reports(queue)
-    assert "1 delayed messages, and none was delivered for 61 s" in told(registry)["stranded"][1]
+    assert "1 delayed message, and none was delivered for 61 s" in told(registry)["stranded"][1]
 
 
 def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(registry, queue, store, clock):
@@ -188,7 +281,7 @@ def test_parked_messages_are_a_problem(registry, store):
     queue._park(delivery.held, queue.parked.pointers, delivery_reason())
     assert told(registry)["parked"] == (
         PROBLEM,
-        "queue p: 1 messages failed too often and are parked: nothing brings them back",
+        "queue p: 1 parked message, failed too often: nothing brings parked messages back",
     )
 
 

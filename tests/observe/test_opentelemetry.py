@@ -152,7 +152,7 @@ def test_metrics_have_names_units_and_buckets_of_seconds(queues, reader, telemet
     calls = found["latchwork.store_calls"]
     assert (calls.unit, calls.data.data_points[0].explicit_bounds[0]) == ("s", 0.0002)
     depth = {point.attributes["part"]: point.value for point in found["latchwork.queue_depth"].data.data_points}
-    assert depth == {"ready": 2, "sideline": 0, "parked": 0}
+    assert depth == {"ready": 2, "sideline": 0, "parked": 0, "delayed": 0, "retrying": 0}
     assert found["latchwork.last_sweep"].data.data_points[0].value > 1e9
 
 

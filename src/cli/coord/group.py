@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from ...coord import Group, Member
+from ...coord.presence.layout import GROUPS
 from ..jsontext import checked_json
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from .state import checked_there
 
 app = typer.Typer(help="Who is there, and who died.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the group")]
@@ -23,9 +25,12 @@ def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
     """Show the members of all farms, and when each last renewed. A dead one is shown until another process has watched
     it for its lease.
 
+    Exit code 3 if nobody ever joined it.
+
     Example: latchwork group members nightly --json
     """
     session: Session = context.obj
+    checked_there(session, "group", name, GROUPS)
     found = Group(session.store, name, farm_id=farm).members()
     session.table([_row(one, session) for one in found], empty=f"nobody is in {name}")
 

@@ -10,7 +10,7 @@ import typer
 from ...coord import CountDownLatch, LatchLevel, LatchProgress
 from ...coord.latch.layout import COUNT, latches_in
 from ...coord.latch.watch import by_farm
-from ...errors import AlreadyExists, InvalidRequest, LatchworkError
+from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown
 from ...store.port import Record
@@ -124,7 +124,7 @@ def wait(
     name: Name,
     client: Client,
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
-    create_timeout: Annotated[float, typer.Option(help="seconds to wait until the latch is created")] = 0,
+    create_timeout: Annotated[float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")] = 0,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
@@ -195,7 +195,7 @@ def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET
     """List the latches of a client.
 
     Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store:
-    for a person, not for a script that runs each second.
+    for a person, not for a script that runs each second. Exit code 3 if there is none.
 
     Example: latchwork latch list --client shop --json
     """
@@ -203,7 +203,9 @@ def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET
     rows = [_row(name, record) for name, record in sorted(latches_in(session.store, client, set_suffix).items())]
     if not session.json:
         rows = [row | {"counts": ", ".join(f"{farm} {count}" for farm, count in row["counts"].items())} for row in rows]
-    session.table(rows, f"latches of {client}", empty=f"{client} has no latches in this store")
+    if not rows:
+        raise NotFound(f"client {client!r} has no latches in {session.where}: none was created, or all have ended")
+    session.table(rows, f"latches of {client}")
 
 
 def _row(name: str, record: Record) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElection
-from ...errors import InvalidRequest
+from ...errors import InvalidRequest, NotFound
 from ...inputs import farm_or_default
 from ...observe.findings import OK
-from ...observe.snapshot import leader_of, shown_time
+from ...observe.snapshot import election_now
+from ...plain import shown_time
 from ...store.connect import VARIABLE
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
@@ -31,7 +32,8 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     Also how long ago the leader last renewed its lease.
 
     With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
-    Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused.
+    Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused. Exit
+    code 3 if nobody ever led it and there is no candidate: perhaps the name is wrong.
     The candidates of an election by ZooKeeper are shown if --zookeeper names it.
 
     Example: latchwork leader status shop-sweeper --json
@@ -41,13 +43,18 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     if farms:
         _status_over_all(session, name, farms, zookeeper)
         return
-    leader = leader_of(session.store, name)
-    contenders = (
-        ZooKeeperElection(session.store, name, zookeeper) if zookeeper else LeaseElection(session.store, name)
-    ).contenders()
+    leader, contenders = election_now(session.store, name)
+    if zookeeper:
+        contenders = ZooKeeperElection(session.store, name, zookeeper).contenders()
+    if leader is None and not contenders:
+        raise NotFound(
+            f"no election {name!r} in {session.where}: nobody ever led it, and there is no candidate; the upkeep of a "
+            "client's queues is CLIENT-sweeper",
+            election=name,
+        )
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
-        f"{name}: {leader.standing if leader else 'nobody leads'}{renewed}",
+        f"{name}: {leader.standing if leader else 'nobody leads yet'}{renewed}",
         *_standing(contenders),
         election=name,
         leader=leader.name if leader and leader.leads else None,

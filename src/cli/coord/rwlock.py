@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from ...coord import ReadGrant, ReadWriteLock, WriteGrant
+from ...coord.rwlock import RWLOCKS
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from .state import checked_there
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the lock")]
@@ -72,11 +74,12 @@ def _run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads, or writes. A dead holder is shown until another takes its place.
+    """Show who reads, or writes. A dead holder is shown until another takes its place. Exit code 3 if it was never used.
 
     Example: latchwork rwlock show price-list --json
     """
     session: Session = context.obj
+    checked_there(session, "read-write lock", name, RWLOCKS)
     holders = ReadWriteLock(session.store, name).holders()
     lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in holders]
     rows = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in holders]

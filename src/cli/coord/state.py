@@ -18,11 +18,12 @@ from ...coord.limiter import CELLS, LIMITS
 from ...coord.presence.layout import GROUPS, Seen
 from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...coord.semaphore import PERMITS, SEMAPHORES
-from ...errors import Corrupt, InvalidRequest, LatchworkError
+from ...errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import OK, PROBLEM, WARNING, Finding
 from ...plain import shown
 from ...store import Compute, Key, RecordStore
 from ...store.model.expr import SERVER_NOW
+from ..session import Session
 from .elections import Office, office_of
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]
@@ -30,6 +31,16 @@ Semaphores = Annotated[list[str] | None, typer.Option("--semaphore", help="a sem
 RWLocks = Annotated[list[str] | None, typer.Option("--rwlock", help="a read-write lock to look at")]
 Barriers = Annotated[list[str] | None, typer.Option("--barrier", help="a barrier of the client to look at")]
 Limiters = Annotated[list[str] | None, typer.Option("--limiter", help="a rate limiter to look at")]
+
+
+def checked_there(session: Session, kind: str, name: str, sets: str) -> None:
+    """Check that this name was ever used, by one call. Raises `NotFound`: nobody there is another answer than a wrong
+    name.
+    """
+    if session.store.get(Key(sets, name)) is None:
+        raise NotFound(
+            f"no {kind} {name!r} in {session.where}: it was never used, or has expired, or the name is wrong", name=name
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,9 +112,10 @@ def row_of(message: Message, *, json_value: bool) -> dict[str, Any]:
     return {
         "shard": message.shard,
         "pointer": message.pointer,
-        "message_id": message.message_id,
+        "message_id": message.published_as or message.message_id,
         "attempts": message.attempts,
         "enqueued_at": message.enqueued_at.isoformat(timespec="seconds"),
+        "due_at": message.not_before.isoformat(timespec="seconds") if message.not_before else None,
         "reason": message.reason,
         "last_error": message.last_error,
         "payload": payload,

@@ -40,16 +40,17 @@ def search(
     ] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
     older_than: Annotated[float | None, typer.Option(help="seconds since they were published")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="only the message with this id, as the logs have it")] = None,
     limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
     farm: Farm = None,
 ) -> None:
-    """Find messages that were not received yet; changes nothing. Of the delayed messages it finds only the ones that
-    are due within the hour.
+    """Find messages that were not received yet; changes nothing. Of the delayed messages, to which the failed ones
+    belong that are tried again, it finds the ones that are overdue, or due within the hour.
 
     Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
     """
     session: Session = context.obj
-    wanted: dict[str, Any] = {"reason": reason, "older_than": older_than, "limit": limit}
+    wanted: dict[str, Any] = {"reason": reason, "older_than": older_than, "message_id": id, "limit": limit}
     if header:
         wanted["header"] = dict(header_of(pair) for pair in header)
     if key is not None and side == "delayed":
@@ -71,7 +72,7 @@ def discard(
     """
     session: Session = context.obj
     view = _side(queue_of(session, name, client, farm), side)
-    _print_outcomes(session, lambda: view.discard(_named(id)))
+    _print_outcomes(session, lambda: view.discard(_named(id)), side)
 
 
 def redrive(
@@ -102,7 +103,7 @@ def redrive(
         return
     if reason is not None or dry_run:
         raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
-    _print_outcomes(session, lambda: view.redrive(id))
+    _print_outcomes(session, lambda: view.redrive(id), side)
 
 
 def move(
@@ -120,7 +121,7 @@ def move(
     """
     session: Session = context.obj
     view, target = _side(queue_of(session, name, client, farm), side), queue_of(session, to, client, farm)
-    _print_outcomes(session, lambda: view.move(_named(id), target))
+    _print_outcomes(session, lambda: view.move(_named(id), target), side)
 
 
 for _command in (search, discard, redrive, move):
@@ -141,7 +142,7 @@ def _named(ids: list[str] | None) -> list[str]:
     return ids
 
 
-def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]]) -> None:
+def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], side: str) -> None:
     """Print the outcome of each message; where some failed for certain, the others go to stderr."""
     try:
         outcomes = act()
@@ -153,4 +154,6 @@ def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]]) 
     if Outcome.UNKNOWN in outcomes.values():
         raise typer.Exit(FAILED)
     if Outcome.NOT_THERE in outcomes.values():
+        others = " or ".join(f"--side {one}" for one in SIDES if one != side)
+        note(f"not there: only {side} messages were looked at; {others} looks elsewhere")
         raise typer.Exit(NOT_FOUND)

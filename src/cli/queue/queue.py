@@ -15,10 +15,10 @@ import typer
 
 from ...coord import Leadership, LeaseElection
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, WaitTimeout
-from ...inputs import checked_timeout
-from ...observe.snapshot import shown_time
-from ...plain import one_line, shown
+from ...errors import InvalidRequest, LatchworkError, NotFound, WaitTimeout
+from ...inputs import checked_timeout, farm_or_default
+from ...observe.snapshot import clients_in
+from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
@@ -54,7 +54,7 @@ def queue_of(session: Session, name: str, client: str, farm: str | None) -> Shar
 
 @app.command("list")
 def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
-    """List every queue of the client, active or not.
+    """List every queue of the client, active or not. Exit code 3 if the client has none.
 
     Example: latchwork queue list --client shop --json
     """
@@ -71,7 +71,17 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
         }
         for queue in found
     ]
-    session.table(rows, empty=f"no queues of {client} in {session.where}")
+    if not rows:
+        raise no_queues(session, client, farm)
+    session.table(rows)
+
+
+def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
+    """Return the error that a client has no queues, which names the clients that have some, where that is known."""
+    others = clients_in(session.store, farm)
+    there = f"; the clients that have some: {', '.join(others)}" if others else ""
+    where = f"farm {farm_or_default(farm)!r} of {session.where}"
+    return NotFound(f"client {client!r} has no queues in {where}{there}", client=client)
 
 
 def _paused(queue: ShardedQueue, now: float) -> str | None:
@@ -131,7 +141,7 @@ def create(
         else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
     )
     registry_of(session, client, farm).create(config)
-    session.say(f"created {name} with {shards} shards", queue=name, shards=shards)
+    session.say(f"created {name} with {counted(shards, 'shard')}", queue=name, shards=shards)
 
 
 @app.command()
@@ -163,11 +173,11 @@ def pause(
         warnings.simplefilter("ignore")  # the lines below say it
         queue.pause(by=_person())
     ready = sum(state.loaded - state.fired for state in queue.pointers.states())
-    waiting = f"{ready:,} ready messages wait" if ready else "its messages wait"
+    waiting = f"{counted(ready, 'ready message')} waiting" if ready else "nothing ready"
+    life = exact_time(queue.config.message_expiry)
     _settle(
-        session, queue, timeout,
-        f"paused {name}; {waiting}, and go on expiring, each after {queue.config.message_expiry}",
-    )  # fmt: skip
+        session, queue, timeout, "the pause", f"paused {name}; {waiting}; messages go on expiring, each after {life}"
+    )
 
 
 @app.command()
@@ -183,11 +193,15 @@ def resume(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     queue.resume(by=_person())
-    _settle(session, queue, timeout, f"resumed {name}: {queue.concurrency} worker threads in each consumer process")
+    threads = counted(queue.concurrency, "worker thread")
+    _settle(session, queue, timeout, "this", f"resumed {name}: {threads} in each consumer process")
 
 
-def _settle(session: Session, queue: ShardedQueue, timeout: float, done: str) -> None:
-    """Wait until all workers act on the settings that were just changed; say what was done, and who does not act."""
+def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, done: str) -> None:
+    """Wait until all workers act on the settings that were just changed; say what was done, and who does not act.
+
+    change: what is stored, for the person who interrupts the wait.
+    """
     seams, changed = session.store.seams, queue.live.changed
     began = seams.monotonic()
     workers: list[WorkerReport] = []
@@ -197,17 +211,23 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, done: str) ->
         return [worker for worker in workers if worker.acts_on < changed]
 
     if timeout:
-        with Deadline(seams, timeout) as deadline:
-            ACT_LOOKS.until(seams, lambda: outlive(seams, deadline, late) == [] or None, timeout=deadline.left())
+        try:
+            with Deadline(seams, timeout) as deadline:
+                ACT_LOOKS.until(seams, lambda: outlive(seams, deadline, late) == [] or None, timeout=deadline.left())
+        except KeyboardInterrupt:
+            missing = [worker.worker for worker in workers if worker.acts_on < changed]
+            act = f"not yet: {', '.join(missing)}" if missing else "which workers act on it was not asked yet"
+            note(f"{done}. {change[0].upper()}{change[1:]} is stored, and all workers will act on it; {act}")
+            raise
     else:
         late()
     silent = [worker for worker in workers if worker.acts_on < changed]
     running = sum(worker.running for worker in workers if worker.acts_on >= changed)
     within = f"within {seams.monotonic() - began:.1f} s"
-    acting = f"{len(workers) - len(silent)} of {len(workers)} workers act on it, {within}"
+    acting = f"{len(workers) - len(silent)} of {counted(len(workers), 'worker')} acted on it, {within}"
     lines = [done, acting if workers else "no worker runs"]
     if running and not queue.concurrency:
-        lines.append(f"{running} handlers had begun, and go on to their end")
+        lines.append(f"{counted(running, 'handler')} had begun, and may go on to the end")
     lines += [
         f"not yet: {worker.worker}, which last reported {shown_time(worker.ago)} ago: it hangs, was killed, or is "
         "of an earlier version"
@@ -251,7 +271,31 @@ def scale(
     resumed = (
         f"; it was paused by {was.changed_by or 'its maker'}, and works again" if n and not was.concurrency else ""
     )
-    _settle(session, queue, timeout, f"{name}: threads in each consumer process: {n}{resumed}")
+    change = "the number of threads"
+    _settle(session, queue, timeout, change, f"{name}: threads in each consumer process: {n}{resumed}")
+
+
+@app.command("set")
+def change(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    retry: Annotated[
+        bool, typer.Option("--retry/--no-retry", help="bring failed messages back, or leave them in the sideline")
+    ],
+    farm: Farm = None,
+) -> None:
+    """Change whether failed messages are tried again, as for a queue that an earlier version has made.
+
+    What is in the sideline already comes back too, within a minute or two, while a worker runs. Workers that run go on
+    as before until they are started again: what they fail goes into the sideline, and comes back from there.
+
+    Example: latchwork queue set orders --client shop --retry
+    """
+    session: Session = context.obj
+    registry_of(session, client, farm).set_retry(name, retry)
+    what = "failed messages are tried again" if retry else "failed messages stay in the sideline"
+    session.say(f"{name}: {what}; workers that run take it on when they are started again", queue=name, retry=retry)
 
 
 @app.command()
@@ -296,8 +340,11 @@ def sweep(
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
-    sweeper = _Sweep(session, registry_of(session, client, farm), election or election_name(client))
+    registry = registry_of(session, client, farm)
+    sweeper = _Sweep(session, registry, election or election_name(client))
     if every is None:
+        if not any(registry.scan(active=None)):
+            raise no_queues(session, client, farm)
         sweeper.once(30 if timeout is None else timeout)
     else:
         sweeper.for_ever(timeout, checked_every(every, least=1))
@@ -364,10 +411,10 @@ def wait(
         found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
     if found is None:
         raise WaitTimeout(
-            f"fewer than {depth} messages were ready in {name!r} within {timeout:g} s: wait longer, or for fewer",
+            f"fewer than {counted(depth, 'message')} ready in {name!r} within {timeout:g} s: wait longer, or for fewer",
             queue=name,
         )
-    session.say(f"{found:,} messages are ready in {name}", queue=name, ready=found)
+    session.say(f"ready in {name}: {counted(found, 'message')}", queue=name, ready=found)
 
 
 @app.command()

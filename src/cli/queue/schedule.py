@@ -14,7 +14,7 @@ from ...queue import Schedule
 from ..jsontext import checked_json
 from ..options import Client, Farm
 from ..session import Session
-from .queue import registry_of
+from .queue import no_queues, registry_of
 
 app = typer.Typer(help="Publish messages again and again, each tick once.", no_args_is_help=True)
 
@@ -31,12 +31,15 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 
 @app.command("list")
 def list_schedules(context: typer.Context, client: Client, farm: Farm = None) -> None:
-    """List every schedule of the client.
+    """List every schedule of the client. Exit code 3 if the client has not even a queue.
 
     Example: latchwork schedule list --client shop
     """
     session: Session = context.obj
-    rows = [_facts(schedule) for schedule in registry_of(session, client, farm).schedules()]
+    registry = registry_of(session, client, farm)
+    rows = [_facts(schedule) for schedule in registry.schedules()]
+    if not rows and not registry.queues(active=None):
+        raise no_queues(session, client, farm)
     session.table(rows, empty=f"no schedules of {client} in {session.where}")
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import NotFound
+from ...errors import LatchworkError, NotFound
 from ...inputs import is_int
 from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Param
 from ...store.model.ops import Compute, MapPut, MapRemove, Read
-from ...store.port import NEVER, Exists, Key, RecordStore
+from ...store.port import NEVER, Exists, Key, RecordStore, Row, Update
 
 CONTENDERS = "latchwork_contenders"
 """The set of these records; the key is the election's name."""
@@ -45,10 +45,20 @@ class Candidates:
 
     def names(self) -> list[str]:
         """Return the candidates that are present, sorted."""
-        try:
-            seen, now = self._store.operate(self._key, Read(SEEN), Compute(SERVER_NOW))
-        except NotFound:
+        return self.present(self._store.repeat_many([self.reading])[0])
+
+    @property
+    def reading(self) -> Update:
+        """The update that reads the candidates, for a batch; `present` says who they are."""
+        return Update(self._key, (Read(SEEN), Compute(SERVER_NOW)))
+
+    def present(self, row: Row) -> list[str]:
+        """Return the candidates that are present, sorted, by the row of `reading`. Raises what the row is."""
+        if isinstance(row, NotFound):
             return []
+        if isinstance(row, LatchworkError):
+            raise row
+        seen, now = row
         return sorted(name for name, end in self._ends(seen).items() if end >= now)
 
     def _ends(self, seen: Any) -> dict[str, int]:

@@ -14,7 +14,7 @@ from ...inputs import checked_kind, farm_or_default
 from ...plain import shown
 from ...retry import LATCH_POLICY, RetryPolicy
 from ...store.connect import as_store
-from ...store.port import Record, RecordStore
+from ...store.port import KEEP, Record, RecordStore
 from ..inputs import checked_farm, checked_ttl
 from . import layout
 from .layout import Names, bins_of
@@ -118,9 +118,9 @@ class Handle:
             why = f"there is no {latch}: it was not created yet, or under another name, or has ended"
         else:
             why = f"the {latch} has ended: it was deleted (and perhaps made again), or has expired"
-        lives = f"its ttl, {TTL} by default" if self._ttl is None else f"ttl={self._ttl}"
+        lives = f"its ttl, {TTL} by default," if self._ttl in (None, KEEP) else f"ttl={self._ttl}"
         return NotFound(
-            f"{why}; it lived for {lives} seconds after its creator's last count: create it with a ttl that covers the "
+            f"{why}; it lives for {lives} seconds after its creator's last count: create it with a ttl that covers the "
             "whole work",
             key=self._key,
         )

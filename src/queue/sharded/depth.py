@@ -31,6 +31,7 @@ class QueueDepth:
         alone, and were acknowledged before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used.
     delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
+    retrying: the ones among `delayed` that have failed and are tried again. Also only roughly.
     damaged: shards of the three whose pointers are damaged, which count as empty; and one more if the record with the
         number of delayed messages cannot be read. See `latchwork doctor`.
     """
@@ -43,6 +44,7 @@ class QueueDepth:
     fired: int
     delayed: int = 0
     damaged: int = 0
+    retrying: int = 0
 
 
 def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: list[ShardPointers]) -> QueueDepth:
@@ -78,18 +80,36 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
         for state in states
         if state.fired < state.loaded
     }
-    heads = _read(queues, {place: first for place, (first, last) in spans.items() if first <= last})
+    firsts = {place: first for place, (first, last) in spans.items() if first <= last}
+    back = {
+        (n, state.shard): min(state.returned)
+        for n, (_, states) in enumerate(parts)
+        for state in states
+        if state.returned
+    }
+    rows = _read(queues, [*firsts.items(), *back.items()])
+    heads = dict(zip(firsts, rows, strict=False))
+    given_back = dict(zip(back, rows[len(firsts) :], strict=True))
     if empty := [place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])]:
         queues[0].store.seams.sleep(GRACE)
-        heads |= _read(queues, {place: spans[place][0] for place in empty})
+        heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
         # 2. Find the empty slots before the first message.
         for n, shard in [place for place in _empty(heads) if place in empty]:
             gone = _last_empty(queues[n], shard, *spans[n, shard])
             queues[n].known_gone[shard] = gone
-            heads |= _read(queues, {(n, shard): gone + 1} if gone < spans[n, shard][1] else {})
+            if gone < spans[n, shard][1]:
+                heads |= zip([(n, shard)], _read(queues, [((n, shard), gone + 1)]), strict=True)
+            else:
+                del heads[n, shard]
         # 3. Only what nobody has claimed since counts.
         parts = [(queue, queue.states()) for queue in queues]
-    messages = {place: row for place, row in heads.items() if isinstance(row, Record) and row.bins}
+    # What was given back comes first, and is older.
+    messages = {
+        place: row
+        for some in (heads, given_back)
+        for place, row in some.items()
+        if isinstance(row, Record) and row.bins
+    }
     return [
         [
             state._replace(
@@ -125,14 +145,13 @@ _Place = tuple[int, int]
 """The number of a queue, and a shard."""
 
 
-def _read(queues: Sequence[Shards], pointers: Mapping[_Place, int]) -> dict[_Place, Record | LatchworkError | None]:
-    """Return what is in one slot of each shard: some bins of a message; none of a tombstone. One call per 1,000."""
-    slots = {place: queues[place[0]].key(Slot(place[1], pointer)) for place, pointer in pointers.items()}
-    places, found = list(slots), list[Record | LatchworkError | None]()
-    for begin in range(0, len(places), CHUNK):
-        keys = [slots[place] for place in places[begin : begin + CHUNK]]
-        found += read_each(queues[0].store, keys, *OF_EVERY_MESSAGE)
-    return dict(zip(places, found, strict=True))
+def _read(queues: Sequence[Shards], pointers: Sequence[tuple[_Place, int]]) -> list[Record | LatchworkError | None]:
+    """Return what is in these slots: some bins of a message; none of a tombstone. One call per 1,000."""
+    keys = [queues[n].key(Slot(shard, pointer)) for (n, shard), pointer in pointers]
+    found = list[Record | LatchworkError | None]()
+    for begin in range(0, len(keys), CHUNK):
+        found += read_each(queues[0].store, keys[begin : begin + CHUNK], *OF_EVERY_MESSAGE)
+    return found
 
 
 def _empty(rows: Mapping[_Place, Record | LatchworkError | None]) -> list[_Place]:

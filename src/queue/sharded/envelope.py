@@ -367,6 +367,8 @@ class Message:
     enqueued_at: UTC.
     not_before: UTC, None = due.
     reason, last_error: why it failed, was interrupted or was parked last.
+    published_as: the id with which it was published, which the logs have: the `message_id`, but for a message that
+        waits to be tried again.
 
     The repr leaves out what may be confidential: payload, headers and errors.
     """
@@ -383,6 +385,7 @@ class Message:
     not_before: datetime | None = None
     unreadable: bool = False
     raw: str | bytes = field(default="", repr=False)
+    published_as: str = ""
 
 
 def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Message:
@@ -405,6 +408,7 @@ def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Me
         date(envelope.not_before) if envelope.not_before else None,
         unreadable,
         envelope.data,
+        envelope.msg_id,
     )
 
 

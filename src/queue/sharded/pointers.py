@@ -18,9 +18,11 @@ LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "e
 IN_HAND, SEAL = "in-hand", "claim-fence"
 RETURNED = "returned"
 """The slots below FIRE whose messages were given back, each with the delivery that did it: they come first."""
+EXPIRED_AT = "expired-at"
+"""When the last of the claims that found no message was noted (ms, server)."""
 KNOWN = "swept"
 """The bin that a sweep puts into the pointers of a shard before it sweeps them."""
-STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, SEAL, IN_HAND, RETURNED)
+STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, EXPIRED_AT, SEAL, IN_HAND, RETURNED)
 """The bins that `ShardPointers.of` reads."""
 
 MAX_UNFIRED = 1_000_000_000
@@ -58,6 +60,7 @@ class ShardPointers(NamedTuple):
     returned: the slots whose messages were given back, each with the delivery that did it.
     gone: slots that wait and hold no message any more, as far as that was looked for (`depth.py`).
     head: some bins of the first message that waits, as far as that was looked for.
+    expired_at: when the last claim that found no message was noted: ms by the server's clock, 0 = not known.
     damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
         not used; the sweeper moves its messages to other shards.
     """
@@ -74,6 +77,7 @@ class ShardPointers(NamedTuple):
     returned: Mapping[int, str] = _NONE
     gone: int = 0
     head: Record | None = None
+    expired_at: int = 0
 
     @property
     def waiting(self) -> int:
@@ -93,7 +97,7 @@ class ShardPointers(NamedTuple):
         return cls(
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
-            returned=_returned(bins.get(RETURNED), found.fire or 0),
+            returned=_returned(bins.get(RETURNED), found.fire or 0), expired_at=_time(bins.get(EXPIRED_AT)),
         )  # fmt: skip
 
     @classmethod
@@ -109,6 +113,11 @@ class ShardPointers(NamedTuple):
         if self.damage is not None:
             raise self.damage
         return self
+
+
+def _time(stored: Any) -> int:
+    """Return a time for people; 0 for what cannot be one."""
+    return stored if is_int(stored) and 0 < stored <= MAX_COUNTER else 0
 
 
 def _returned(stored: Any, fired: int) -> Mapping[int, str]:

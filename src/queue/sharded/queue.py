@@ -16,14 +16,14 @@ from msgspec.structs import replace as replace_struct
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
-from ...plain import shown
+from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import RecordStore
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, limit_of
 from .delayed.one import DelayedView
-from .delayed.stored import MAX_NAME
+from .delayed.stored import MAX_NAME, name_of_retry
 from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
 from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
@@ -230,7 +230,7 @@ class ShardedQueue(Subqueue):
         held = [delivery.held for delivery in deliveries]
         shards = [self.pointers.home(one.slot.shard) for one in held]
         named = zip(envelopes, held, strict=True)
-        names = [f"{envelope.msg_id}#{envelope.attempts}#{one.delivery}" for envelope, one in named]
+        names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery) for envelope, one in named]
         try:
             rows = self.delayed.publish(envelopes, shards, dues, names=names)
         except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
@@ -347,7 +347,8 @@ class ShardedQueue(Subqueue):
         """
         depth = depth_of(*self.states_now())
         try:
-            return replace(depth, delayed=self.delayed.count())
+            waiting = self.delayed.waiting()
+            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying)
         except (Corrupt, Unreadable):  # all the rest is known
             return replace(depth, damaged=depth.damaged + 1)
 
@@ -448,10 +449,8 @@ class ShardedQueue(Subqueue):
 
         by: who pauses it, for people; None = this process.
         """
-        warnings.warn(
-            f"queue {self.name!r} is paused; its messages go on expiring, each after {self.config.message_expiry}",
-            stacklevel=2,
-        )
+        life = exact_time(self.config.message_expiry)
+        warnings.warn(f"queue {self.name!r} is paused; its messages go on expiring, each after {life}", stacklevel=2)
         self.registry.set_concurrency(self, 0, by)
 
     def resume(self, *, by: str | None = None) -> None:

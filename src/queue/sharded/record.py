@@ -100,9 +100,10 @@ class QueueRecords:
         """Read the record, with its remaining time to live. Raises `NotFound`."""
         record = self.find(name, *bins)
         if record is None:
+            listing = f"latchwork queue list --client {self.client_id} --farm {self.farm_id}"
             raise NotFound(
-                f"no queue {name!r} in set {self.set} of {self.store!r}: it was never created, or it has expired; "
-                "create it",
+                f"client {self.client_id!r} has no queue {name!r} in farm {self.farm_id!r} of {self.store!r}: it was "
+                f"never created, or it has expired; `{listing}` lists the queues that there are",
                 queue=name,
             )
         return record
@@ -321,6 +322,11 @@ def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:
     """Return the operations that set the number of consumers; a number above 0 is what `resume` goes back to."""
     kept = (MapPut("settings", "resumeTo", n),) if n else ()
     return Put("concurrency", n), *kept, MapPut("settings", "changedAt", _CHANGED), MapPut("settings", "changedBy", by)
+
+
+def retry_op(retry: bool) -> Op:
+    """Return the operation that sets whether failed messages are tried again."""
+    return MapPut("settings", "retry", int(retry))
 
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:

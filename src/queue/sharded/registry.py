@@ -39,6 +39,7 @@ from .record import (
     last_sweep_of,
     live_of,
     resume_to,
+    retry_op,
     shovel_ops,
 )
 
@@ -141,7 +142,10 @@ class QueueRegistry:
                 "queue %s was made with the defaults of an earlier version, and keeps them: %s%s",
                 wanted.name,
                 "; ".join(differences(wanted, found)),
-                "" if kept.retry or kept.shovel else "; failed messages stay in the sideline, as nothing retries them",
+                ""
+                if kept.retry or kept.shovel
+                else "; failed messages stay in the sideline, as nothing retries them: "
+                "`latchwork queue set NAME --retry` changes that",
             )
         return kept
 
@@ -208,6 +212,24 @@ class QueueRegistry:
         queue = self.get(name)
         self.records.change(queue.config, Put("active", "false"))
         self._reread(queue)
+
+    def set_retry(self, name: str, retry: bool = True) -> ShardedQueue:
+        """Change whether failed messages of a queue, or of a group, are tried again; return it. Three calls.
+
+        For a queue that was made by an earlier version, which did not retry. What is in its sideline comes back too,
+        within a minute or two, while a process of this version does the upkeep. Objects of the queue that are in use,
+        here and in other processes, go on as before until they are made again: what fails there goes into the sideline,
+        and comes back from there. A program that creates the queue with the default settings gets it as it is now.
+
+        Raises `NotFound`; `InvalidRequest` for a queue with a shovel, which brings failed messages back already.
+        """
+        checked_switch("retry", retry)
+        config = config_of(name, self.records.read(checked_text("name", name)))
+        if retry and config.shovel is not None:
+            raise InvalidRequest(f"queue {shown(name)} has a shovel, which brings failed messages back already")
+        self.records.change(config, retry_op(retry))
+        bins = self.records.read(name)
+        return self._adopt(config_of(name, bins), bins)
 
     def refresh(self) -> None:
         """Adopt queues made elsewhere, drop expired ones, follow changed settings, keep the queues in use alive.

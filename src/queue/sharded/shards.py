@@ -43,7 +43,7 @@ from ...store import (
     missing,
 )
 from ...store.decode import MAX_COUNTER, damaged
-from ...store.model.expr import SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
+from ...store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
 from ...store.model.form import Form
 from ...store.model.ops import Compute
 from ..rows import read_each
@@ -61,7 +61,20 @@ from .envelope import (
     tombstone,
 )
 from .members import Members, names
-from .pointers import EXPIRED, FIRE, FROM, IN_HAND, LOAD, MAX_UNFIRED, RETURNED, SEAL, STATE_BINS, STREAM, ShardPointers
+from .pointers import (
+    EXPIRED,
+    EXPIRED_AT,
+    FIRE,
+    FROM,
+    IN_HAND,
+    LOAD,
+    MAX_UNFIRED,
+    RETURNED,
+    SEAL,
+    STATE_BINS,
+    STREAM,
+    ShardPointers,
+)
 from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, Taking, own_ack
@@ -99,7 +112,7 @@ _GIVING_BACK = Form(
     *QUEUE_STAMP_RULES.uncount, Put("delivery", None), Put("fireTS", None), when=QUEUE_STAMP_RULES.mine | _GIVEN_BACK
 )
 _TAKING_BACK = Form(
-    *QUEUE_STAMP_RULES.stamp, *QUEUE_STAMP_RULES.count, Put("interrupted", None), *QUEUE_STAMP_RULES.reads,
+    *QUEUE_STAMP_RULES.stamp, *QUEUE_STAMP_RULES.count, *QUEUE_STAMP_RULES.unmark, *QUEUE_STAMP_RULES.reads,
     when=exists("data") & Bin("interrupted", str).eq(Param("by", str)) & (missing("delivery") | _DELIVERY.eq(SEEN)),
 )  # fmt: skip
 MAX_RETURNED = 1_000
@@ -425,7 +438,10 @@ class Shards:
         counts = Counter(slot.shard for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True)
         if not counts:
             return outcomes
-        self.store.repeat_many([Update(self.pointers_key(shard), (Add(EXPIRED, n),)) for shard, n in counts.items()])
+        at = Put(EXPIRED_AT, SERVER_NOW)
+        self.store.repeat_many([
+            Update(self.pointers_key(shard), (Add(EXPIRED, n), at)) for shard, n in counts.items()
+        ])  # fmt: skip
         self.store.seams.note("expired", counts.total(), queue=self.name)
         return outcomes
 

@@ -76,7 +76,8 @@ class StampRules:
     untaken: the same of a delivery whose id no record can have yet.
     stamp: takes it (`me`, `now` in ms). `count` also counts the attempt; `recount` counts it as the first, if the
         number is damaged; `uncount` takes the attempt back, as the work is interrupted: `attempts` is the number before
-        it, `interrupts` how often that has happened now; `renew` starts its time again.
+        it, `interrupts` how often that has happened now; `unmark` forgets which delivery was interrupted, as another
+        one works on it; `renew` starts its time again.
     reads: read the message, whose bins are `bins` of what was read.
     abandoned: no delivery has changed it for longer than `age` ms, at the moment of the update. This is stricter than
         comparing the delivery that was read, and saves reading it first.
@@ -94,6 +95,7 @@ class StampRules:
     count: tuple[Op, ...]
     recount: tuple[Op, ...]
     uncount: tuple[Op, ...]
+    unmark: tuple[Op, ...]
     renew: tuple[Op, ...]
     reads: tuple[Op, ...]
     bins: Callable[[Sequence[Any]], Mapping[str, Any]]
@@ -106,8 +108,13 @@ class StampRules:
     def stamping(self) -> dict[tuple[bool, Taking], Form]:
         """The forms that take and read a message, by whether they count an attempt, and whose message it may be."""
         guards = {Taking.NEW: self.untaken, Taking.CLAIMED: self.claimed, Taking.ANY: self.not_mine}
+        attempt = {
+            (True, Taking.NEW): self.count,
+            (True, Taking.CLAIMED): self.count,
+            (True, Taking.ANY): (*self.count, *self.unmark),
+        }
         return {
-            (count, taking): Form(*self.stamp, *(self.count if count else ()), *self.reads, when=guard)
+            (count, taking): Form(*self.stamp, *attempt.get((count, taking), ()), *self.reads, when=guard)
             for count in (True, False)
             for taking, guard in guards.items()
         }
@@ -158,6 +165,7 @@ QUEUE_STAMP_RULES = StampRules(
         Put("interrupts", Param("interrupts")),
         Put("interrupted", _ME),
     ),
+    unmark=(Put("interrupted", None),),
     renew=(Put("fireTS", Param("now")),),
     reads=(ReadAll(),),
     bins=itemgetter(0),
@@ -185,6 +193,7 @@ def stamp_rules_of(tag: str) -> StampRules:
         count=(MapAdd(TRIES, tag, 1),),
         recount=(Put(TRIES, {tag: 1}),),
         uncount=(MapPut(TRIES, tag, Param("attempts")),),
+        unmark=(),
         renew=(renew,),
         reads=(*map(Read, _READ), MapGet(TRIES, tag)),
         bins=_shared,

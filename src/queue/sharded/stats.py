@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
+from .delayed.stored import LastRetry, Waiting
 from .depth import QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardPointers
@@ -27,12 +28,18 @@ class Side:
     oldest_age: seconds since the oldest of them was published; None = there is none.
     left: seconds for which the first of them to expire still lives; None = there is none.
     life: seconds for which a message lives here.
+    expired: slots that held no message when it was their turn, or whose turn it is, since the queue's name was first
+        used: it had expired unread, was removed alone, or its publisher never wrote it.
+    expired_ago: seconds since the last of these was noticed; 0 = one is there now; None = there is none, or its time is
+        not known.
     """
 
     waiting: int
     oldest_age: float | None
     left: float | None
     life: int
+    expired: int = 0
+    expired_ago: float | None = None
 
     @property
     def is_half_over(self) -> bool:
@@ -46,6 +53,7 @@ class QueueStats:
 
     ready, sideline, parked: what waits in each.
     is_streamed: whether a stream owns shards of it, which then has no other consumers.
+    last_retry: the message that failed last and is tried again, while any waits for that.
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
         usual.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
@@ -63,6 +71,7 @@ class QueueStats:
     delayed_late: float | None
     balance: float | None
     last_sweep: LastSweep
+    last_retry: LastRetry | None = None
 
     @property
     def oldest_age(self) -> float | None:
@@ -94,11 +103,12 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
     states = queue.states_now()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
     depth = depth_of(*states)
+    delayed = Waiting()
     try:
-        delayed, late = queue.delayed.waiting()
-        depth = replace(depth, delayed=delayed)
+        delayed = queue.delayed.waiting()
+        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
     except (Corrupt, Unreadable):  # all the rest is known
-        depth, late = replace(depth, damaged=depth.damaged + 1), None
+        depth = replace(depth, damaged=depth.damaged + 1)
     ready, sideline, parked = _sides(queue, states)
     return QueueStats(
         queue.name,
@@ -109,10 +119,11 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
         sideline,
         parked,
         any(state.stream for state in states[0]),
-        late if depth.delayed else None,
+        delayed.late if depth.delayed else None,
         # A group's own shards, behind these, have only messages that came back.
         _balance(states[0][: queue.config.shards]),
         last,
+        delayed.last_retry if delayed.retrying else None,
     )
 
 
@@ -126,8 +137,16 @@ def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> li
         oldest = min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
         age = None if oldest is None else max(0.0, now - oldest / 1000)
         left = min((record.ttl for record in heads if record.ttl >= 0), default=None)
-        sides.append(Side(sum(state.waiting for state in some), age, left, part.ttl))
+        waiting, expired = sum(state.waiting for state in some), sum(state.expired + state.gone for state in some)
+        sides.append(Side(waiting, age, left, part.ttl, expired, _expired_ago(some, now)))
     return sides
+
+
+def _expired_ago(some: Sequence[ShardPointers], now: float) -> float | None:
+    if any(state.gone for state in some):
+        return 0.0
+    last = max((state.expired_at for state in some), default=0)
+    return max(0.0, now - last / 1000) if last else None
 
 
 def _balance(states: Sequence[ShardPointers]) -> float | None:

@@ -31,6 +31,8 @@ REPORT = 15.0
 SILENT = 50.0
 """Seconds without a report after which a process counts as dead: it has missed three. So a death is told of within a
 minute."""
+OVERDUE = 20.0
+"""Seconds after which a report is overdue: the process may be dead, and is not called one that works."""
 KEPT = 3600.0
 """Seconds for which the last report of a process that died is kept, where others are there to remove it."""
 WINDOW = 60.0
@@ -62,6 +64,11 @@ class WorkerReport:
     def is_silent(self) -> bool:
         """Whether so many reports are missing that the process is dead, or cut off from the store."""
         return self.ago > SILENT
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it is not known to work, though it does not count as dead yet."""
+        return self.ago > OVERDUE
 
 
 class HasWorkers(Protocol):

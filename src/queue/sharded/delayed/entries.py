@@ -4,14 +4,15 @@ Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
 `cancelled` once it never will be. A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
 quarter of a second, at most 500 in a record, and as many records as it takes. One control record a queue, key
-`C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`.
+`C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`; of failed
+messages that are tried again also `retry-in`, `retry-out`, and `last-retry`: `[due, message id, error]`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -30,7 +31,7 @@ from ....errors import (
     Unavailable,
 )
 from ....inputs import checked_seconds
-from ....plain import shown
+from ....plain import exact_time, shown
 from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
@@ -38,7 +39,7 @@ from ....store.port import NEVER, Row
 from ..batches.blocks import GONE, Blocks, place_of_text
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
-from .stored import Entry, horizon_in, waiting_in
+from .stored import Entry, LastRetry, Waiting, horizon_in, is_retry, last_retry_in, waiting_in
 
 WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
@@ -47,6 +48,9 @@ CHUNK = 500
 MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
+RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
+ERROR_SHOWN = 200
+"""Characters of the last error that the control record has."""
 DAY = 86_400
 SKEW = 1.0
 """Seconds by which the clocks of two servers may differ, for the order of messages that are put off alike."""
@@ -138,7 +142,7 @@ class DelayedMessages:
         ahead = due.ms - int(self.store.seams.wall() * 1000) if due.absolute else due.ms
         if ahead > limit_of(self.config).total_seconds() * 1000 + MARGIN:
             raise InvalidRequest(
-                f"a message is due {limit_of(self.config)} ahead at most: the queue's expiry, or a year"
+                f"a message is due {exact_time(limit_of(self.config))} ahead at most: the queue's expiry, or a year"
             )
         return ahead
 
@@ -187,15 +191,18 @@ class DelayedMessages:
         ids: dict[int, list[str]] = defaultdict(list)
         places: list[int | LatchworkError] = []
         latest = dict.fromkeys(dues, 0)
-        for name, at, row in zip(names, dues, rows, strict=True):
+        last: LastRetry | None = None
+        for name, one, at, row in zip(names, envelopes, dues, rows, strict=True):
             if isinstance(row, LatchworkError):
                 places.append(row)
                 continue
             latest[at] = max(latest[at], row[0])  # in no bucket before that of a message that was given before it
             places.append(bucket_of(latest[at]))
             ids[bucket_of(latest[at])].append(name)
+            if is_retry(name):
+                last = LastRetry(row[0], one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
         self._note_last(latest)
-        failures = self._enter(ids, ttl)
+        failures = self._enter(ids, ttl, last)
         return [place if isinstance(place, LatchworkError) else failures.get(place) for place in places]
 
     def _least(self, due: Due) -> int:
@@ -253,19 +260,24 @@ class DelayedMessages:
         record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
         return None if record is None else Entry.of(record.bins)
 
-    def _enter(self, ids: dict[int, list[str]], ttl: int) -> dict[int, LatchworkError]:
-        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full."""
+    def _enter(self, ids: dict[int, list[str]], ttl: int, last: LastRetry | None = None) -> dict[int, LatchworkError]:
+        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full.
+
+        last: of the messages that have failed, the last one; for people.
+        """
         left = {number: list(some) for number, some in ids.items() if some}
         failures: dict[int, LatchworkError] = {}
-        count = sum(map(len, left.values()))
+        noting = counting(IN, RETRY_IN, [one for some in left.values() for one in some])
+        if last is not None:
+            noting += (Put(LAST_RETRY, list(last)),)
         while left:
             parts = {number: (self._k.get(number, 0), some[:CHUNK]) for number, some in left.items()}
             rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
-            looking = Update(self.control, (Add(IN, count), Read(HORIZON)))
+            looking = Update(self.control, (*noting, Read(HORIZON)))
             *outcomes, seen = self.store.repeat_many([*rows, looking])
             if isinstance(seen, NotFound):
                 return self._enter_again(ids, ttl)
-            count = 0
+            noting = ()
             late = []
             for (number, (k, some)), row in zip(parts.items(), outcomes, strict=True):
                 if isinstance(row, Refused):
@@ -324,7 +336,8 @@ class DelayedMessages:
         """Write a damaged control record again, so that all buckets are looked at of which anything can be left. One
         call. A repeat is harmless, also if it arrives late.
         """
-        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), Put(IN, 0), Put(OUT, 0))
+        none = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
+        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *none)
         return self.store.repeat_many([Update(self.control, begin)])[0]
 
     def cancel(self, message_id: str) -> bool:
@@ -340,7 +353,7 @@ class DelayedMessages:
             return False
         if isinstance(row, LatchworkError):
             raise row
-        self.store.repeat_many([Update(self.control, (Add(OUT, 1),))])
+        self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, [message_id]))])
         self.left_batches([row[0]])
         return True
 
@@ -366,13 +379,20 @@ class DelayedMessages:
 
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
-        return self.waiting()[0]
+        return self.waiting().messages
 
-    def waiting(self) -> tuple[int, float]:
-        """Return how many messages wait, roughly, and how many seconds the delivery of what is due is behind: a few,
-        while a process does the upkeep. One call.
-        """
-        record = self.store.get(self.control, IN, OUT, HORIZON)
-        came, went, horizon = (record.bins.get(bin, 0) if record else 0 for bin in (IN, OUT, HORIZON))
+    def waiting(self) -> Waiting:
+        """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
+        record = self.store.get(self.control, IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON)
+        bins = record.bins if record else {}
+        came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
         late = self.store.seams.wall() - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
-        return waiting_in(came, went), max(0.0, late)
+        messages = waiting_in(came, went)
+        retrying = min(messages, waiting_in(again, tried))
+        return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)))
+
+
+def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:
+    """Return the operations that count these entries in the control record."""
+    retries = sum(map(is_retry, names))
+    return (Add(bin, len(names)), *([Add(of_retries, retries)] if retries else []))

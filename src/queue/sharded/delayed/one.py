@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -12,13 +12,13 @@ from msgspec import structs
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ....inputs import checked_seconds
 from ....plain import shown
-from ....store import Add, Bin, Compute, Param, Put, Read, Update, exists
+from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
-from .entries import IDS, OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of
-from .stored import ENTRY, MAX_NAME, Entry, ids_in, in_order
+from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of, counting
+from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 BUCKETS = 1_000
 """Records of buckets, or messages, read in one call."""
@@ -38,8 +38,9 @@ class Elsewhere(Protocol):
 class DelayedView(DelayedMessages):
     """The delayed messages of a queue; each can be discarded, redriven or moved alone. Safe to share between threads.
 
-    A message has the id with which it was published. Only a message that was failed with `nack(delay=)` has another id
-    here, which `search` returns.
+    A message has the id with which it was published. Only one that failed and is tried again has another `message_id`
+    here, which `search` returns; the id with which it was published, as the logs have it, is its `published_as`, and
+    is taken by every verb of this view too.
     """
 
     def search(
@@ -48,21 +49,22 @@ class DelayedView(DelayedMessages):
         reason: str | None = None,
         header: Mapping[str, str] | None = None,
         older_than: timedelta | float | None = None,
+        message_id: str | None = None,
         limit: int = 100,
         within: timedelta | float = HOUR,
     ) -> list[Message]:
         """Return up to `limit` messages, at most 1,000, that wait and match all arguments, the next ones first. Changes
         nothing.
 
-        reason, header, older_than: as in `SideView.search`.
-        within: due in this time, a timedelta or seconds, at most a day. There is no list of all messages, so each
-            quarter of a second of that time is looked at, 1,000 in a call.
+        reason, header, older_than, message_id: as in `SideView.search`.
+        within: due in this time, a timedelta or seconds, at most a day, or overdue. There is no list of all messages,
+            so each quarter of a second of that time is looked at, 1,000 in a call.
 
         What cannot be read is left out, with a warning that names its record.
 
         `not_before` of a message says when it is due.
         """
-        criteria = Criteria(reason, header, older_than, limit)
+        criteria = Criteria(reason, header, older_than, limit, message_id)
         seconds = checked_seconds("within", within, 0.001, MOST_AHEAD, why=" (a day)")
         now, found, seen = self.store.seams.wall(), list[Message](), set[str]()
         for some in self._next_ids(seconds):
@@ -78,17 +80,18 @@ class DelayedView(DelayedMessages):
         return sorted(found, key=_due)[:limit]
 
     def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
-        """Make sure that messages are never delivered; return the outcome of each id. Two calls.
+        """Make sure that messages are never delivered; return the outcome of each id. Two calls; if one is not there by
+        its id alone, one more for each 250 s in which it may be tried again: an hour, or the queue's longest backoff.
 
-        NOT_THERE: no such message waits, or it is being delivered.
+        NOT_THERE: no such message waits, or it is being delivered; or it was failed with a longer delay than that.
 
         Raises what `SideView.discard` raises.
         """
         named = checked_ids(ids, MAX_NAME)
-        return outcomes_of(named, self.cancelled([name_of(one) for one in named]))
+        return outcomes_of(named, self._done_to(named, self.cancelled))
 
     def redrive(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
-        """Make messages due now; return the outcome of each id. Three calls.
+        """Make messages due now; return the outcome of each id. Three calls, or more as for `discard`.
 
         They are delivered, once, while a worker or a consumer runs. NOT_THERE: no such message waits, or it is being
         delivered already.
@@ -96,8 +99,10 @@ class DelayedView(DelayedMessages):
         Raises what `SideView.discard` raises.
         """
         named = checked_ids(ids, MAX_NAME)
-        names = [name_of(one) for one in named]
-        now, by = self._server_now(), self.store.seams.unique()
+        return outcomes_of(named, self._done_to(named, self._hastened))
+
+    def _hastened(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
+        now, by = self._server_now()[0], self.store.seams.unique()
         hasten = Put("due", Bound(smallest(Bin("due"), Param("now")), {"now": now}))
         waiting = Bound(WAITS & exists("data"), {"by": by})
         updates = [Update(self.entry(name), (hasten, Read("group")), waiting) for name in names]
@@ -112,7 +117,7 @@ class DelayedView(DelayedMessages):
         number = bucket_of(now)
         failure = self._enter({number: there}, self.kept).get(number)
         entered = Outcome.DONE if failure is None else _in_doubt(failure)
-        return outcomes_of(named, [*rows, *((name, entered) for name in there)])
+        return [*rows, *((name, entered) for name in there)]
 
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
         """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each
@@ -120,8 +125,8 @@ class DelayedView(DelayedMessages):
 
         A batch that they belong to waits for them no more.
 
-        Three calls, and two a message. They are stored there first, then cancelled here. A message that was delivered
-        here meanwhile is cancelled there, or UNKNOWN if that is too late.
+        Three calls, and two a message, or more as for `discard`. They are stored there first, then cancelled here. A
+        message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
 
         Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids waits there.
         """
@@ -133,21 +138,50 @@ class DelayedView(DelayedMessages):
             raise InvalidRequest(f"{shown(queue)} is where these messages wait already: give another queue")
         named = checked_ids(ids, MAX_NAME)
         queue.open_for_publishing()
-        names = [name_of(one) for one in named]
-        stored = self._stored_at(queue.delayed, names)
+        return outcomes_of(named, self._done_to(named, lambda names: self._moved(names, queue.delayed)))
+
+    def _moved(self, names: Sequence[str], target: DelayedView) -> list[tuple[str, Outcome | LatchworkError]]:
+        stored = self._stored_at(target, names)
         there = [name for name, row in stored if row is Outcome.DONE]
         gone = self.cancelled(there)
-        back = dict(queue.delayed.cancelled([name for name, row in gone if row is Outcome.NOT_THERE]))
+        back = dict(target.cancelled([name for name, row in gone if row is Outcome.NOT_THERE]))
         rows: list[tuple[str, Outcome | LatchworkError]] = [one for one in stored if one[1] is not Outcome.DONE]
-        rows += [(name, _twice(row, back.get(name))) for name, row in gone]
-        return outcomes_of(named, rows)
+        return rows + [(name, _twice(row, back.get(name))) for name, row in gone]
 
     # ---- steps
 
+    def _done_to(
+        self,
+        named: Sequence[str | Message],
+        act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]],
+    ) -> list[tuple[str, Outcome | LatchworkError]]:
+        """Act on the entries of these names; then, for the ids that have none, on the messages of that id that have
+        failed and are tried again. Return the outcomes.
+        """
+        rows = act([name_of(one) for one in named])
+        unknown = {name for name, row in rows if row is Outcome.NOT_THERE and not is_retry(name)}
+        if not unknown:
+            return rows
+        retries: dict[str, str] = {}
+        try:
+            for some in self._next_ids(min(MOST_AHEAD, self._longest_retry)):
+                retries |= {one: of for one in some if (of := published_id(one)) in unknown}
+        except LatchworkError as failure:
+            return [(name, failure if name in unknown else row) for name, row in rows]
+        again = act(list(retries)) if retries else []
+        return [row for row in rows if row[0] not in retries.values()] + [(retries[name], row) for name, row in again]
+
+    @property
+    def _longest_retry(self) -> float:
+        """Seconds for which a message waits for its next attempt at the longest, with some to spare."""
+        pauses = self.config.retries
+        return max(HOUR, pauses.high * (1 + pauses.jitter) if pauses else 0.0) + 60
+
     def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
-        """Yield the ids that are due from now on, by time, up to `seconds` ahead."""
-        now = self._server_now()
-        first, last = now // WIDTH, bucket_of(now + round(seconds * 1000))
+        """Yield the ids that are overdue, or due up to `seconds` ahead, by time."""
+        now, horizon = self._server_now()
+        since = max(now - round(MOST_AHEAD * 1000), min(now, horizon))
+        first, last = since // WIDTH, bucket_of(now + round(seconds * 1000))
         for begin in range(first, last + 1, BUCKETS):
             places = [(number, 0) for number in range(begin, min(begin + BUCKETS, last + 1))]
             while places:
@@ -158,15 +192,20 @@ class DelayedView(DelayedMessages):
                     yield ids[start : start + BUCKETS]
                 places = [(number, k + 1) for number, k in full]
 
-    def _server_now(self) -> int:
+    def _server_now(self) -> tuple[int, int]:
+        """Return the server's time, and the time up to which all that was due is delivered; that of now, if it is
+        damaged. One call.
+        """
         self._make_control()
+        asked = (Compute(SERVER_NOW), Read(HORIZON))
         try:
-            (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
+            now, horizon = self.store.operate(self.control, *asked)
         except NotFound:
             self._forget()
             self._make_control()
-            (now,) = self.store.operate(self.control, Compute(SERVER_NOW))
-        return int(now)
+            now, horizon = self.store.operate(self.control, *asked)
+        passed = horizon_in(horizon, int(now))
+        return int(now), int(now) if passed is None else passed
 
     def _message(self, name: str, entry: Entry) -> Message | None:
         if entry.message is None:
@@ -179,9 +218,8 @@ class DelayedView(DelayedMessages):
         by = self.store.seams.unique()
         rows = self.store.repeat_many([self.cancelling(name, by) for name in names]) if names else []
         outcomes = [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
-        done = sum(row is Outcome.DONE for _, row in outcomes)
-        if done:
-            self.store.repeat_many([Update(self.control, (Add(OUT, done),))])
+        if gone := [name for name, row in outcomes if row is Outcome.DONE]:
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone))])
             self.left_batches([row[0] for row in rows if not isinstance(row, LatchworkError)])
         return outcomes
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ....inputs import is_int
 from ....store.decode import MAX_COUNTER
@@ -71,6 +71,58 @@ class Entry:
         """The call that stored it, and its number."""
         call, _, number = self.by.rpartition(".")
         return call, int(number) if number.isascii() and number.isdigit() and len(number) < 19 else 0
+
+
+class LastRetry(NamedTuple):
+    """The message that failed last and is tried again.
+
+    due: when, in ms since the epoch by the server's clock.
+    error: the begin of the error, or the reason if there was none.
+    """
+
+    due: int
+    message_id: str
+    error: str
+
+
+class Waiting(NamedTuple):
+    """What waits in a queue's delayed messages.
+
+    messages: how many, roughly.
+    late: seconds by which the delivery of what is due is behind: a few, while a process does the upkeep.
+    retrying: how many of them have failed and are tried again, roughly.
+    """
+
+    messages: int = 0
+    late: float = 0.0
+    retrying: int = 0
+    last_retry: LastRetry | None = None
+
+
+def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
+    """Return the name of the entry of a message that was handed out, which has its id from its publisher already."""
+    return f"{message_id}#{attempts}#{delivery}"
+
+
+def published_id(name: str) -> str:
+    """Return the id of the message whose retry has this name; the name itself if it is of no retry."""
+    return name.rsplit("#", 2)[0] if is_retry(name) else name
+
+
+def is_retry(name: str) -> bool:
+    """Whether the entry of this name is of a message that has failed; a publisher may have given such an id, too."""
+    parts = name.rsplit("#", 2)
+    return len(parts) == 3 and parts[1].isascii() and parts[1].isdigit() and parts[1] != "0"
+
+
+def last_retry_in(stored: Any) -> LastRetry | None:
+    """Return what a control record says of the message that failed last; None for what cannot be that."""
+    if not isinstance(stored, list) or len(stored) != len(LastRetry._fields):
+        return None
+    due, message_id, error = stored
+    if not (is_int(due) and 0 < due <= MAX_TIME and isinstance(message_id, str) and isinstance(error, str)):
+        return None
+    return LastRetry(due, message_id, error)
 
 
 def in_order(found: Mapping[str, Entry]) -> list[str]:

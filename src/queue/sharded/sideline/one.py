@@ -83,17 +83,24 @@ class Criteria:
     """A search. Raises `InvalidRequest`."""
 
     def __init__(
-        self, reason: str | None, header: Mapping[str, str] | None, older_than: timedelta | float | None, limit: int
+        self,
+        reason: str | None,
+        header: Mapping[str, str] | None,
+        older_than: timedelta | float | None,
+        limit: int,
+        message_id: str | None = None,
     ) -> None:
         checked_whole("limit", limit, 1, MOST)
         seconds = None if older_than is None else checked_seconds("older_than", older_than, 0)
         self.reason = None if reason is None else reason_of(reason)
         self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
+        self.message_id = None if message_id is None else checked_id(message_id, 2 * MAX_ID)
 
     def matches(self, message: Message, now: float) -> bool:
         """Whether the message is one. now: seconds since the epoch."""
         return (
             self.reason in (None, message.reason)
+            and self.message_id in (None, message.message_id, message.published_as)
             and all(message.headers.get(name) == value for name, value in self.headers.items())
             and (self.age is None or now - message.enqueued_at.timestamp() > self.age)
         )
@@ -171,6 +178,7 @@ class SideView(Subqueue):
         key: str | None = None,
         header: Mapping[str, str] | None = None,
         older_than: timedelta | float | None = None,
+        message_id: str | None = None,
         limit: int = 100,
     ) -> list[Message]:
         """Return up to `limit` messages, at most 1,000, that were not received and match all arguments. Changes
@@ -181,11 +189,12 @@ class SideView(Subqueue):
         header: with these headers.
         older_than: published longer ago than this, a timedelta or seconds, by the clocks of its publisher and of this
             machine.
+        message_id: with this id, as the logs have it.
 
         A batch read per 1,000 slots, until enough were found. A message that cannot be read is left out, with a warning
         that names its record.
         """
-        criteria = Criteria(reason, header, older_than, limit)
+        criteria = Criteria(reason, header, older_than, limit, message_id)
         shard = None if key is None else self._main.shard_of(key)
         now = self.store.seams.wall()
         found = (

@@ -15,11 +15,14 @@ from ....background import Activity, FailureLog
 from ....errors import LatchworkError
 from ....forks import reset_in_child
 from ....logs import Log
+from ....plain import counted
 from ..queue import ShardedQueue
+from ..record import Live
 from ..registry import QueueRegistry
 from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, workers_of
 
 log = Log(__name__)
+worker_log = Log("latchwork.worker")
 
 FOLLOW = 1.5
 """Seconds between two reads of the settings: one call for all queues of the process. None where the store tells that
@@ -124,6 +127,7 @@ class Reporter:
         if not unchanged:
             self._registry.follow(list(queues.values()))
             last.changes, last.version, last.followed = changes, version, now
+            self._tell(queues, last)
         # 3. Report.
         acts_on = {name: queue.live.changed for name, queue in queues.items()}
         if queues and (acts_on != last.acts_on or now >= last.at + REPORT):
@@ -136,6 +140,18 @@ class Reporter:
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))
+
+    def _tell(self, queues: Mapping[str, ShardedQueue], last: _LastReport) -> None:
+        """Log each change of the settings that others have made: paused, resumed, or another number of threads."""
+        for name, queue in queues.items():
+            live, before = queue.live, last.live.get(name)
+            who = f" by {live.changed_by}" if live.changed_by else ""
+            if not live.concurrency and (before is None or before.changed != live.changed):
+                worker_log.info("queue %r is paused%s: no handler begins until it is resumed", name, who)
+            elif before is not None and before.changed != live.changed:
+                verb = "goes on at" if before.concurrency else "is resumed with"
+                worker_log.info("queue %r %s%s%s", name, verb, f" {counted(live.concurrency, 'thread')}", who)
+        last.live = {name: queue.live for name, queue in queues.items()}
 
     def _report(self, name: str, consumers: list[Reported], counts: Mapping[tuple[str, str], int]) -> WorkerReport:
         own = [consumer for consumer in consumers if consumer.queue.name == name]
@@ -162,6 +178,7 @@ class _LastReport:
     def __init__(self) -> None:
         self.queues: dict[str, ShardedQueue] = {}
         self.acts_on: dict[str, int] = {}
+        self.live: dict[str, Live] = {}
         self.changes: dict[str, int] = {}
         self.at = self.followed = self.tidied = float("-inf")
         self.version: object = None

@@ -9,12 +9,12 @@ from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....logs import Log
-from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
+from ....store import Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ...rows import read_each, readable
 from ..config import GroupConfig
-from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, WIDTH
+from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
 from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
@@ -293,7 +293,7 @@ class QueueTimers:
         if over:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
-                Update(delayed.control, (Add(OUT, len(over - cancelled - foreign)),)),
+                Update(delayed.control, counting(OUT, RETRY_OUT, over - cancelled - foreign)),
             ])  # fmt: skip
         return len(over) == len(set(ids))
 
