@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from latchwork import errors
 from latchwork.errors import InvalidRequest, LatchworkError
-from latchwork.plain import MOST_SAID, MOST_SHOWN, shortened, shown
+from latchwork.plain import MOST_SAID, MOST_SHOWN, counted, exact_time, shortened, shown
 
 SRC = Path(__file__).parent.parent / "src"
 REFUSALS = {
@@ -84,6 +85,25 @@ def test_no_message_of_an_error_floods_a_log():
     error = LatchworkError("why " + "x" * 10**6 + " remedy")
     assert len(str(error)) == MOST_SAID
     assert str(error).endswith("remedy")
+
+
+@pytest.mark.parametrize(
+    ("span", "shown"),
+    [
+        (86_400, "1 day"),
+        (15 * 86_400, "15 days"),
+        (36 * 3600, "36 h"),
+        (90 * 60, "90 min"),
+        (61, "61 s"),
+        (0.5, "0.5 s"),
+    ],
+)
+def test_a_setting_is_shown_exactly_in_a_unit_that_people_use(span, shown):
+    assert exact_time(timedelta(seconds=span)) == shown
+
+
+def test_one_thing_is_not_called_by_a_plural():
+    assert [counted(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
 
 
 def test_an_interrupt_while_a_value_is_shown_is_not_swallowed():

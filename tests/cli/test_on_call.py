@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from latchwork import connect
-from latchwork.coord import FencedLock
+from latchwork.coord import FencedLock, Group
+from latchwork.coord.election.candidates import Candidates
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import SILENT, WORKERS, WorkerReport, reporting
+from latchwork.queue.sharded.workers import SILENT, WORKERS, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from tests.support.waiting import until
@@ -61,3 +62,74 @@ def test_a_leader_that_died_does_not_lead(lw, sqlite_url):
     FencedLock(store, "f", owner="me", lease=60).acquire(1)
     done = lw("leader", "status", "f")
     assert (done.code, "f: me leads, epoch" in done.out, "last renewed " in done.out) == (0, True, True)
+
+
+def test_a_name_that_never_existed_is_another_answer_than_nothing_there(lw, queue):
+    for words in (
+        ("leader", "status", "NEVER"),
+        ("queue", "list", "--client", "NEVER"),
+        ("queue", "sweep", "--client", "NEVER", "--timeout", "1"),
+        ("stats", "--client", "NEVER"),
+        ("schedule", "list", "--client", "NEVER"),
+        ("latch", "list", "--client", "NEVER"),
+        ("group", "members", "NEVER"),
+        ("rwlock", "show", "NEVER"),
+        ("queue", "stats", "NEVER", *SHOP),
+    ):
+        done = lw(*words)
+        assert (words, done.code, "NEVER" in done.err) == (words, 3, True)
+    assert "the clients that have some: shop" in lw("queue", "list", "--client", "NEVER").err
+    assert "`latchwork queue list --client shop --farm local` lists the queues" in lw("queue", "stats", "x", *SHOP).err
+    assert lw("doctor", "--client", "NEVER").code == 1
+    assert lw("schedule", "list", *SHOP).code == 0
+    assert lw("queue", "list", *SHOP).code == 0
+    Group(queue.store, "g").join("m", keep_alive=False).leave()
+    assert lw("group", "members", "g").code == 0
+
+
+def test_an_election_with_candidates_and_no_leader_yet_is_none_that_never_existed(lw, sqlite_url):
+    Candidates(connect(sqlite_url), "e").report("w", 60)
+    done = lw("leader", "status", "e")
+    assert (done.code, "nobody leads yet" in done.out, "contenders: w" in done.out) == (0, True, True)
+
+
+def test_an_interrupted_pause_says_that_it_is_stored_and_who_has_not_taken_it(lw, queue, monkeypatch):
+    queue.store.repeat(reporting(queue, WorkerReport("hangs", 0.0, 0, 1, 0, 0, 0)))
+    looks = []
+
+    def interrupted(*_, **__):
+        looks.append(1)
+        if len(looks) > 1:
+            raise KeyboardInterrupt
+        return workers_of(*_, **__)
+
+    monkeypatch.setattr("latchwork.queue.sharded.queue.workers_of", interrupted)
+    done = lw("queue", "pause", "q", *SHOP)
+    assert done.code == 130
+    assert "The pause is stored, and all workers will act on it; not yet: hangs" in done.err
+    assert lw("queue", "list", *SHOP, "--json").json[0]["consumers"] == 0
+
+
+def test_the_id_of_the_log_finds_a_message_that_waits_for_its_retry(lw, queue):
+    queue.publish_many(["a", "b"], message_ids=["id-a", "id-b"])
+    for delivery in queue.receive(2):
+        delivery.nack()
+    found = lw("queue", "search", "q", *SHOP, "--side", "delayed", "--id", "id-a", "--json").json
+    assert [(row["message_id"], row["attempts"], row["due_at"] is not None) for row in found] == [("id-a", 1, True)]
+    assert lw("queue", "redrive", "q", *SHOP, "--side", "delayed", "--id", "id-a").out.split("\n")[1] == "id-a\tdone"
+    assert lw("queue", "discard", "q", *SHOP, "--side", "delayed", "--id", "id-b").code == 0
+    missing = lw("queue", "discard", "q", *SHOP, "--id", "id-b")
+    assert (missing.code, "--side delayed" in missing.err) == (3, True)
+
+
+def test_a_queue_that_does_not_retry_is_switched_to_retries(lw, sqlite_url):
+    old = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("old", shards=1, retry=False, backoff=0.05))
+    assert lw("queue", "set", "old", *SHOP, "--retry").code == 0
+    new = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("old", shards=1, backoff=0.05))
+    for queue, sideline, delayed in ((old, 1, 0), (new, 1, 1)):  # a process that runs goes on as before
+        queue.publish("m")
+        queue.receive()[0].nack()
+        depth = new.depth()
+        assert (depth.sideline, depth.retrying) == (sideline, delayed)
+    assert new.config.retries is not None, "so the upkeep brings back what is in the sideline, too"
+    assert lw("queue", "set", "never", *SHOP, "--retry").code == 3

@@ -124,7 +124,9 @@ def wait(
     name: Name,
     client: Client,
     timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
-    create_timeout: Annotated[float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")] = 0,
+    create_timeout: Annotated[
+        float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")
+    ] = 0,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,

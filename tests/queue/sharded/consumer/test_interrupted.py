@@ -9,6 +9,7 @@ import pytest
 from latchwork.errors import Interrupted, LeaseLost
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.config import MAX_INTERRUPTS
+from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing import bring_back
@@ -113,6 +114,19 @@ def test_in_order_the_next_holder_is_given_it_first_and_it_does_not_count(clock)
     consumer = Consumer(there, lambda one: seen.append((one.payload, one.attempts)), ordered=True, upkeep=False)
     turns([consumer], LEASE + 2, clock)
     assert seen == [("long", 1), ("next", 1)]
+
+
+def test_a_message_that_the_next_holder_works_on_is_interrupted_no_more(clock):
+    store, bins = MemoryStore(clock), []
+    here, there = opened(store), opened(store)
+    here.publish_many(["kills its process", "next"], key="k")
+    stopped_in_its_handler(here, ordered=True)
+    slot = there.pointers.key(Slot(0, 1))
+    consumer = Consumer(
+        there, lambda _: bins.append(store.get(slot, "interrupted", "attempts").bins), ordered=True, upkeep=False
+    )
+    turns([consumer], LEASE + 2, clock)
+    assert bins[0] == {"attempts": 1}, "if it dies now, the sweep sees a crash"
 
 
 def test_in_a_group_it_goes_back_to_that_group_and_does_not_count(store):

@@ -535,7 +535,7 @@ def test_what_a_dropped_group_has_put_off_comes_to_no_group_of_its_name(store, c
 def paused_before_its_bucket(queue, *payloads, delay, **options):
     """Publish, but put the ids into their bucket only when what this returns is called."""
     delayed, steps = queue.delayed, []
-    with mock.patch.object(delayed, "_enter", lambda ids, ttl: steps.append((ids, ttl)) or {}):
+    with mock.patch.object(delayed, "_enter", lambda ids, ttl, _: steps.append((ids, ttl)) or {}):
         queue.publish_many(payloads, delay=delay, **options)
     ((ids, ttl),) = steps
 

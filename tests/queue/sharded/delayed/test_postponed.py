@@ -68,6 +68,30 @@ def test_every_id_that_search_returns_is_taken_by_the_verbs_for_one_message(queu
         assert getattr(queue.delayed, verb)([found.message_id], *more) == {found.message_id: DONE}
 
 
+@pytest.mark.parametrize("verb", ["discard", "redrive", "move"])
+def test_the_id_that_the_log_has_names_a_message_that_is_tried_again(queue, other, clock, verb):
+    queue.publish_many(["a", "b"], message_ids=["m", "n"])
+    for delivery in queue.receive(2):
+        delivery.nack()
+    queue.publish("c", delay=60, message_id="m#x")
+    (found,) = queue.delayed.search(message_id="m")
+    assert (found.published_as, found.payload) == ("m", "a")
+    clock.advance(3600)  # long overdue, as while nobody does the upkeep
+    assert queue.delayed.search(message_id="m") == [found]
+    more = [other] if verb == "move" else []
+    outcomes = {"m": DONE, "nobody": NOT_THERE}
+    assert getattr(queue.delayed, verb)(["m", "nobody"], *more) == outcomes
+    assert len(queue.delayed.search(message_id="m")) == (verb == "redrive")
+    assert {one.payload for one in queue.delayed.search()} >= {"b", "c"}
+
+
+def test_what_is_there_by_its_own_id_costs_no_search(store, queue):
+    queue.publish("a", delay=60, message_id="m")
+    before = store._number
+    assert queue.delayed.discard(["m"]) == {"m": DONE}
+    assert store._number - before == 2
+
+
 def test_more_than_a_record_of_a_bucket_holds_is_found(queue):
     ids = [f"m{n}" for n in range(700)]
     queue.publish_many(ids, delay=5, message_ids=ids)

@@ -68,6 +68,26 @@ def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
+def test_a_worker_logs_each_change_once_with_who_made_it(caplog):
+    caplog.set_level("INFO", "latchwork.worker")
+    stage = Stage()
+    stage.act("worker", working(120, concurrency=2), after=1)
+    stage.act("pauses", changed("pause"), after=20)
+    stage.act("late", working(20, upkeep=False), after=30)
+    stage.act("resumes", changed("resume"), after=60)
+    stage.act("scales", changed("scale", 3), after=100)
+    stage.play()
+    lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith("queue 'q'")]
+    paused = "queue 'q' is paused by anna@web-7: no handler begins until it is resumed"
+    assert lines == [
+        paused,
+        paused,  # as the one that starts meanwhile finds it
+        "queue 'q' is resumed with 1 thread by anna@web-7",
+        "queue 'q' goes on at 3 threads by anna@web-7",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:queue 'q' is paused")
 def test_a_pause_whose_announcement_is_lost_acts_within_half_a_minute():
     stage = Stage({"pauses": {"Add:changes": [Fault(Kind.DROPPED)] * 1000}})
     # A sweep lists the queues, and so reads the settings too; so does the refresh after a minute, and after five more.
