@@ -74,7 +74,9 @@ def _run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads, or writes. A dead holder is shown until another takes its place. Exit code 3 if it was never used.
+    """Show who reads, or writes. A dead holder is shown until another takes its place.
+
+    Exit code 3 if it was never used.
 
     Example: latchwork rwlock show price-list --json
     """
