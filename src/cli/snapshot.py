@@ -46,6 +46,7 @@ def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
     changed = state.live.changed
     return {
         "workers": [one.worker for one in state.at_work],
+        "overdue_workers": [one.worker for one in state.at_work if one.is_overdue],
         "silent_workers": [one.worker for one in state.workers if one.is_silent],
         "paused": state.paused,
         "changed_by": state.live.changed_by,

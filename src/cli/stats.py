@@ -156,7 +156,7 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     words = [
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
-        | {"workers": len(row["workers"]) or None, "batches": row["batches"] or None}
+        | {"workers": _workers(row), "batches": row["batches"] or None}
         | {"delayed": row["delayed"] or None, "retrying": row["retrying"] or None}
         | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"] if one["state"] != OK)) or None}
         for row in rows
@@ -173,6 +173,12 @@ def _state(facts: dict[str, Any]) -> str | None:
     """Return what is unusual about a queue; None if nothing is, so that the table has no such column."""
     words = [word for word, holds in (("inactive", not facts["active"]), ("paused", facts["paused"])) if holds]
     return ", ".join(words) or None
+
+
+def _workers(facts: dict[str, Any]) -> str | None:
+    """Return how many work, and how many of these may be dead, as their reports are overdue."""
+    count, overdue = len(facts["workers"]), len(facts["overdue_workers"])
+    return f"{count} ({overdue} overdue)" if overdue else f"{count}" if count else None
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

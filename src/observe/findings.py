@@ -22,7 +22,9 @@ KINDS = (
 EXPIRED_LATELY = 86_400.0
 """Seconds for which it is told of that messages have expired."""
 RECENT = 600.0
-"""Seconds for which a worker that died is told of; what waits for a worker is told of for as long as it waits."""
+"""Seconds for which a worker that died is told of, or longer, until what it had in hand is back; what waits for a worker
+is told of for as long as it waits.
+"""
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
 ACTS_WITHIN = 10.0
@@ -80,25 +82,24 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
     if queue.paused:
         who = f" by {live.changed_by}" if live.changed_by else ""
         since = f"paused{who}, {shown_time(ago)} ago" if live.changed else "paused since it was made"
-        waits = f"; {counted(ready, 'ready message')} waiting, and still expiring" if ready else ""
+        waits = f"; ready messages that wait, and go on expiring: {ready:,}" if ready else ""
         yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
     late = [one for one in queue.at_work if one.acts_on < live.changed]
     if late and ago > ACTS_WITHIN:
         change = "pause" if queue.paused else "change of its settings"
         of = counted(len(queue.at_work), "worker")
-        what = f"{len(late)} of {of} do not act on the {change} of {shown_time(ago)} ago"
+        what = f"the {change} of {shown_time(ago)} ago has not reached {len(late)} of {of}"
         remedy = "they hang, or are of an earlier version: restart them"
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
-def _workers(queue: QueueState, taken: Snapshot) -> _Found:
+def _workers(queue: QueueState, _: Snapshot) -> _Found:
     """Tell of a queue that nobody works on, and of workers that died."""
-    ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent and one.ago < RECENT]
-    last = f"; the last one was {_named(died)}" if died else ""
+    ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent and one.ago < _told_for(queue, one)]
+    who = f"{_named(died)}, died or hangs{_comes_back(queue, died)}" if died else ""
     if queue.at_work:
         if died:
-            what = f"{_named(died)}, died or hangs; {_others(queue)}{_comes_back(queue, died)}"
-            yield WARNING, "worker_died", what, "start it again, if nothing has"
+            yield WARNING, "worker_died", f"{who}; {_others(queue)}", "start it again, if nothing has"
     elif queue.stats.is_streamed:
         return
     elif ready.waiting and not queue.paused and (ready.oldest_age or 0.0) > WAITED:
@@ -107,11 +108,15 @@ def _workers(queue: QueueState, taken: Snapshot) -> _Found:
         if queue.has_groups and not queue.stats.depth.fired:
             yield WARNING, "no_worker", what, "as it should be, if only its groups are to have them: they expire here"
         else:
-            what += last + _comes_back(queue, died)
+            what += f"; {who}" if who else ""
             yield PROBLEM, "no_worker", what, f"{_START} (a program that calls receive() itself is not seen)"
     elif died:
-        what = f"no worker{last}: it was killed, or cannot reach the store{_comes_back(queue, died)}"
-        yield PROBLEM, "no_worker", what, _START
+        yield PROBLEM, "no_worker", f"no worker; {who}", _START
+
+
+def _told_for(queue: QueueState, worker: WorkerReport) -> float:
+    """Return for how long it is told of a worker that died: until what it had in hand is back."""
+    return max(RECENT, queue.returns_within) if worker.running else RECENT
 
 
 def _others(queue: QueueState) -> str:
@@ -123,14 +128,13 @@ def _others(queue: QueueState) -> str:
 
 def _comes_back(queue: QueueState, died: list[WorkerReport]) -> str:
     """Return when the messages come back that dead workers held."""
-    if not died:
-        return ""
     running = sum(one.running for one in died)
     within = queue.returns_within - min(one.ago for one in died)
     handlers = f" ({counted(running, 'handler')} ran)" if running else ""
-    upkeep = "by the sweep" if queue.at_work else "by the sweep, once a worker runs again"
+    works = any(not one.is_overdue for one in queue.at_work)
+    upkeep = "by the sweep" if works else "by the sweep, once a worker runs again"
     when = f"within {shown_time(within)}" if within > 0 else "with the next sweep"
-    return f"; what it held{handlers} comes back {when}, {upkeep}"
+    return f"; what was in hand{handlers} comes back {when}, {upkeep}"
 
 
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
@@ -207,7 +211,7 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
     late = stats.delayed_late
     if late is not None and late > DELIVERED_WITHIN:
         messages = counted(stats.depth.delayed, "delayed message")
-        what = f"{messages}, and none was delivered for {shown_time(late)}{who}"
+        what = f"{messages}, and for {shown_time(late)} nobody has looked at what is due{who}"
         yield PROBLEM, "stranded", what, "the log of the process that leads says why" if leads else _UPKEEP
 
 

@@ -122,12 +122,15 @@ class Snapshot:
     @property
     def upkeep(self) -> str:
         """Who does the upkeep, or whether somebody soon will, in a few words."""
-        standing = self.leader.standing if self.leader else "nobody leads yet"
-        if self.leader and self.leader.leads:
-            return standing
-        if not self.candidates:
-            return f"{standing}; candidates: none"
-        return f"{standing}; an election is under way, candidates: {len(self.candidates)}"
+        return standing_of(self.leader, self.candidates)
+
+
+def standing_of(leader: Leader | None, candidates: Sequence[str]) -> str:
+    """Return who leads, or whether somebody soon will, in a few words. candidates: without the dead ones."""
+    standing = leader.standing if leader else "nobody leads yet"
+    if leader and leader.leads:
+        return standing
+    return f"{standing}; {f'an election is under way, candidates: {len(candidates)}' if candidates else 'no candidate'}"
 
 
 @runtime_checkable
@@ -169,7 +172,7 @@ def with_queues(registry: QueueRegistry) -> tuple[Snapshot, list[ShardedQueue]]:
         leader,
         tuple(states),
         {name: str(failure) for name, failure in unreadable.items()},
-        _alive(candidates, leader, reports),
+        tuple(alive(candidates, leader, reports)),
     )
     return taken, queues
 
@@ -192,14 +195,14 @@ def _state(
     )
 
 
-def _alive(
-    candidates: Sequence[str], leader: Leader | None, reports: Sequence[Sequence[WorkerReport]]
-) -> tuple[str, ...]:
+def alive(
+    candidates: Sequence[str], leader: Leader | None, reports: Sequence[Sequence[WorkerReport]] = ()
+) -> list[str]:
     """Return the candidates without the ones that are known to be dead: a candidate is listed for a minute."""
     dead = {one.worker for some in reports for one in some if one.is_overdue}
     if leader and leader.held and not leader.leads:
         dead.add(leader.name)
-    return tuple(one for one in candidates if one not in dead)
+    return [one for one in candidates if one not in dead]
 
 
 def election_now(store: RecordStore, election: str) -> tuple[Leader | None, list[str]]:

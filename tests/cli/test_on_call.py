@@ -44,7 +44,7 @@ def test_doctor_exits_with_1_where_a_person_must_act_and_looks_at_every_client_i
     for words in ((), SHOP):
         done = lw("doctor", *words)
         assert done.code == 1
-        assert "problem  queue q: no worker; the last one was gone, which last reported " in done.out
+        assert "problem  queue q: no worker; gone, which last reported " in done.out
     head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
     cells = dict(zip(head, line, strict=True))
     assert (cells["at work"], cells["wrong"]) == ("-", "no_worker")
@@ -90,7 +90,8 @@ def test_a_name_that_never_existed_is_another_answer_than_nothing_there(lw, queu
 def test_an_election_with_candidates_and_no_leader_yet_is_none_that_never_existed(lw, sqlite_url):
     Candidates(connect(sqlite_url), "e").report("w", 60)
     done = lw("leader", "status", "e")
-    assert (done.code, "nobody leads yet" in done.out, "contenders: w" in done.out) == (0, True, True)
+    told = "e: nobody leads yet; an election is under way, candidates: 1"
+    assert (done.code, told in done.out, "contenders: w" in done.out) == (0, True, True)
 
 
 def test_an_interrupted_pause_says_that_it_is_stored_and_who_has_not_taken_it(lw, queue, monkeypatch):

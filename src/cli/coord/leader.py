@@ -11,7 +11,7 @@ from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElectio
 from ...errors import InvalidRequest, NotFound
 from ...inputs import farm_or_default
 from ...observe.findings import OK
-from ...observe.snapshot import election_now
+from ...observe.snapshot import alive, election_now, standing_of
 from ...plain import shown_time
 from ...store.connect import VARIABLE
 from ..options import Farm, Grace
@@ -54,7 +54,7 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
         )
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
-        f"{name}: {leader.standing if leader else 'nobody leads yet'}{renewed}",
+        f"{name}: {standing_of(leader, alive(contenders, leader))}{renewed}",
         *_standing(contenders),
         election=name,
         leader=leader.name if leader and leader.leads else None,

@@ -110,8 +110,8 @@ def row_of(message: Message, *, json_value: bool) -> dict[str, Any]:
     elif not json_value and not message.unreadable:
         payload = to_json(payload)
     return {
-        "shard": message.shard,
-        "pointer": message.pointer,
+        "shard": message.shard if message.pointer else None,  # a delayed message has no place yet
+        "pointer": message.pointer or None,
         "message_id": message.published_as or message.message_id,
         "attempts": message.attempts,
         "enqueued_at": message.enqueued_at.isoformat(timespec="seconds"),
