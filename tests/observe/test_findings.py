@@ -120,7 +120,10 @@ def test_one_that_reported_long_ago_is_not_said_to_work_and_the_bound_of_the_ret
     assert "others that work: 1; overdue: late, which last reported 30 s ago" in what
     # an hour without a sign of life, a sweep each 15 min, and one report
     assert "what was in hand (2 handlers ran) comes back within 74 min, by the sweep" in what
-    clock.advance(2 * 3600)
+    clock.advance(3600)
+    reports(queue, "fresh")
+    assert "comes back within 14 min, by the sweep" in told(registry)["worker_died"][1], "told until it is back"
+    clock.advance(3600)
     reports(queue, "fresh")
     assert "worker_died" not in told(registry)
 
