@@ -22,8 +22,8 @@ KINDS = (
 EXPIRED_LATELY = 86_400.0
 """Seconds for which it is told of that messages have expired."""
 RECENT = 600.0
-"""Seconds for which a worker that died is told of: longer, until what it had in hand is back. What waits for a worker is
-told of for as long as it waits.
+"""Seconds for which a worker that died is told of: longer, until what it had in hand is back. What waits for a worker
+is told of for as long as it waits.
 """
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
