@@ -179,7 +179,7 @@ def test_doctor_says_that_all_is_well_with_what_is_named(lw, store):
         code, found, _ = troubles(lw, *names)
         assert (code, [state for state, _ in found]) == (0, ["ok"] * 5), found
         assert [re.sub("[0-9]{9,}", "N", what) for _, what in found] == [
-            "group g: 1 members", "semaphore s: 1 of 2 held", "rwlock l: 1 read, 0 write", "limiter r: 2 in 60 s",
+            "group g: 1 member", "semaphore s: 1 of 2 held", "rwlock l: 1 read, 0 write", "limiter r: 2 in 60 s",
             "barrier b: generation N, here: nobody",
         ]  # fmt: skip
         rows = lw("stats", "--client", "c", *names, "--json").json

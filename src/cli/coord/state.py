@@ -20,7 +20,7 @@ from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...coord.semaphore import PERMITS, SEMAPHORES
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import OK, PROBLEM, WARNING, Finding
-from ...plain import shown
+from ...plain import counted, shown
 from ...store import Compute, Key, RecordStore
 from ...store.model.expr import SERVER_NOW
 from ..session import Session
@@ -157,7 +157,7 @@ def _group(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     if seen.lost:
         names = ", ".join(f"{farm}/{member}" for farm, member in sorted(seen.lost))
         found.append(Finding(PROBLEM, f"{names} died", "start it again: it is lost until it joins again by its name"))
-    return f"{len(seen.members)} members", found
+    return counted(len(seen.members), "member"), found
 
 
 def _semaphore(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:

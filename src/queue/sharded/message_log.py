@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...background import LimitedLog
 from ...logs import Log
+from ...plain import counted
 from ...seams import Seams
 from .envelope import Envelope
 
@@ -35,7 +36,7 @@ class MessageLog:
         why: the rest of the line.
         failure: logged with its traceback. Its type, and the place where it was raised, are the kind of the line.
         """
-        handler, more = f"the handler of {self._queue!r}", f" and {others} others" if others else ""
+        handler, more = f"the handler of {self._queue!r}", f" and {counted(others, 'other')}" if others else ""
         self._limited.log(
             f"{handler} {verb.removesuffix(' at')}{_raised(failure)}",
             logging.WARNING,

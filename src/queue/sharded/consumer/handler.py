@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 from ....errors import Interrupted, InvalidMessageHandler, InvalidRequest, LatchworkError, LeaseLost
 from ....forks import called
 from ....logs import Log
-from ....plain import shown
+from ....plain import counted, shown
 from ....seams import Seams
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
@@ -246,7 +246,7 @@ class Settlements:
         in_order: they stay in hand, for the next holder of the shard's lock, who hands them out first.
         """
         self._counters.add("interrupted", len(deliveries))
-        others = f" and {len(deliveries) - 1} others" if len(deliveries) > 1 else ""
+        others = f" and {counted(len(deliveries) - 1, 'other')}" if len(deliveries) > 1 else ""
         log.warning(
             "the handler of %r was cut at message %s%s, which goes back uncounted: it %s",
             self._queue.name, deliveries[0].message_id, others, why,

@@ -300,7 +300,7 @@ class Turns:
         verdicts: list[Verdict] = []
         try:
             if self.consumer.saturated():
-                verdicts = [(Reason.SATURATED, f"{self.runs.stuck} handlers hang")] * len(run.deliveries)
+                verdicts = [(Reason.SATURATED, f"handlers that hang: {self.runs.stuck}")] * len(run.deliveries)
             elif isinstance(may, tuple):
                 verdicts = [may]
             elif self.runs.start(run):

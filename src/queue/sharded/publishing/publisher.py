@@ -21,7 +21,7 @@ from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailab
 from ....forks import reset_in_child
 from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
 from ....logs import Log
-from ....plain import shown
+from ....plain import counted, shown
 from ....unpicklable import Unpicklable
 from ..config import Span
 from ..delayed.entries import Due
@@ -366,7 +366,7 @@ class Publisher(Unpicklable):
         failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
         if failures:
             self._failure_log.record(
-                failures[0], f"{len(failures)} messages not published to queue {shown(queue.name)}"
+                failures[0], f"{counted(len(failures), 'message')} not published to queue {shown(queue.name)}"
             )
         return outcomes
 

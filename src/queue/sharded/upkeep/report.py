@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from ....plain import counted
 from ....seams import Seams
 from ..config import QueueConfig
 from ..sweep_record import SubqueueKind
@@ -188,4 +189,4 @@ class SweepReport:
             return "nothing was swept: this process does not lead"
         counts = f"scanned {self.scanned}, re-homed {self.rehomed}, settled {self.acked}, refused {self.refused}"
         failures = "".join(f"; {queue}: {error}" for queue, error in self.failures)
-        return f"swept {len(self.queues)} queues as epoch {self.epoch}: {counts}{failures}"
+        return f"swept {counted(len(self.queues), 'queue')} as epoch {self.epoch}: {counts}{failures}"

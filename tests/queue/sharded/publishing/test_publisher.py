@@ -305,7 +305,7 @@ def test_failures_that_nobody_asks_for_are_logged(store, caplog):
     queue.registry.deactivate("q")
     with queue.publisher() as publisher:
         publisher.publish(1)
-    assert "messages not published to queue 'q' (REFUSED)" in caplog.text
+    assert "1 message not published to queue 'q' (REFUSED)" in caplog.text
 
 
 # ---- waiting
