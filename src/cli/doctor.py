@@ -79,9 +79,9 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
         yield Finding(OK, "names of sets and bins fit")
 
 
-def _on_call(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
+def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: str) -> Iterator[Finding]:
     """Yield what is wrong with the queues of a client, and if nothing is, how they stand; of all clients that there
-    are, if none is named.
+    are, if none is named. absent: the state where the client has no queue.
     """
     found = [client] if client is not None else clients_in(store, farm)
     if found is None or len(found) > MANY:
@@ -95,7 +95,7 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None) -> Iterat
         if not taken.queues and not taken.unreadable:
             others = clients_in(store, farm)
             known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
-            yield Finding(PROBLEM, f"client {one} has no queue here{known}", "check --client, --farm and the store")
+            yield Finding(absent, f"client {one} has no queue here{known}", "check --client, --farm and the store")
             continue
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
@@ -339,7 +339,8 @@ def doctor(
     if not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))
-        found += _found(session, lambda: _on_call(session.store, client, farm))
+        absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
+        found += _found(session, lambda: _on_call(session.store, client, farm, absent))
         found += _found(session, lambda: findings(session.store, wanted))
     for more in (names, _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)

@@ -120,7 +120,7 @@ class Handle:
             why = f"the {latch} has ended: it was deleted (and perhaps made again), or has expired"
         lives = f"its ttl, {TTL} by default," if self._ttl in (None, KEEP) else f"ttl={self._ttl}"
         return NotFound(
-            f"{why}; it lives for {lives} seconds after its creator's last count: create it with a ttl that covers the "
+            f"{why}; it lived for {lives} seconds after its creator's last count: create it with a ttl that covers the "
             "whole work",
             key=self._key,
         )
