@@ -9,7 +9,7 @@ import pytest
 
 from latchwork.observe.findings import PROBLEM, findings_of
 from latchwork.observe.snapshot import clients_in, snapshot
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry
+from latchwork.queue import Consumer, Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.workers import SILENT, WORKERS
 from latchwork.store import Key, MapPut
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -43,7 +43,15 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
         until(lambda: queue.depth().ready == 0)
     assert queue.workers() == []
 
-    # 2. A worker that reported for the last time more than its silence ago, as one that was killed.
+    # 2. A message fails, and waits for its next attempt.
+    queue.publish("fails", message_id="id")
+    until(lambda: [delivery.nack(error="it broke") for delivery in queue.receive()])
+    stats = snapshot(registry).queues[0].stats
+    assert (stats.depth.retrying, stats.last_retry.message_id, stats.last_retry.error) == (1, "id", "it broke")
+    assert queue.delayed.discard(["id"]) == {"id": Outcome.DONE}
+    assert queue.depth().retrying == 0
+
+    # 3. A worker that reported for the last time more than its silence ago, as one that was killed.
     queue.publish("nobody takes it")
     last = SERVER_NOW - round((SILENT + 25) * 1000)
     report = MapPut(WORKERS, "gone", ListOf((last, *[Const(0)] * 5)))
