@@ -285,8 +285,9 @@ def change(
     ],
     farm: Farm = None,
 ) -> None:
-    """Change whether failed messages are tried again, as for a queue that an earlier version has made.
+    """Change whether failed messages are tried again.
 
+    It is for a queue that an earlier version has made, which does not retry.
     What is in the sideline already comes back too, within a minute or two, while a worker runs. Workers that run go on
     as before until they are started again: what they fail goes into the sideline, and comes back from there.
 
