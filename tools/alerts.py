@@ -66,6 +66,7 @@ ALERTS = (
         severity=TICKET,
     ),
     _of_queue("LatchworkMessagesExpire", "expiring", "Messages of QUEUE have waited for half of their life"),
+    _of_queue("LatchworkMessagesExpired", "expired", "Messages of QUEUE have expired", weight=1, severity=TICKET),
     _of_queue(
         "LatchworkMessagesParked", "parked", "Messages of QUEUE failed too often and are parked", severity=TICKET
     ),
