@@ -146,12 +146,17 @@ class LimitedLog:
             return
         with self._lock:
             end = float("inf") if now else self._seams.monotonic() - QUIET
-            over = {kind: minute for kind, minute in self._minutes.items() if minute.began <= end}
-            for kind in over:
-                del self._minutes[kind]
+            over = self._take_over(end)
         for kind, minute in over.items():
             if minute.withheld:
                 self._log.log(minute.level, "%s: and %d more like it", kind, minute.withheld)
+
+    def _take_over(self, end: float) -> dict[str, _Minute]:
+        """Remove and return the minutes that began by then; the caller holds the lock."""
+        over = {kind: minute for kind, minute in self._minutes.items() if minute.began <= end}
+        for kind in over:
+            del self._minutes[kind]
+        return over
 
     def _withheld_before(self, kind: str, level: int) -> str | None:
         """Return the text about lines that were not logged; None if this one is not to be logged either."""

@@ -58,11 +58,14 @@ class ManualClock(Seams):
         """Let time pass on every clock, and do on the way what `at` has planned."""
         with self._guard:
             end = self._passed + checked_number("seconds", seconds, -MOST, MOST)
-            while self._due and self._due[0][0] <= end:
-                when, _, action = self._due.pop(0)
-                self._passed = max(self._passed, when)
-                action()
+            self._do_what_is_due(end)
             self._passed = max(self._passed, end)
+
+    def _do_what_is_due(self, end: float) -> None:
+        while self._due and self._due[0][0] <= end:
+            when, _, action = self._due.pop(0)
+            self._passed = max(self._passed, when)
+            action()
 
     def step(self, seconds: float) -> None:
         """Set the wall clock forward or back; the monotonic clocks do not notice."""

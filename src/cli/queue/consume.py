@@ -180,7 +180,10 @@ class _InHand:
 def _print_together(session: Session, taking: _Taking) -> None:
     found: list[Delivery] = []
     try:
-        while more := taking.some(1_000):
+        while True:
+            more = taking.some(1_000)
+            if not more:
+                break
             found += more
         session.table([_facts(delivery) for delivery in found])
     except BaseException:  # no message's fault; the sweep finds what cannot be given back

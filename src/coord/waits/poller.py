@@ -240,12 +240,9 @@ class Poller:
         """Read the records of these waits, and hand out the answers. number: of this read."""
         clock, store = self._seams.monotonic, watch.single()
         try:
-            asked, version = clock(), store.data_version()  # before the records: what comes in between is read again
-            unknown = {one.key for one in waits if not one.is_known(version, asked)}
-            found = found_for(store, [one for one in waits if one.key in unknown])  # with the bins of all who get it
-            look = SharedRead(number, found, version, asked, clock())
+            look = self._look(store, waits, number)
             with self._lock:
-                self._patience = max(PATIENCE, 4 * (look.answered - asked))
+                self._patience = max(PATIENCE, 4 * (look.answered - look.asked))
                 self._hand_out(waits, look)
         finally:
             with self._lock:
@@ -253,8 +250,18 @@ class Poller:
                     self._reader = None
                 if self._turn is watch:
                     self._next = self._earliest(clock())
-        there = [one.key for one in waits if one.mark and isinstance(found.get(one.key, one.latest), Record)]
+        there = [one.key for one in waits if one.mark and isinstance(look.found.get(one.key, one.latest), Record)]
         self._leave_marks(store, there, look.answered)
+
+    def _look(self, store: RecordStore, waits: list[Wait], number: int) -> SharedRead:
+        """Read the records of these waits whose state is not known."""
+        asked, version = (
+            self._seams.monotonic(),
+            store.data_version(),
+        )  # before the records: later changes are read again
+        unknown = {one.key for one in waits if not one.is_known(version, asked)}
+        found = found_for(store, [one for one in waits if one.key in unknown])  # with the bins of all who get it
+        return SharedRead(number, found, version, asked, self._seams.monotonic())
 
     def _hand_out(self, waits: list[Wait], look: SharedRead) -> None:
         chance = self._seams.uniform(0.0, 1.0)
@@ -292,7 +299,7 @@ class Poller:
         now = self._seams.monotonic()
         with self._lock:
             self._sharers[name] = now, weight
-            self._sharers = {one: found for one, found in self._sharers.items() if now - found[0] < LATELY}
+            self._sharers = dict(filter(lambda one: now - one[1][0] < LATELY, self._sharers.items()))
             return len(self._sharers), sum(weight for _, weight in self._sharers.values())
 
     # ---- waits for a lease
@@ -303,7 +310,7 @@ class Poller:
             if now - self._marks.get(key, -INFINITY) <= STALE / 2:
                 return False
             if len(self._marks) >= BATCH:
-                self._marks = {one: when for one, when in self._marks.items() if now - when <= STALE / 2}
+                self._marks = dict(filter(lambda mark: now - mark[1] <= STALE / 2, self._marks.items()))
             self._marks[key] = now
             return True
 

@@ -50,8 +50,7 @@ class GroupCommit:
         ticket = Ticket(request)
         try:
             self.line.join(ticket, timeout)
-            while ticket.leads:
-                self._lead(ticket)
+            self._lead(ticket)
         except BaseException:
             self.line.leave(ticket)
             raise
@@ -60,16 +59,20 @@ class GroupCommit:
         return request.result
 
     def _lead(self, mine: Ticket) -> None:
-        """Do the work of one hold, then pass the lead on. After a timeout only the requests whose time is over fail."""
-        mine.taken = [mine]
-        try:
-            self._run(mine)
-        except LockUnavailable as failure:
-            self.line.put_back(mine)
-            fail(mine.taken, failure)
-        except LatchworkError as failure:
-            fail(mine.taken, failure)
-        self.line.pass_on(mine)
+        """While this thread leads, do the work of one hold, then pass the lead on: to itself if its own work goes back.
+
+        After a timeout only the requests whose time is over fail.
+        """
+        while mine.leads:
+            mine.taken = [mine]
+            try:
+                self._run(mine)
+            except LockUnavailable as failure:
+                self.line.put_back(mine)
+                fail(mine.taken, failure)
+            except LatchworkError as failure:
+                fail(mine.taken, failure)
+            self.line.pass_on(mine)
 
     def _run(self, mine: Ticket) -> None:
         """Take the lock, do the waiting requests, commit; again under another fence if the hold was lost before the
@@ -168,24 +171,17 @@ class Tickets:
         named: the callers' ids that the hold has looked for. A request with another one waits for another hold, and so
             does a second request with one of these.
         """
-        unused, taken = set(named), []
         with self._guard:
-            for ticket in self._alike(mine):
-                txn = ticket.request.txn
-                if txn is None or txn in unused:
-                    unused.discard(txn)
-                    taken.append(ticket)
-            mine.taken = taken
-            for ticket in taken:
-                self.waiting.remove(ticket)
-        return [ticket.request for ticket in taken]
+            mine.taken = self._for_one_hold(mine, named)
+            self.waiting[:] = without(self.waiting, mine.taken)
+        return [ticket.request for ticket in mine.taken]
 
     def put_back(self, mine: Ticket) -> None:
         """Put the taken requests that have time left back to the front; they wait for another hold."""
         back = self._in_time(mine.taken)
         with self._guard:
-            self.waiting[:0] = [ticket for ticket in back if not ticket.gone]
-            mine.taken = [ticket for ticket in mine.taken if ticket not in back]
+            self.waiting[:0] = still_there(back)
+            mine.taken = without(mine.taken, back)
 
     def pass_on(self, mine: Ticket) -> None:
         """Give the lead to the first that waits, and wake all that have an answer. Harmless when repeated."""
@@ -208,13 +204,23 @@ class Tickets:
         """Take an interrupted thread out of the line. If it led, its requests fail and the next thread leads."""
         with self._guard:
             mine.gone = True
-            self.waiting[:] = [other for other in self.waiting if other is not mine and other not in mine.taken]
+            self.waiting[:] = without(self.waiting, [mine, *mine.taken])
         fail(mine.taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
         self.pass_on(mine)
 
     def _alike(self, mine: Ticket) -> list[Ticket]:
         """Return the tickets that one hold can do together with this one, in order; the caller holds the guard."""
         return [ticket for ticket in self.waiting if ticket.request.kind == mine.request.kind][:MOST]
+
+    def _for_one_hold(self, mine: Ticket, named: Collection[str]) -> list[Ticket]:
+        """Return the tickets like this one whose ids the hold has looked for; the caller holds the guard."""
+        unused, found = set(named), []
+        for ticket in self._alike(mine):
+            txn = ticket.request.txn
+            if txn is None or txn in unused:
+                unused.discard(txn)
+                found.append(ticket)
+        return found
 
     def _in_time(self, taken: Sequence[Ticket]) -> list[Ticket]:
         """Return the tickets that have time for another hold, in order; never all of them, so that the loop ends."""
@@ -224,6 +230,17 @@ class Tickets:
             return []
         over = max(self._seams.monotonic(), min(ends))
         return [ticket for ticket in open_ones if ticket.request.until is None or ticket.request.until > over]
+
+
+def without(tickets: Sequence[Ticket], out: Sequence[Ticket]) -> list[Ticket]:
+    """Return the tickets that are not among the second ones, in order."""
+    leaving = {id(ticket) for ticket in out}
+    return [ticket for ticket in tickets if id(ticket) not in leaving]
+
+
+def still_there(tickets: Sequence[Ticket]) -> list[Ticket]:
+    """Return the tickets whose threads were not interrupted, in order."""
+    return [ticket for ticket in tickets if not ticket.gone]
 
 
 def fail(tickets: Sequence[Ticket], failure: LatchworkError) -> None:

@@ -30,12 +30,15 @@ class Signal:
         event = self._seams.event()
         self.waiting.add(event)  # before the next look, so that nothing falls between the look and the wait
         try:
-            while not condition():
-                left = None if deadline is None else deadline - self._seams.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                event.wait(left)
-                event.clear()
-            return True
+            return self._came_true(condition, event, deadline)
         finally:
             self.waiting.discard(event)
+
+    def _came_true(self, condition: Callable[[], bool], event: Event, deadline: float | None) -> bool:
+        while not condition():
+            left = None if deadline is None else deadline - self._seams.monotonic()
+            if left is not None and left <= 0:
+                return False
+            event.wait(left)
+            event.clear()
+        return True

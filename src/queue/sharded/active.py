@@ -108,8 +108,9 @@ class ActiveShards:
                 self._look()
             elif (self._drained and not self.believed) or self._seams.monotonic() >= self._next_glance:
                 self._glance()
-            shards = [shard for shard in self.believed if only is None or shard in only]
+            believed = tuple(self.believed)
             self._turn += 1
+        shards = [shard for shard in believed if only is None or shard in only]
         start = self._turn % len(shards) if shards else 0
         return shards[start:] + shards[:start]
 

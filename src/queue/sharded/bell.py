@@ -62,7 +62,7 @@ class Bell:
         sent = [*rows, self._ring]
         try:
             outcomes: list[Any] = list(self._store.with_policy(_ONE_ATTEMPT).operate_many(sent))
-            unsettled = [place for place, outcome in enumerate(outcomes) if _may_pass(outcome)]
+            unsettled = list(filter(lambda place: _may_pass(outcomes[place]), range(len(outcomes))))
             if unsettled and unsettled[0] < len(rows):
                 self._again(sent, unsettled, outcomes)
             rung = not isinstance(outcomes.pop(), LatchworkError)

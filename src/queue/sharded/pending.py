@@ -74,13 +74,13 @@ class PendingSlots:
             among = sorted((entry for entry in self.entries if entry.among(shards)), key=lambda entry: entry.slot)
             found = among[:most]
             chosen = set(found)
-            self.entries = [entry for entry in self.entries if entry not in chosen]
+            self.entries = list(filter(lambda entry: entry not in chosen, self.entries))
         return found
 
     def drop(self, shard: int) -> None:
         """Forget the slots of a shard, and its claim in doubt: the shard is another process's now."""
         with self._lock:
-            self.entries = [entry for entry in self.entries if entry.slot.shard != shard]
+            self.entries = list(filter(lambda entry: entry.slot.shard != shard, self.entries))
             self.doubts.pop(shard, None)
 
     # ---- claims in doubt

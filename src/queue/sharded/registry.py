@@ -399,7 +399,7 @@ class QueueRegistry:
                 return
             with self._lock:
                 self._queues.pop(name, None)
-                self._held = {name: held for name, held in self._held.items() if held}
+                self._held = dict(filter(lambda held: held[1], self._held.items()))
 
     def _is_used(self, name: str) -> bool:
         """Whether the queue was used since the last refresh, and was not deactivated."""
@@ -433,7 +433,8 @@ class QueueRegistry:
 
     def _keep_if_used(self, queue: ShardedQueue) -> None:
         with self._lock:
-            used = [one for one in self._held[queue.name] if one.used]
+            held = tuple(self._held[queue.name])
+        used = [one for one in held if one.used]
         if used:
             with suppress(Corrupt):  # only this one cannot be kept alive
                 self.records.change(queue.config, Touch())

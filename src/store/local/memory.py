@@ -50,7 +50,8 @@ class MemoryStore(RecordStore):
     def sets(self) -> list[str]:
         """Return the names of the sets that have records, sorted."""
         with self._lock:
-            return sorted({key.set for key in list(self._records) if self._live(key, self._now())})
+            now = self._now()
+            return sorted({key.set for key in filter(lambda key: self._live(key, now), list(self._records))})
 
     def _now(self) -> int:
         return int(self._server.wall() * 1000)
@@ -100,12 +101,12 @@ class MemoryStore(RecordStore):
 
     def _scan(self, set: str) -> list[Record]:
         with self._lock:
-            now = self._now()
-            return [
-                local.as_record(key, stored, (), now)
-                for key, stored in self._records.items()
-                if key.set == set and not stored.expired(now)
-            ]
+            now, records = self._now(), tuple(self._records.items())
+        return [
+            local.as_record(key, stored, (), now)
+            for key, stored in records
+            if key.set == set and not stored.expired(now)
+        ]
 
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         """Do nothing: every bin can be queried in this store."""

@@ -331,10 +331,6 @@ def nobody_is_left_waiting(number, hold):
     return was
 
 
-@pytest.mark.skipif(
-    sys.version_info >= (3, 12),
-    reason="with the lines that Python 3.12 traces a run does not end: fault of the trace or of the code, not known",
-)
 @pytest.mark.parametrize("hold", HOLDS)
 def test_whoever_is_interrupted_anywhere_leaves_nobody_waiting_and_the_lead_to_who_is_there(hold):
     assert next(number for number in count(1) if not nobody_is_left_waiting(number, hold)) > 30

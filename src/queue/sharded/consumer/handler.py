@@ -456,7 +456,8 @@ class Runs:
 
     def _open_runs(self) -> list[HandlerCall]:
         with self._lock:
-            return [run for run in self._runs if not run.abandoned]
+            runs = tuple(self._runs)
+        return [run for run in runs if not run.abandoned]
 
 
 def extend(deliveries: Sequence[Delivery]) -> None:

@@ -137,13 +137,10 @@ class Prefetched:
         now = self._seams.monotonic()
         with self._lock:
             self._over = self._over or last
-            goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
-            self.waiting = deque(one for one in self.waiting if one not in goes)
+            goes = self._take_waiting(now, waited)
         stays = goes
         try:
-            ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
-            left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
-            stays = [one for one in ours if one.delivery in left]
+            stays = self._handed_back(goes, now)
         finally:  # after a defect all of them stay
             for one in stays:
                 one.stays = True
@@ -151,11 +148,24 @@ class Prefetched:
                 if not self._over:
                     self.waiting += stays
 
+    def _take_waiting(self, now: float, waited: float) -> list[ClaimedMessage]:
+        """Remove and return what has waited that long, or all at the end; the caller holds the lock."""
+        goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
+        self.waiting = deque(one for one in self.waiting if one not in goes)
+        return goes
+
+    def _handed_back(self, goes: list[ClaimedMessage], now: float) -> list[ClaimedMessage]:
+        """Hand back those that are still this process's; return those that could not be."""
+        ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
+        left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
+        return [one for one in ours if one.delivery in left]
+
     def keep(self) -> None:
         """Extend what is due."""
         now = self._seams.monotonic()
         with self._lock:
-            due = [one for one in self.waiting if now - one.extended > self._sweep / EXTENSIONS]
+            waiting = tuple(self.waiting)
+        due = [one for one in waiting if now - one.extended > self._sweep / EXTENSIONS]
         for one in due:
             one.extended = now
         if due:

@@ -61,7 +61,7 @@ class Rate:
         with self._lock:
             now = self._seams.monotonic()
             turn = max(now + wait, self._turns.pop(key, 0.0))
-            while len(self._turns) >= MOST_KEYS:  # the key that was put off the longest ago
+            if len(self._turns) >= MOST_KEYS:  # the key that was put off the longest ago
                 self._turns.pop(next(iter(self._turns)))
             self._turns[key] = turn + self._between
         return turn - now

@@ -197,13 +197,17 @@ class Farms:
             made, rings = made_here[self._own.client_id], self._heard_rings()
             if made != self._made or rings != self._rings or self._seams.monotonic() >= self._listed + LIST:
                 for candidate in self._election.contenders():
-                    farm = candidate.rpartition(FARM)[2]
-                    if FARM in candidate and farm not in self._registries:
-                        with suppress(InvalidRequest):  # no farm: a candidate of another program has such a name
-                            self._registries[farm] = QueueRegistry(self._own.store, self._own.client_id, farm_id=farm)
+                    self._add(candidate)
                 self._queues = [queue for one in self._registries.values() for queue in one.queues(active=None)]
                 self._listed, self._made, self._rings = self._seams.monotonic(), made, rings
             return self._queues
+
+    def _add(self, candidate: str) -> None:
+        """Add the farm of a candidate, if it has one that is not known."""
+        farm = candidate.rpartition(FARM)[2]
+        if FARM in candidate and farm not in self._registries:
+            with suppress(InvalidRequest):  # no farm: a candidate of another program has such a name
+                self._registries[farm] = QueueRegistry(self._own.store, self._own.client_id, farm_id=farm)
 
     def _heard_rings(self) -> list[int]:
         """Return how often the bells of the farms were rung; what is known of it where they are not to be asked now, or
