@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from ....forks import reset_in_child
+
 
 class Signals:
-    """A handler of both signals while it is entered, if that is in the main thread; in another it does nothing.
+    """A handler of both signals while it is entered, if that is in the main thread; in another it does nothing. In a
+    child that is forked meanwhile, both signals do what they did before.
 
     drains: a signal has come: take no more work.
     forced: one has come while the program was ending already: do not wait. Plain flags, as a signal may interrupt the
-        very thread that holds the lock of an event. In a child that was forked meanwhile, both signals do what they did
-        before.
+        very thread that holds the lock of an event.
 
     ending: whether the program ends already, for another reason than a signal.
     """
@@ -23,25 +24,25 @@ class Signals:
     def __init__(self, ending: Callable[[], bool]) -> None:
         self.drains = self.forced = False
         self._ending = ending
-        self._pid = 0
         self._before: dict[int, Any] = {}
+        reset_in_child(self)
 
     def __enter__(self) -> Signals:
-        self._pid = os.getpid()
         if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._signalled) for number in (signal.SIGTERM, signal.SIGINT)
-            }
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.getsignal(number)  # first, for a child that is forked at this moment
+                signal.signal(number, self._signalled)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before = {}
 
-    def _signalled(self, number: int, _frame: Any) -> None:
-        if os.getpid() != self._pid:  # a forked child has no thread that reads the flags
-            self.__exit__()
-            signal.raise_signal(number)
-            return
+    def reset_after_fork(self) -> None:
+        """Give both signals back to a forked child, which has no thread that reads the flags."""
+        self.__exit__()
+
+    def _signalled(self, _number: int, _frame: Any) -> None:
         self.forced = self.forced or self.drains or self._ending()
         self.drains = True

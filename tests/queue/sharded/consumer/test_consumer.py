@@ -653,9 +653,12 @@ def handler(delivery):
     child = os.fork()
     if not child:
         os.write(there, b"ready")
-        time.sleep(5)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            pass
         os._exit(0)
     os.read(here, 5)
+    time.sleep(0.1)
     os.kill(child, signal.SIGTERM)
     print(os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
