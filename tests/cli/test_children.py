@@ -218,7 +218,7 @@ def test_killing_the_whole_group_of_a_runner_ends_its_job_too(running):
 def test_a_command_has_the_signals_of_its_caller(running):
     script = "import signal; print(signal.pthread_sigmask(0, []), *map(signal.getsignal, (1, 2, 15, 17)))"
     run = running("lock", "run", "n", "--", sys.executable, "-c", script, ignoring=signal.SIGHUP)
-    told = f"set() {signal.SIG_IGN} {signal.default_int_handler} {signal.SIG_DFL} {signal.SIG_DFL}\n"
+    told = f"set() {signal.SIG_IGN!s} {signal.default_int_handler} {signal.SIG_DFL!s} {signal.SIG_DFL!s}\n"
     assert run.process.communicate(timeout=60)[0] == told
     run = running("lock", "run", "n", "--", "sh", "-c", "kill -PIPE $$; echo here")
     assert run.process.communicate(timeout=60)[0] == ""
