@@ -30,6 +30,7 @@ _LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_na
 _ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
 _EVERY = "SELECT set_name, name, id, generation, updated, expires, bins FROM records NOT INDEXED"
 _LOAD_MANY = f"{_ANY} WHERE set_name = ? AND name IN"
+_LOAD_MANY_PAST_THE_INDEX = f"{_ANY} NOT INDEXED WHERE set_name = ? AND name IN"
 _CREATE = "INSERT INTO records (generation, updated, expires, bins, set_name, name) VALUES (?, ?, ?, ?, ?, ?)"
 _CREATE_IF_ABSENT = f"{_CREATE} ON CONFLICT (set_name, name) DO NOTHING"
 _CHANGE = "UPDATE records SET generation = ?, updated = ?, expires = ?, bins = ? WHERE id = ?"
@@ -87,7 +88,18 @@ def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[F
             if len(by_name) == len(rows) and by_name.keys() <= named.keys():
                 yield from (FoundRow(connection, named[name], number, by_name[name]) for name, number, *_ in rows)
             else:
+                rows += _past_the_index(connection, set, [name for name in some if name not in by_name])
                 yield from _recognised(connection, rows, [named[name] for name in some])
+
+
+def _past_the_index(connection: sqlite3.Connection, set: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the rows of these names that a damaged index hides, if the table itself can be read."""
+    try:
+        question = f"{_LOAD_MANY_PAST_THE_INDEX} ({','.join('?' * len(names))})"
+        return connection.execute(question, (set, *names)).fetchall()
+    except FAILURES as failure:
+        only_damage(failure)
+        return []
 
 
 def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[FoundRow]:

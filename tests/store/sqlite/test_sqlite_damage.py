@@ -130,13 +130,27 @@ def test_an_index_entry_that_leads_to_another_record_gives_no_wrong_one(store):
     assert store.get(BAD).bins["n"] == 1
 
 
-@pytest.mark.parametrize("name", [b"n1X", b"n1\xff", b"n16"])
-def test_a_damaged_name_in_an_index_keeps_no_batch_from_its_other_records(store, name, caplog):
-    """SQLite gives out the entry for another name that the batch asks for."""
+def with_a_damaged_name(store, name):
+    """The keys of forty records, of which the index has n17 under this name."""
     store.delete_many([Removal(key) for key in (BAD, GOOD, LAST, OTHER)])
     keys = [Key(SET, f"n{number:02}") for number in range(40)]
     store.operate_many([Update(key, (Put("n", key.name),), exists=Exists.CREATE) for key in keys])
     changed(store, AUTOMATIC, b"n17", name)
+    return keys
+
+
+def test_a_record_that_the_index_has_under_the_name_of_another_hides_none_but_itself(store):
+    """SQLite 3.40 gives it out for the other name, and so it is found; SQLite 3.53 does not."""
+    keys = with_a_damaged_name(store, b"n16")
+    found = {record.key for record in store.get_many(keys) if record is not None}
+    assert set(keys) - found <= {Key(SET, "n17")}
+    assert any("index" in text for text in store.damage())
+
+
+@pytest.mark.parametrize("name", [b"n1X", b"n1\xff"])
+def test_a_damaged_name_in_an_index_keeps_no_batch_from_its_other_records(store, name, caplog):
+    """SQLite gives out the entry for another name that the batch asks for."""
+    keys = with_a_damaged_name(store, name)
     for _ in range(2):
         assert [record.bins["n"] for record in store.get_many(keys)] == [key.name for key in keys]
         outcomes = store.operate_many([Update(key, (Put("m", 1), Read("n"))) for key in keys])
