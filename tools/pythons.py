@@ -1,8 +1,9 @@
 """Runs the tests over memory and SQLite on every Python that is claimed and that is on this machine: `make pythons`.
 
 What is claimed is in the classifiers of pyproject.toml. An interpreter is `python3.x` on the PATH, or one that pyenv
-has. Each gets an environment of its own, `.venv-3.x`, from the lock. Name versions to run only these:
-`python -m tools.pythons 3.12 3.13`.
+has. Each gets an environment of its own, `.venv-3.x`, from the lock; the version that runs this has `.venv`. What is
+printed is a line for each, and its failures; the rest is in `build/pythons`. To run only some versions and files:
+`python -m tools.pythons 3.12 3.13 tests/store`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+LOGS = ROOT / "build" / "pythons"
 # What needs a server, Java, or hours in virtual time is the same on each Python: `make test` and `make long` run it.
 TESTS = (
-    "tests", "-m", "not long", "-k", "not aerospike and not server", "-n", "2", "--dist", "loadfile",
+    "-m", "not long", "-k", "not aerospike and not server", "-n", "2", "--dist", "loadfile",
     *(f"--ignore=tests/{name}" for name in ("spark", "sim", "machines", "fuzz", "test_flights.py", "test_cluster.py")),
 )  # fmt: skip
 
@@ -39,27 +42,37 @@ def interpreter(version: str) -> str | None:
     return None
 
 
-def outcome(version: str) -> str:
-    """What came out for one version: "passed", "FAILED" or "not on this machine"."""
+def outcome(version: str, files: Sequence[str]) -> tuple[bool, str]:
+    """Whether the tests of these files did not fail on one version, and what to print about it."""
     base = interpreter(version)
     if base is None:
-        return "not on this machine"
-    environment = f".venv-{version}"
-    print(f"---- {version}: {base}", flush=True)
+        return True, "not on this machine"
+    ours = version == f"{sys.version_info.major}.{sys.version_info.minor}"
+    environment, log = ".venv" if ours else f".venv-{version}", LOGS / f"{version}.log"
     install = ["make", "--no-print-directory", "install", f"VENV={environment}", f"BASE={base}"]
-    if subprocess.run(install, cwd=ROOT, check=False).returncode:
-        return "FAILED: the environment could not be made"
-    tests = subprocess.run([f"{environment}/bin/python", "-m", "pytest", *TESTS], cwd=ROOT, check=False)
-    return "passed" if tests.returncode == 0 else "FAILED"
+    with log.open("w") as file:
+        if subprocess.run(install, cwd=ROOT, stdout=file, stderr=file, check=False).returncode:
+            return False, f"FAILED: the environment could not be made; see {log}"
+        tests = [f"{environment}/bin/python", "-m", "pytest", *files, *TESTS]
+        status = subprocess.run(tests, cwd=ROOT, stdout=file, stderr=file, check=False).returncode
+    lines = log.read_text().splitlines()
+    failures = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    counts = [line for line in lines if re.match(r"\d+ (passed|failed|error)", line)][-1:] or ["no test was run"]
+    return not status, "\n".join([*counts, *([] if not status else [*failures, f"see {log}"])])
 
 
 def main() -> int:
-    """Run them and print a table; the exit status is 1 if one failed."""
-    outcomes = {version: outcome(version) for version in sys.argv[1:] or claimed()}
-    print("\nPython  tests over memory and SQLite")
-    for version, result in outcomes.items():
-        print(f"{version:8}{result}")
-    return int(any(result.startswith("FAILED") for result in outcomes.values()))
+    """Run them and print a line for each, and its failures; the exit status is 1 if one failed."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    versions = [word for word in sys.argv[1:] if re.fullmatch(r"3\.\d+", word)] or claimed()
+    files = [word for word in sys.argv[1:] if not re.fullmatch(r"3\.\d+", word)] or ["tests"]
+    failed = False
+    for version in versions:
+        print(f"{version:8}", end="", flush=True)
+        passed, told = outcome(version, files)
+        print(told, flush=True)
+        failed = failed or not passed
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,7 @@ _BY_TEXT = {
     "string or blob too big": _TOOBIG,
     "datatype mismatch": _MISMATCH,
     "file is not a database": _NOTADB,
+    "": _CORRUPT,  # the text would quote damaged text of the schema, and so is no UTF-8
 }
 """SQLite's own texts, for Python 3.10, which does not give the number."""
 
