@@ -59,22 +59,23 @@ def build() -> tuple[Path, Path]:
     return sdist, wheel
 
 
-def run(*command: str | Path, status: int = 0, **options: object) -> str:
-    """Run a command that must end with this status, and return what it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LATCHWORK_", "PYTHON"))}
+def run(*command: str | Path, cwd: Path, status: int = 0, given: str = "") -> str:
+    """Run a command in a folder, with its store there; it must end with this status. Return what it printed."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith(("LATCHWORK_", "PYTHON"))}
+    environment = {**outside, "LATCHWORK_STORE": f"sqlite:{cwd}/shop.db", "LATCHWORK_CLIENT": "shop"}
     done = subprocess.run(
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        env=environment, **options,
+        env=environment, cwd=cwd, input=given,
     )  # fmt: skip
     if done.returncode != status:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout}")
     return done.stdout
 
 
-def program(folder: Path) -> str:
-    """The README's program, with its file in this folder."""
+def program() -> str:
+    """The README's program."""
     (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    return code.replace("/tmp/", f"{folder}/")  # noqa: S108 - it is taken out
+    return code
 
 
 def installed(file: Path, version: str, folder: Path) -> None:
@@ -84,15 +85,16 @@ def installed(file: Path, version: str, folder: Path) -> None:
     python, command = environment / "bin" / "python", environment / "bin" / "latchwork"
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     run(*pip, file, cwd=folder)
-    printed = run(python, "-", cwd=folder, input=program(folder))
-    if printed != "[{'order': 7}]\n":
+    if printed := run(python, "-", cwd=folder, given=program()):
         sys.exit(f"the README's program printed {printed!r}")
     if REMEDY not in (printed := run(command, "--help", cwd=folder, status=1)):
         sys.exit(f"without its extra the command does not name {REMEDY}, it printed {printed!r}")
     run(*pip, "latchwork[cli]", cwd=folder)
     if (printed := run(command, "--version", cwd=folder)) != f"latchwork {version}\n":
         sys.exit(f"the command printed {printed!r}, and the version is {version}")
-    run(command, "--store", f"sqlite:{folder}/doctor.db", "doctor", cwd=folder)
+    if "orders" not in (printed := run(command, "queue", "peek", "jobs", cwd=folder)):
+        sys.exit(f"the message of the README's program is not in its queue: {printed!r}")
+    run(command, "doctor", cwd=folder)
 
 
 def main() -> None:
