@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PAGES = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "pyproject.toml")
-REMEDY = "pip install 'latchwork[cli]'"
+REMEDY = re.compile(r"pip install '(.*\[cli\])'")
 
 
 def modules() -> set[str]:
@@ -87,9 +87,10 @@ def installed(file: Path, version: str, folder: Path) -> None:
     run(*pip, file, cwd=folder)
     if printed := run(python, "-", cwd=folder, given=program()):
         sys.exit(f"the README's program printed {printed!r}")
-    if REMEDY not in (printed := run(command, "--help", cwd=folder, status=1)):
-        sys.exit(f"without its extra the command does not name {REMEDY}, it printed {printed!r}")
-    run(*pip, "latchwork[cli]", cwd=folder)
+    remedy = REMEDY.search(printed := run(command, "--help", cwd=folder, status=1))
+    if remedy is None:
+        sys.exit(f"without its extra the command does not say how to install it, it printed {printed!r}")
+    run(*pip, remedy[1], cwd=folder)
     if (printed := run(command, "--version", cwd=folder)) != f"latchwork {version}\n":
         sys.exit(f"the command printed {printed!r}, and the version is {version}")
     if "orders" not in (printed := run(command, "queue", "peek", "jobs", cwd=folder)):
