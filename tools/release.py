@@ -95,7 +95,7 @@ def installed(file: Path, version: str, folder: Path) -> None:
         sys.exit(f"the command printed {printed!r}, and the version is {version}")
     if "orders" not in (printed := run(command, "queue", "peek", "jobs", cwd=folder)):
         sys.exit(f"the message of the README's program is not in its queue: {printed!r}")
-    run(command, "doctor", cwd=folder)
+    run(command, "--store", f"sqlite:{folder}/doctor.db", "doctor", cwd=folder)
 
 
 def main() -> None:
