@@ -19,7 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from ..errors import (
     AlreadyExists,
@@ -31,10 +34,11 @@ from ..errors import (
     OutcomeUnknown,
     Refused,
 )
-from ..inputs import checked_text, checked_whole, is_int
+from ..inputs import checked_text, checked_whole
 from ..plain import shown
 from ..seams import SYSTEM
 from ..store.connect import as_store
+from ..store.decode import Counter
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
 from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
@@ -102,6 +106,19 @@ def once_per_batch(
     return OncePerBatch(store, turn)
 
 
+class StoredQuery(Struct, frozen=True):
+    """The bins of a query's record, with their limits. No batch is done while `done` is -1."""
+
+    checkpoint: str | None = None
+    run: str | None = None
+    epoch: Counter = 0
+    base: Counter | None = None
+    begun: Counter | None = None
+    done: Annotated[int, Meta(ge=-1, le=MAX_BATCH)] | None = None
+    runs: dict[str, Counter] = {}
+    checkpoints: dict[str, Counter] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRun:
     """A batch, the checkpoint of the query that it belongs to, and the run of the query."""
@@ -126,22 +143,23 @@ class BatchRun:
                 "Spark Connect: with its id as `checkpoint`), or under another query_id"
             )
 
-    def checked_int(self, bin: str, value: Any) -> int:
-        """Return the bin's value. Raises `Corrupt` if it is damaged."""
-        if is_int(value):
-            return int(value)
-        raise self._damaged(bin)
+    def stored(self, bins: Mapping[str, Any]) -> StoredQuery:
+        """Return the query's record. Raises `Corrupt` for a bin of another type or out of range."""
+        try:
+            return msgspec.convert({bin: value for bin, value in bins.items() if value is not None}, StoredQuery)
+        except (msgspec.ValidationError, UnicodeError) as failure:
+            raise self._damaged(str(failure)) from None
 
-    def checked_map(self, bin: str, value: Any) -> dict[str, int]:
-        """Return the bin's value, with the epochs of runs or checkpoints. Raises `Corrupt` if it is damaged."""
-        if isinstance(value, dict) and all(isinstance(name, str) and is_int(epoch) for name, epoch in value.items()):
-            return value
-        raise self._damaged(bin)
+    def known(self, bin: str, value: int | None) -> int:
+        """Return the bin's value. Raises `Corrupt` if the record has none."""
+        if value is None:
+            raise self._damaged(f"it has no bin {bin!r}")
+        return value
 
-    def _damaged(self, bin: str) -> Corrupt:
+    def _damaged(self, what: str) -> Corrupt:
         return Corrupt(
-            f"the bin {bin!r} of {self.key} is damaged, so it is not known which batch was done: see in the sink which "
-            "was the last, then delete the record; later versions go by the server's clock",
+            f"the record {self.key} is damaged ({what}), so it is not known which batch was done: see in the sink "
+            "which was the last, then delete the record; later versions go by the server's clock",
             key=self.key,
         )
 
@@ -182,7 +200,8 @@ class OncePerBatch:
         base, done = self._store.operate(
             turn.key, begin, Read(BASE), Read(DONE), when=turn.bound(_MINE), ttl=NEVER, repeatable=True
         )
-        base, done = turn.checked_int(BASE, base), turn.checked_int(DONE, done)
+        stored = turn.stored({BASE: base, DONE: done})
+        base, done = turn.known(BASE, stored.base), turn.known(DONE, stored.done)
         turn.check_not_behind(done)
         return Batch(turn.query, turn.batch, base + turn.batch, done == turn.batch, self._store)
 
@@ -294,18 +313,18 @@ def _successor(bins: Mapping[str, Any], turn: BatchRun) -> list[Op] | None:
     """Return the operations that make this run the present one; None if it is already. Raises `FencedOut` if a later
     one took over.
     """
-    epoch = turn.checked_int(EPOCH, bins.get(EPOCH, 0)) + 1
-    runs = dict(turn.checked_map(RUNS, bins.get(RUNS, {})))
-    checkpoints = dict(turn.checked_map(CHECKPOINTS, bins.get(CHECKPOINTS, {})))
-    same = bins.get(CHECKPOINT) == turn.checkpoint
+    stored = turn.stored(bins)
+    epoch = stored.epoch + 1
+    runs, checkpoints = dict(stored.runs), dict(stored.checkpoints)
+    same = stored.checkpoint == turn.checkpoint
     if turn.checkpoint in checkpoints and not same:
         raise _succeeded(turn, "with a newer checkpoint")
-    if turn.run in runs and turn.run != bins.get(RUN):
+    if turn.run in runs and turn.run != stored.run:
         raise _succeeded(turn, "since")
     fresh: list[Op] = []
     if same:
-        turn.check_not_behind(turn.checked_int(DONE, bins.get(DONE)))  # before it fences a driver that is ahead
-        if bins.get(RUN) == turn.run:
+        turn.check_not_behind(turn.known(DONE, stored.done))  # before it fences a driver that is ahead
+        if stored.run == turn.run:
             return None
     else:
         # Another checkpoint counts from 0 again, and its rows are new to every sink.

@@ -40,4 +40,4 @@ def damaged(key: Key, what: str) -> Corrupt:
     """Return the error for a record that is not as its writer leaves it; `what` names the bin, and not what
     it holds.
     """
-    return Corrupt(f"the record {key.set}/{key.name} is damaged: {what}; restore or delete it", key=key)
+    return Corrupt(f"the record {key.set}/{key.name} is damaged: {what}; restore or delete it", key=key, what=what)

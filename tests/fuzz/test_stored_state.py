@@ -13,21 +13,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
+from itertools import product
 from random import Random
 from typing import Any
 
 import pytest
 
 from latchwork.background import FailureLog
-from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.coord import Barrier, CountDownLatch, CountUpDownLatch, FencedLock
+from latchwork.coord.barrier.meeting import Meeting
 from latchwork.errors import InvalidRequest, LatchworkError
 from latchwork.logs import Log
 from latchwork.plain import one_line
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
+from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.stats import all_stats
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
+from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
+from latchwork.spark import SparkLatch, once_per_batch
 from latchwork.store import Exists, Key, Put
 from tests.support.scale import FIRST, scaled
 
@@ -50,6 +55,8 @@ KINDS: dict[str, Callable[[Random], Any]] = {
     "a list": lambda random: random.choice(([], [1, "a", None], [[]], ["x"] * 5_000, deep(60))),
     "a map": lambda random: random.choice(({}, {"a": 1}, {1: "b"}, {b"\xff": {}}, {n: n for n in range(5_000)})),
 }
+EVERY = (None, "text", "", True, 1.5, float("nan"), float("inf"), 2**40, 2**62, -1, [], [1, "a"], {}, {"a": [1]})
+"""In the walk each of these takes the place of each bin."""
 
 
 class Term:
@@ -136,8 +143,29 @@ MORE: dict[str, Callable[[World], Any]] = {
     "semaphore": lambda w: w.semaphore.acquire(timeout=0),
     "rwlock": lambda w: (w.rwlock.read(timeout=0), w.rwlock.write(timeout=0)),
     "group.drop": lambda w: w.queue.group("g").drop(),
+    "latch, another handle": lambda w: [
+        CountDownLatch.get(w.store, "c", "latch").count_down(party="b"),
+        CountUpDownLatch.get(w.store, "c", "up").count_down(),
+    ],
+    "latch, joined": lambda w: CountDownLatch.get_or_create(w.store, "c", "latch", parties=["a", "b"]).expected(),
+    "group, joined again": lambda w: [w.group.join(name, keep_alive=False) for name in ("m", "left", "lost", "new")],
+    "barrier, the last": lambda w: w.meeting.wait("a", 1, timeout=1),
+    "barrier, again": lambda w: w.meeting.wait("b", 1, timeout=0),
+    "barrier.abort": lambda w: (w.meeting.progress(), w.meeting.abort("why")),
+    "shares": lambda w: (w.spark_latch.missing(), w.spark_latch.counts(), w.spark_latch.preflight(3)),
+    "share, another handle": lambda w: SparkLatch.get(w.store, "c", "job")._count(1),
+    "batch of Spark": lambda w: spark_batch(w, 6, "checkpoint", "second"),
+    "batch of Spark, new run": lambda w: spark_batch(w, 6, "checkpoint", "third"),
+    "batch of Spark, new checkpoint": lambda w: spark_batch(w, 0, "another", "fourth"),
+    "stream": lambda w: stream.states(w.other.pointers, stream.take(w.other.pointers, "stream")),
+    "workers": lambda w: workers_of([w.queue]),
     "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
 }
+
+
+def spark_batch(world, batch, checkpoint, run):
+    with once_per_batch(world.store, "query", batch, checkpoint=checkpoint, run_id=run) as begun:
+        begun.operate(Key("fuzz", "table"), Put("n", 1))
 
 
 class Full(World):
@@ -149,9 +177,19 @@ class Full(World):
         self.reading = self.rwlock.read(timeout=0)
         self.member = self.group.join("m", keep_alive=False)
         _ = self.latch.count_down(party="a"), self.up_down, self.grant, self.consumers, self.limiter.try_acquire()
-        _ = self.barrier.progress(), self.spark_latch, self.other
+        self.group.join("left", keep_alive=False).leave()
+        self.group.join("lost", keep_alive=False).fail()
+        self.barrier.wait("a", "brought", timeout=1)
+        self.meeting = Barrier(self.store, "c", "meeting", parties=["a", "b"])
+        waiting = Meeting(self.meeting._record, ("local", "b"), '"brought"')
+        _ = waiting.look(), waiting.look(), waiting.look()
+        CountDownLatch.get(self.store, "c", self.spark_latch._phase.latch_id).count_down(party=0)
+        spark_batch(self, 5, "checkpoint", "first")
+        spark_batch(self, 5, "checkpoint", "second")
+        stream.take(self.other.pointers, "stream")
         FencedLock(self.store, "election").acquire(timeout=0)
         self.queue.group("g", start="oldest")
+        self.store.operate_many([reporting(self.queue, WorkerReport("w@local", 0, 0, 1, 1, 1, 1))])
         self.queue.publish(SECRET, dedup="d", key="k", headers={"a": "b"})
         self.queue.publish("delayed", delay=30, message_id="cancelled")
         self.queue.cancel("cancelled")
@@ -229,16 +267,24 @@ def damaged(value: Any, random: Random) -> tuple[str, Any]:
     return kind, new
 
 
-def damage_one(world: Full, key: Key, random: Random, bin: str | None = None) -> str | None:
+def damage_one(world: Full, key: Key, random: Random) -> str | None:
     """Damage a bin of this record; where and how, or None where no store holds that."""
     stored = world.store.inner._records[key].bins
-    bin = bin or random.choice(sorted(stored))
+    bin = random.choice(sorted(stored))
     kind, value = damaged(stored[bin], random)
+    return f"{key.set}/{key.name} {bin} = {kind}" if put(world, key, bin, value) else None
+
+
+def put(world: Full, key: Key, bin: str, value: Any) -> bool:
+    """Store this in the bin; False where no store holds it, or it is there already."""
+    stored = world.store.inner._records[key].bins
+    if stored.get(bin) == value and type(stored.get(bin)) is type(value):
+        return False
     try:
         world.store.inner.operate(key, Put(bin, value), exists=Exists.ANY)
     except InvalidRequest:
-        return None
-    return f"{key.set}/{key.name} {bin} = {kind}"
+        return False
+    return True
 
 
 def neighbours_lost(world: Full) -> list[str]:
@@ -305,11 +351,22 @@ def test_every_bin_of_every_kind_of_record_is_read_by_its_reader(proved, caplog)
     caplog.set_level(logging.CRITICAL)
     figures: Counter[str] = Counter()
     wrong = []
-    for key in looked_at():
-        for bin in sorted(Full().store.inner._records[key].bins):
-            random = Random(f"{FIRST} {key} {bin}")
-            world = Full()
-            place = damage_one(world, key, random, bin)
-            wrong += ask(world, {key: place} if place else {}, random, figures, 0)
+    for key, (bin, value) in ((one, pair) for one in kinds() for pair in product(bins_of(one), EVERY)):
+        world = Full()
+        if put(world, key, bin, value):
+            place = f"{key.set}/{key.name} {bin} = {value!r}"
+            wrong += ask(world, {key: place}, Random(f"{FIRST} {place}"), figures, 0)
     proved("damaged records", "every bin", **figures)
     assert wrong == []
+
+
+def bins_of(key: Key) -> list[str]:
+    return sorted(Full().store.inner._records[key].bins)
+
+
+def kinds() -> list[Key]:
+    """One record of each kind: of two with equal bins that the same calls look at, the first."""
+    found: dict[tuple[str, ...], Key] = {}
+    for key, names in looked_at().items():
+        found.setdefault((key.set, *bins_of(key), *names), key)
+    return list(found.values())

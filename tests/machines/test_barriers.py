@@ -302,7 +302,7 @@ class Barriers(Twins):
 
     def standing(self) -> BarrierState:
         record = self.stores[0].get(KEY)
-        return BarrierState.of(record.bins if record else {}, self.model.home)
+        return BarrierState.of(KEY, record.bins if record else {}, self.model.home)
 
     def place(self, name: str) -> tuple[str, str]:
         return self.model.farms[name], name.rpartition("/")[2]

@@ -332,7 +332,7 @@ def test_a_batch_ships_to_tasks_and_shows_no_secret(tmp_path):
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("bin", ["checkpoint", "run", "epoch", "base", "begun", "done", "runs", "checkpoints"])
-@pytest.mark.parametrize("value", [None, "text", b"bytes", [1], {"a": "b"}, {1: 1}, -(2**63), 1.5], ids=repr)
+@pytest.mark.parametrize("value", [None, "text", b"bytes", [1], {"a": "b"}, {1: 1}, -(2**63), 2**63 - 1, 1.5], ids=repr)
 def test_a_damaged_record_ends_in_an_error_of_ours_or_does_no_harm(memory, bin, value):
     with once_per_batch(memory, "q", 3, checkpoint="c", run_id="one"):
         pass

@@ -21,7 +21,7 @@ from ...coord.semaphore import PERMITS, SEMAPHORES
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import OK, PROBLEM, WARNING, Finding
 from ...plain import counted, shown
-from ...store import Compute, Key, RecordStore
+from ...store import Compute, Key, Record, RecordStore
 from ...store.model.expr import SERVER_NOW
 from ..session import Session
 from .elections import Office, office_of
@@ -114,8 +114,8 @@ def states(store: RecordStore, wanted: AskedNames) -> Iterator[State]:
         yield election_state(name, office_of(wanted.farms, name))
 
 
-Look = Callable[[Mapping[str, Any], int], tuple[str, list[Finding]]]
-"""The findings about the bins of a record at a time (ms, server)."""
+Look = Callable[[Record, int], tuple[str, list[Finding]]]
+"""The findings about a record at a time (ms, server)."""
 
 
 _DELETE = "delete the record while nobody uses it"
@@ -129,7 +129,7 @@ def _state(store: RecordStore, kind: str, name: str, where: str, look: Look, *, 
         return State(kind, name, "none", (missing,))
     try:
         (now,) = store.operate(key, Compute(SERVER_NOW))
-        standing, found = look(record.bins, int(now))
+        standing, found = look(record, int(now))
     except Corrupt as failure:
         return State(kind, name, "damaged", (Finding(PROBLEM, str(failure), _DELETE),))
     except LatchworkError as failure:
@@ -143,8 +143,8 @@ def _state(store: RecordStore, kind: str, name: str, where: str, look: Look, *, 
 # ---- one function for each primitive
 
 
-def _group(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
-    seen = Seen.of(bins)
+def _group(record: Record, now: int) -> tuple[str, list[Finding]]:
+    seen = Seen.of(record.key, record.bins)
     silent = [one for one in seen.members.values() if now / 1000 - one.seen > one.lease]
     found = [
         Finding(
@@ -160,8 +160,8 @@ def _group(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     return counted(len(seen.members), "member"), found
 
 
-def _semaphore(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
-    entries, size = Holders.of(bins).entries.values(), bins.get(PERMITS)
+def _semaphore(record: Record, now: int) -> tuple[str, list[Finding]]:
+    entries, size = Holders.of(record.bins).entries.values(), record.bins.get(PERMITS)
     held = sum(len(entry.held) for entry in entries)
     found = [
         Finding(
@@ -179,9 +179,9 @@ def _semaphore(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     return f"{held} of {size} held", found
 
 
-def _rwlock(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+def _rwlock(record: Record, now: int) -> tuple[str, list[Finding]]:
     found = []
-    entries = list(Holders.of(bins).entries.values())
+    entries = list(Holders.of(record.bins).entries.values())
     for entry in (entry for entry in entries if _is_dead(entry, now)):
         writes = entry.held == Mode.WRITE.value
         found.append(Finding(
@@ -191,10 +191,11 @@ def _rwlock(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
             if writes
             else "the next writer takes its place, one lease after its first read",
         ))  # fmt: skip
-    if bins.get(ABANDONED) is not None:
+    abandoned = record.bins.get(ABANDONED)
+    if abandoned is not None:
         found.append(Finding(
             PROBLEM,
-            f"the writer with the fence {bins[ABANDONED]} died before it released: its changes may be incomplete",
+            f"the writer with the fence {abandoned} died before it released: its changes may be incomplete",
             "acquire it to write, repair what it protects, and call clear_abandoned() of the grant",
         ))  # fmt: skip
     modes = [entry.held for entry in entries]
@@ -210,11 +211,11 @@ def _silence(entry: HolderEntry, now: int) -> str:
     return f"and has not renewed for {(now - entry.stamp) / 1000:.0f} s; its lease is {entry.lease:g} s"
 
 
-def _barrier(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
-    homes = [bin.removeprefix("turn#") for bin in bins if bin.startswith("turn#")]
+def _barrier(record: Record, now: int) -> tuple[str, list[Finding]]:
+    homes = [bin.removeprefix("turn#") for bin in record.bins if bin.startswith("turn#")]
     if not homes:
         return "nobody decides yet", []
-    now_at = BarrierState.of(bins, min(homes))
+    now_at = BarrierState.of(record.key, record.bins, min(homes))
     here = sorted(f"{farm}/{party}" for (farm, party), turn in now_at.at.items() if turn == now_at.turn)
     last = now_at.ends.get(max(now_at.ends, default=0))
     found = []
@@ -229,10 +230,10 @@ def _barrier(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
     return f"generation {now_at.turn}, here: {', '.join(here) or 'nobody'}", found
 
 
-def _limiter(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
+def _limiter(record: Record, now: int) -> tuple[str, list[Finding]]:
     standing, found = [], []
     try:
-        for bin, cells in sorted((bin, cells) for bin, cells in bins.items() if bin.startswith("per-")):
+        for bin, cells in sorted((bin, cells) for bin, cells in record.bins.items() if bin.startswith("per-")):
             width = int(bin.removeprefix("per-"))
             spent = sum(n for cell, n in cells.items() if cell >= now // width - CELLS)
             standing.append(f"{spent} in {width * CELLS / 1000:g} s")
@@ -245,7 +246,7 @@ def _limiter(bins: Mapping[str, Any], now: int) -> tuple[str, list[Finding]]:
                     "it recovers after a window without an allowed call; set the clock right",
                 ))  # fmt: skip
     except (AttributeError, TypeError, ValueError):
-        raise Corrupt(f"a limiter whose counts are {shown(dict(bins))}") from None
+        raise Corrupt(f"a limiter whose counts are {shown(dict(record.bins))}") from None
     return ", ".join(standing) or "unused", found
 
 

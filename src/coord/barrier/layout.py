@@ -7,15 +7,19 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
-from ...errors import Corrupt, InvalidRequest
+from msgspec import Meta, Struct, field
+
+from ...errors import InvalidRequest
 from ...inputs import checked_text
 from ...plain import shown
+from ...store.decode import Counter, damaged
 from ...store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
 from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapTrim, Put
 from ...store.port import Exists, Key
+from ..farms import farms_of
 from ..inputs import as_json, checked_farm
 
 BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
@@ -50,6 +54,22 @@ class End:
         return [self.kind, *self.why]
 
 
+class FarmMeeting(Struct, frozen=True):
+    """The bins of one farm, with their limits."""
+
+    turn: Counter | None = field(default=None, name=TURN)
+    ends: dict[Counter, Annotated[list[str], Meta(min_length=1)]] = field(default_factory=dict, name=ENDS)
+    names: str | None = field(default=None, name=NAMES)
+    at: dict[str, Counter] = field(default_factory=dict, name=AT)
+    stop: list[Counter | str] = field(default_factory=list, name=STOP)
+
+
+class Brought(Struct, frozen=True):
+    """A bin of a party's own record: what it brought, by generation."""
+
+    said: dict[Counter, str] = field(default_factory=dict, name=SAID)
+
+
 @dataclass(frozen=True, slots=True)
 class BarrierState:
     """A barrier at one moment. `turn` is None where the farm that decides has not been there yet."""
@@ -61,37 +81,25 @@ class BarrierState:
     stops: Mapping[str, tuple[int, End]]
 
     @classmethod
-    def of(cls, bins: Mapping[str, Any], home: str) -> BarrierState:
+    def of(cls, key: Key, bins: Mapping[str, Any], home: str) -> BarrierState:
         """Return the state that a record holds. Raises `Corrupt` if it is damaged."""
-        try:
-            ends = {turn: End(kind, tuple(why)) for turn, (kind, *why) in (bins.get(ENDS + home) or {}).items()}
-            at = {
-                (bin[len(AT) :], party): turn
-                for bin, arrived in bins.items()
-                if bin.startswith(AT)
-                for party, turn in arrived.items()
-            }
-            stops = {
-                bin[len(STOP) :]: (turn, End(kind, tuple(why)))
-                for bin, (turn, kind, *why) in ((bin, bins[bin]) for bin in bins if bin.startswith(STOP))
-            }
-        except (AttributeError, TypeError, ValueError):
-            raise _damaged() from None
-        now = cls(bins.get(TURN + home), ends, bins.get(NAMES + home), at, stops)
-        if not now.is_sound():
-            raise _damaged()
-        return now
-
-    def is_sound(self) -> bool:
-        """Whether all generations are numbers, and all that is said of an end is text."""
-        asked = [turn for turn, _ in self.stops.values()]
-        turns = (*self.ends, *self.at.values(), *asked, *(() if self.turn is None else (self.turn,)))
-        texts = (text for end in (*self.ends.values(), *(end for _, end in self.stops.values())) for text in end.stored)
-        return all(type(turn) is int for turn in turns) and all(type(text) is str for text in texts)
+        farms = farms_of(FarmMeeting, key, bins)
+        decided = farms.get(home, FarmMeeting())
+        ends = {turn: End(kind, tuple(why)) for turn, (kind, *why) in decided.ends.items()}
+        at = {(farm, party): turn for farm, stored in farms.items() for party, turn in stored.at.items()}
+        stops = {farm: _asked(key, farm, stored.stop) for farm, stored in farms.items() if stored.stop}
+        if decided.turn is not None and any(turn > decided.turn for turn in decided.at.values()):
+            raise damaged(key, f"a party of farm {shown(home)} has arrived at a generation that has not begun")
+        return cls(decided.turn, ends, decided.names, at, stops)
 
 
-def _damaged() -> Corrupt:
-    return Corrupt("a barrier whose record is damaged: delete it while no party waits")
+def _asked(key: Key, farm: str, stop: list[int | str]) -> tuple[int, End]:
+    """Return which generation a farm asks to end, and how."""
+    turn, *end = stop
+    texts = [text for text in end if isinstance(text, str)]
+    if not isinstance(turn, int) or not texts or len(texts) < len(end):
+        raise damaged(key, f"{STOP}{shown(farm)} holds something else than an end")
+    return turn, End(texts[0], tuple(texts[1:]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from ...plain import shown
 from ...retry import Poll
 from ...store.decode import damaged
 from ...store.port import Key, RecordStore, Update
+from ..farms import farms_of
 from ..waits.watch import Watch
-from .layout import MET, SAID, BarrierState, BarrierUpdates, End, Place, payload_key
+from .layout import MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
@@ -49,7 +50,7 @@ class BarrierRecord:
     def look(self, watch: Watch | None = None) -> BarrierState:
         """Return the barrier now. One read; watch: the wait that this look is part of."""
         record = watch.read().record if watch else self.store.get(self.key)
-        return BarrierState.of(record.bins if record else {}, self.home)
+        return BarrierState.of(self.key, record.bins if record else {}, self.home)
 
     def watch(self) -> Watch:
         """Return a wait for the barrier."""
@@ -83,9 +84,7 @@ class BarrierRecord:
         keys = [payload_key(self.key, place) for place in self.places.values()]
         found = {}
         for key, (name, (farm, _)), record in zip(keys, self.places.items(), self.store.get_many(keys), strict=True):
-            said = record.bins.get(SAID + farm, {}) if record else {}
-            if not isinstance(said, Mapping):
-                raise damaged(key, f"bin {SAID}{shown(farm)} is no map")
+            said = farms_of(Brought, key, record.bins if record else {}).get(farm, Brought()).said
             if turn not in said and farm == self.farm:
                 raise NotFound(f"all arrived at {self}, but the value of {name} has expired or was deleted: wait again")
             if turn not in said:  # records are shipped in no order
@@ -95,7 +94,7 @@ class BarrierRecord:
                 )
             try:
                 found[name] = json.loads(said[turn])
-            except (TypeError, ValueError):
+            except (ValueError, RecursionError):
                 raise damaged(key, f"bin {SAID}{shown(farm)} holds something else than JSON") from None
         return found
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
-from ...errors import AlreadyExists, InvalidRequest, NotFound, Refused, Unavailable
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, NotFound, Refused, Unavailable
 from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
 from ...plain import shown
@@ -360,8 +360,8 @@ class Latch(Handle):
         """
         try:
             nonce = self._identity()
-        except NotFound:
-            nonce = None  # this farm has no counter; other farms may have one
+        except (NotFound, Corrupt):
+            nonce = None  # this farm has no counter, but others may have; or it is damaged, and this is the remedy
         guard = None if nonce is None else bins_of(self._farm).is_mine.bind(nonce=nonce)
         try:
             return self._store.delete(self._key, when=guard, repeatable=True)

@@ -103,7 +103,7 @@ class Handle:
     def _means(self, record: Record) -> None:
         """Bind the handle to the latch of this record, and to no later one with its id."""
         self._names = layout.names_in(record.bins, self._farm, self._key)
-        self._nonce, self._identified = record.bins.get(bins_of(self._farm).id), True
+        self._nonce, self._identified = layout.nonce_in(record.bins, self._farm, self._key), True
 
     def _made_again(self) -> NotFound:
         return NotFound(

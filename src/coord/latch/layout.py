@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -50,7 +51,7 @@ MIN_TOKENS, MAX_TOKENS = 64, 256
 """Limits of the number of tokens that a farm remembers: one for each count, within these limits. A count in doubt can
 be resolved while fewer counts than that came after it; later its outcome is unknown, but it is never applied twice. The
 server copies the map with each count, so it must be small."""
-
+_NONCE = re.compile(".+/[0-9]{1,4}", re.DOTALL)
 
 _LEAST: dict[type, Any] = {str: "", int: MIN_INT}
 """The kinds of names of parties, and the least value of each kind."""
@@ -272,6 +273,14 @@ def expected_parties(names: Iterable[str | int]) -> set[str | int]:
         if not isinstance(party, str | int):
             raise InvalidRequest(f"expected holds {shown(party)}; give names of parties: text or whole numbers")
     return set(parties)
+
+
+def nonce_in(bins: Mapping[str, Any], farm: str, key: Key) -> str | None:
+    """Return the nonce of the farm's latch; None of one that the Java library made. Raises `Corrupt`."""
+    nonce = bins.get(ID + farm)
+    if nonce is None or (isinstance(nonce, str) and _NONCE.fullmatch(nonce)):
+        return nonce
+    raise Corrupt(f"{key}: bin {ID + farm!r} names no latch; delete the latch, and create it again", key=key)
 
 
 @lru_cache(maxsize=1024)

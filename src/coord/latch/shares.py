@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
 
 from ...errors import NotFound
+from ...store.decode import decoded
 from ...store.model.expr import MapSize
 from ...store.model.ops import Compute, Read
 from ...store.port import Key, Record, RecordStore
-from .layout import COUNT, DONE, FARMS, bins_of, names_in
-from .watch import by_farm
+from ..farms import farms_of
+from .layout import COUNT, DONE, FARMS, MAX_PARTIES, bins_of, names_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +32,37 @@ class Share:
         return (self.remaining or 0) + len(self.counted) if self.named is None else self.named
 
 
+class _Stored(Struct, frozen=True):
+    """The bins of one farm, with their limits. Across farms a counter may be below zero."""
+
+    count: Annotated[int, Meta(le=MAX_PARTIES)] | None = field(default=None, name=COUNT)
+    done: dict[str | int, int] = field(default_factory=dict, name=DONE)
+    farms: list[str] = field(default_factory=list, name=FARMS)
+
+
 def shares_of(record: Record) -> list[Share]:
     """Return the shares of all farms that have one or are expected to bring one, by farm. Raises `Corrupt`."""
-    expected = {farm for farms in by_farm(record, FARMS).values() for farm in farms}
-    return [_share(record, farm) for farm in sorted(expected | by_farm(record, COUNT).keys())]
+    stored = farms_of(_Stored, record.key, record.bins)
+    joined = {farm for farm, one in stored.items() if one.count is not None}
+    expected = {farm for one in stored.values() for farm in one.farms}
+    return [_share(record, farm, stored.get(farm, _Stored())) for farm in sorted(expected | joined)]
 
 
-def _share(record: Record, farm: str) -> Share:
+def _share(record: Record, farm: str, stored: _Stored) -> Share:
     names = names_in(record.bins, farm, record.key)
-    counted = frozenset(record.bins.get(DONE + farm, ()))
-    return Share(farm, record.bins.get(COUNT + farm), counted, None if names is None else len(names))
+    return Share(farm, stored.count, frozenset(stored.done), None if names is None else len(names))
 
 
 def total_of(store: RecordStore, key: Key, farm: str) -> int | None:
-    """Return how many parties a farm's share was created for, from its counts; None without a share. One read."""
+    """Return how many parties a farm's share was created for, from its counts; None without a share. One read.
+
+    Raises `Corrupt`.
+    """
     bins = bins_of(farm)
     try:
         remaining, counted = store.operate(key, Read(bins.count), Compute(MapSize(bins.done)))
     except NotFound:
         return None
-    return None if remaining is None else remaining + (counted or 0)
+    if remaining is None:
+        return None
+    return (decoded(_Stored, key, {COUNT: remaining}).count or 0) + (counted or 0)

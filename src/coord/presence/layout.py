@@ -6,11 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from ...errors import Corrupt, InvalidRequest
+import msgspec
+from msgspec import Meta, Struct
+
+from ...errors import InvalidRequest
 from ...inputs import checked_text
 from ...plain import shown
+from ...store.decode import Counter, damaged
 from ...store.model.expr import (
     SERVER_NOW,
     Bin,
@@ -27,9 +31,10 @@ from ...store.model.expr import (
 )  # fmt: skip
 from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapRemove, Op, Put, Read
-from ...store.port import Exists
+from ...store.port import Exists, Key
+from ..farms import farms_of
 from ..inputs import as_json
-from ..lease import NOW_US
+from ..lease import MAX_LEASE, NOW_US
 
 GROUPS = "latchwork_groups"
 """The set of all groups; the key is the name."""
@@ -43,6 +48,7 @@ MAX_NAME, MAX_META = 100, 200
 LEFT, LOST = "left", "lost"
 Place = tuple[str, str]
 """A farm, and the name of a member in it."""
+_About = tuple[Counter, Annotated[int, Meta(ge=1, le=round(MAX_LEASE * 1000))], Counter, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,34 @@ class Change:
     member: Member
 
 
+class FarmMembers(Struct, frozen=True):
+    """The bins of one farm, with their limits."""
+
+    ids: dict[str, str] = msgspec.field(default_factory=dict, name=ID)
+    beats: dict[str, Counter] = msgspec.field(default_factory=dict, name=BEAT)
+    about: dict[str, _About] = msgspec.field(default_factory=dict, name=ABOUT)
+    gone: dict[str, str] = msgspec.field(default_factory=dict, name=GONE)
+    fence: Counter = msgspec.field(default=0, name=FENCE)
+
+    def members(self, key: Key, farm: str) -> Iterator[tuple[str, Member]]:
+        """Yield the members by name. Raises `Corrupt` if one has no stamp, or is not described."""
+        for name, id in self.ids.items():
+            try:
+                stamp, (fence, lease, since, meta) = self.beats[name], self.about[name]
+                known = json.loads(meta)
+            except KeyError:
+                raise damaged(key, f"farm {shown(farm)} has a member that is not in {BEAT} or {ABOUT}") from None
+            except (ValueError, RecursionError):
+                raise damaged(key, f"{ABOUT}{shown(farm)} holds something else than JSON") from None
+            yield name, Member(name, farm, known, since / 1000, fence, lease / 1000, stamp / 1000, id, stamp)
+
+    def ends(self) -> Iterator[tuple[str, tuple[str, str]]]:
+        """Yield how each former member ended, and its id, by name."""
+        for name, how in self.gone.items():
+            kind, _, id = how.partition(":")
+            yield name, (kind, id)
+
+
 @dataclass(slots=True)
 class Seen:
     """A group at one moment.
@@ -87,24 +121,11 @@ class Seen:
     gone: dict[Place, tuple[str, str]]
 
     @classmethod
-    def of(cls, bins: Mapping[str, Any]) -> Seen:
+    def of(cls, key: Key, bins: Mapping[str, Any]) -> Seen:
         """Read the group from a record's bins. Raises `Corrupt` if they cannot be read."""
-        members, gone = {}, {}
-        try:
-            for farm in (name[len(ID) :] for name in bins if name.startswith(ID)):
-                beats, about = bins[BEAT + farm], bins[ABOUT + farm]
-                for member, id in bins[ID + farm].items():
-                    fence, lease, since, meta = about[member]
-                    stamp = beats[member]
-                    members[farm, member] = Member(
-                        member, farm, json.loads(meta), since / 1000, fence, lease / 1000, stamp / 1000, id, stamp
-                    )
-            for farm in (name[len(GONE) :] for name in bins if name.startswith(GONE)):
-                for member, how in bins[GONE + farm].items():
-                    kind, _, id = how.partition(":")
-                    gone[farm, member] = kind, id
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise Corrupt("a group whose record is damaged: delete it; the live members join again") from None
+        farms = farms_of(FarmMembers, key, bins)
+        members = {(farm, name): one for farm, stored in farms.items() for name, one in stored.members(key, farm)}
+        gone = {(farm, name): how for farm, stored in farms.items() for name, how in stored.ends()}
         return cls(members, gone)
 
     @property

@@ -13,7 +13,7 @@ larger. A process that has seen the stamp unchanged for the member's whole lease
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,11 +25,11 @@ from ...plain import shown
 from ...retry import Poll, outlive
 from ...seams import Seams
 from ...store.connect import as_store
-from ...store.decode import damaged
 from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
 from ...store.port import Key, RecordStore
 from ..contender import TakenLease
+from ..farms import farms_of
 from ..inputs import checked_farm, checked_name, checked_ttl
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
@@ -37,6 +37,7 @@ from ..waits.poller import INFINITY, SOON
 from ..waits.watch import Watch, not_before, read
 from .layout import (
     ABOUT,
+    FENCE,
     GONE,
     GROUPS,
     ID,
@@ -45,6 +46,7 @@ from .layout import (
     MAX_GONE,
     MAX_MEMBERS,
     Change,
+    FarmMembers,
     Member,
     Place,
     Seen,
@@ -227,10 +229,8 @@ class _Membership:
     def _try(self, meta: str) -> TakenLease | None:
         seams, farm = self.store.seams, self._bins.farm
         self._id = seams.unique()
-        record = self.store.get(self._key, ID + farm, GONE + farm)
-        ids, gone = (record.bins.get(bin + farm, {}) if record else {} for bin in (ID, GONE))
-        if not _is_of_texts(ids) or not _is_of_texts(gone):
-            raise damaged(self._key, f"bin {ID}{shown(farm)} or {GONE}{shown(farm)} is no map of texts")
+        stored = self._stored(ID, GONE, FENCE)
+        ids, gone = stored.ids, stored.gone
         if self.owner not in ids and len(ids) >= MAX_MEMBERS:
             raise InvalidRequest(
                 f"the group has {len(ids)} members in farm {shown(farm)}, the limit is {MAX_MEMBERS}: use several; if "
@@ -250,18 +250,23 @@ class _Membership:
 
     def _recognised(self) -> TakenLease | None:
         """Return the claim if an earlier attempt in doubt has joined, else None. For a refusal after doubt."""
-        farm = self._bins.farm
         try:
-            record = self.store.get(self._key, ID + farm, ABOUT + farm)
+            stored = self._stored(ID, ABOUT)
         except LatchworkError as failure:
             raise OutcomeUnknown(
                 f"{self.owner!r} may have joined, and the group cannot be asked; if it has, it counts as lost after "
                 f"{self.lease} s",
                 key=self._key,
             ) from failure
-        if record is None or record.bins.get(ID + farm, {}).get(self.owner) != self._id:
+        if stored.ids.get(self.owner) != self._id or self.owner not in stored.about:
             return None
-        return self._confirmed(record.bins[ABOUT + farm][self.owner][0])
+        return self._confirmed(stored.about[self.owner][0])
+
+    def _stored(self, *prefixes: str) -> FarmMembers:
+        """Read these bins of the farm. One call. Raises `Corrupt`."""
+        farm = self._bins.farm
+        record = self.store.get(self._key, *(prefix + farm for prefix in prefixes))
+        return farms_of(FarmMembers, self._key, record.bins if record else {}).get(farm, FarmMembers())
 
     def _confirmed(self, fence: int) -> TakenLease | None:
         try:
@@ -308,7 +313,7 @@ class Watcher:
         bins: it has died, or its farm is cut off.
         """
         answer = watch.read() if watch else read(self._store, self._key, ())
-        seen = Seen.of(answer.record.bins if answer.record else {})
+        seen = Seen.of(self._key, answer.record.bins if answer.record else {})
         self._members = dict(seen.members)
         self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
         for place, one in self._members.items():
@@ -348,8 +353,3 @@ class Watcher:
 
 def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
     return Group(store, name, farm_id=farm, ttl=ttl)
-
-
-def _is_of_texts(stored: Any) -> bool:
-    """Whether it is a map from names to ids or to ends, as these bins are."""
-    return isinstance(stored, Mapping) and all(isinstance(one, str) for pair in stored.items() for one in pair)

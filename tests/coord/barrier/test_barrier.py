@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from latchwork.coord import Barrier, Group, LatchLevel
-from latchwork.coord.barrier.layout import AT, BARRIERS, ENDS, KEPT_PAYLOADS, PAYLOADS, SAID, STOP, TURN
+from latchwork.coord.barrier.layout import AT, BARRIERS, ENDS, KEPT_PAYLOADS, NAMES, PAYLOADS, SAID, STOP, TURN
 from latchwork.coord.barrier.meeting import Meeting
 from latchwork.errors import (
     BarrierBroken,
@@ -435,6 +435,7 @@ def test_a_handle_travels(shared_store, name):
 @pytest.mark.parametrize("damage", [
     {ENDS + "a": {1: 5}}, {AT + "a": "x"}, {STOP + "a": [1]}, {TURN + "a": "x"}, {ENDS + "a": {1: ["late", 5]}},
     {ENDS + "a": {"x": ["met"]}}, {AT + "a": {"p": "x"}}, {STOP + "a": ["x", "late"]}, {STOP + "a": [1, 5]},
+    {AT + "a": {"p": 2**60}}, {TURN + "a": 2**63 - 1}, {NAMES + "a": 5},
 ])  # fmt: skip
 def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
     said(lambda: barrier(memory).wait("p", timeout=0))

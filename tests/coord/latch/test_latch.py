@@ -211,6 +211,17 @@ def test_names_that_are_none_are_corrupt_and_named_by_record_and_bin(memory, hel
     assert latch.count() == 3
 
 
+@pytest.mark.parametrize("nonce", ["text", 5, [1], "a/99999"])
+def test_a_latch_whose_nonce_is_damaged_is_corrupt_and_can_be_deleted(memory, nonce):
+    CountDownLatch.create(memory, "shop", "l", 2, farm_id="dc1")
+    memory.operate(Key("D_LTCH#distributed_latch", "D_LTCH#shop#l"), Put("id#dc1", nonce))
+    latch = CountDownLatch.get(memory, "shop", "l", farm_id="dc1")
+    with pytest.raises(Corrupt, match="id#dc1"):
+        latch.count_down()
+    assert latch.delete()
+    assert CountDownLatch.create(memory, "shop", "l", 2, farm_id="dc1").count_down() == 1
+
+
 @pytest.mark.parametrize(
     ("bin", "bad", "asks"),
     [

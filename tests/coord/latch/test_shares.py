@@ -51,8 +51,21 @@ def test_the_total_of_a_farm_is_none_without_its_share(store):
     assert total_of(store, KEY, "west") == 3
 
 
-def test_names_that_are_damaged_are_an_error(store):
+@pytest.mark.parametrize(
+    ("bin", "value"),
+    [
+        ("names", "x"),
+        ("count", "x"),
+        ("count", 2**40),
+        ("done", [1]),
+        ("done", {1: "x"}),
+        ("farms", "east"),
+        ("farms", [5]),
+    ],
+)
+def test_a_damaged_share_is_an_error_that_names_the_bin(store, bin, value):
+    """So nobody lists 2**40 partitions that have not counted."""
     created(store, "west", 3)
-    store.operate(KEY, Put("names#west", "x"))
-    with pytest.raises(Corrupt, match="names#west"):
+    store.operate(KEY, Put(f"{bin}#west", value))
+    with pytest.raises(Corrupt, match=f"{bin}#"):
         shares_of(store.get(KEY))
