@@ -100,7 +100,7 @@ class Group:
         """Join the group under a name. Two store calls; then one for each heartbeat, three in each lease.
 
         member: the name. If a member of this name exists, the new one replaces it, as after a restart: the former one
-            is refused from then on.
+            is refused from its next heartbeat on, within a third of its lease.
         meta: information for others: JSON of at most 200 bytes.
         lease: seconds, 0.05 to 86,400, after which a member that does not renew counts as lost.
         keep_alive: renew in the background until it leaves. Keep a reference to the membership: one that nothing refers
@@ -173,7 +173,8 @@ class Membership(Grant):
 
     `lost` is an event that is set as soon as the membership can no longer be relied on: it has run out, another process
     has joined under its name, or it has left. Use `operate` and `seal` for resources that only this member writes:
-    they refuse a former member of this name.
+    a record that this member has written or sealed refuses a former member of this name. A record that it has not may
+    still take a write of the former one, until the next heartbeat of that.
 
     Safe to share between threads: any of them may leave.
     """

@@ -334,6 +334,18 @@ class QueueRegistry:
         """Return what `ShardedQueue.groups` returns."""
         return [group for group, bins in self._groups(queue) if MADE in bins and DROPPED not in bins]
 
+    def made_again(self, group: QueueGroup) -> QueueGroup | None:
+        """Return the group that was made under the name of one that was dropped; None while there is none. One call."""
+        record = self.records.find(group.name)
+        if record is None or MADE not in record.bins or DROPPED in record.bins:
+            return None
+        config = config_of(group.name, record.bins)
+        if not isinstance(config, GroupConfig) or config.of != group.queue_name or config.tag == group.config.tag:
+            return None
+        found = self._adopt(config, record.bins)
+        assert isinstance(found, QueueGroup)  # noqa: S101 - its record says so
+        return found
+
     def forget(self, group: QueueGroup) -> None:
         """Forget a group that was dropped."""
         with self._lock:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ....background import ERROR_BACKOFF, Activity, FailureLog
 from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
-from ....errors import InvalidRequest
+from ....errors import InvalidRequest, NotFound
 from ....inputs import checked_kind, checked_number, checked_switch
 from ....logs import Log
 from ....seams import Task
@@ -116,6 +116,7 @@ class Consumer(Unpicklable):
         self._seams = queue.store.seams
         self._stopping = self._seams.event()
         self._given_up = 0
+        self._not_found = False
         self._lock = self._seams.lock()
         self._pid = 0
         self._workers = 0
@@ -188,6 +189,11 @@ class Consumer(Unpicklable):
     def busy(self) -> bool:
         """Whether messages are being handled here, or are believed to be there. No I/O."""
         return bool(self._runs.open_runs or self._prefetched.waiting or self.queue.active.believed)
+
+    @property
+    def not_found(self) -> bool:
+        """Whether its last call found that the queue, as a group that was dropped, is not there."""
+        return self._not_found
 
     # ---- life
 
@@ -394,7 +400,7 @@ class Consumer(Unpicklable):
             while counts := not self._should_exit():
                 try:
                     self._turns.take()
-                    failures = 0
+                    failures, self._not_found = 0, False
                     self.state.life.found()
                 except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                     failures += 1
@@ -406,6 +412,7 @@ class Consumer(Unpicklable):
 
     def _pause(self, failure: Exception, failures: int) -> None:
         """Report a failure, and wait for as long as is due after that many failures in a row."""
+        self._not_found = isinstance(failure, NotFound)
         if isinstance(failure, AWAY):
             self._counters.add("troubles")
             self.state.life.lost(failure)

@@ -23,7 +23,7 @@ from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
-from ..queue import ShardedQueue
+from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
 from .handler import check_handler
@@ -39,6 +39,8 @@ ALLOT_EVERY = 0.25
 """Seconds between two divisions of the threads among the queues."""
 DEPTH_EVERY = 2.0
 """Seconds between two looks at the depth of a queue whose handler has thresholds."""
+AGAIN_EVERY = 2.0
+"""Seconds between two looks for a group that was dropped, and may have been made again."""
 SIGNAL_POLL = 0.1
 """Seconds between two looks at whether a signal has come."""
 
@@ -66,6 +68,7 @@ class Worker(Unpicklable):
         messages, in proportion; a queue without messages keeps one thread, so a new message waits at most for one
         message of its own queue. None: each queue has as many threads as its handler, or its record, says.
     concurrency: threads in all, at least one for each queue; default the sum of the weights.
+    A group that was dropped and made again is taken up within 15 s.
     grace: seconds that `stop` gives handlers to finish.
     upkeep: whether this process takes part in the upkeep of the client's queues.
 
@@ -259,6 +262,7 @@ class Worker(Unpicklable):
 
     def _divide_threads(self) -> None:
         looked: dict[str, float] = {}
+        asked = self._seams.monotonic()
         opened = {name: handled.start_at is None for name, handled in self._handlers.items()}
         while not self._signals.drains:
             for name, handled in self._handlers.items():
@@ -267,11 +271,29 @@ class Worker(Unpicklable):
                     looked[name] = now + DEPTH_EVERY
                     opened[name] = self._opens(name, handled, is_open=opened[name])
             try:
+                if self._seams.monotonic() >= asked + AGAIN_EVERY:
+                    asked = self._seams.monotonic()
+                    self._take_up_again()
                 self._allot(opened)
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
-                self._failure_log.record(failure, f"{self!r} could not divide its threads")
+                self._failure_log.record(failure, f"{self!r} could not divide its threads, or find a group again")
             if self._stopping.wait(ALLOT_EVERY):
                 return
+
+    def _take_up_again(self) -> None:
+        """Put a new consumer in the place of one whose group was dropped, where the group was made again."""
+        for name, consumer in self.consumers.items():
+            queue = consumer.queue
+            again = self.registry.made_again(queue) if consumer.not_found and isinstance(queue, QueueGroup) else None
+            if again is None:
+                continue
+            log.info("%s takes up %s, which was dropped and made again", self, name)
+            successor = self._consumer(again, self._handlers[name])
+            self.consumers = {**self.consumers, name: successor}
+            successor.start()
+            consumer.stop(0)
+            if self._stopping.is_set():  # `stop` may have seen the former consumer
+                successor.stop(0)
 
     def _allot(self, opened: Mapping[str, bool]) -> None:
         """Give each queue its threads for the next moment."""

@@ -260,7 +260,7 @@ class QueueBatch:
 
         It looks every 20 ms at first, every 2 s later, with two calls, and one more for each further 500,000 messages
         that are done, once. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
-        later. Raises `NotFound` once the batch has expired.
+        later, or 25 s if the one that does the upkeep died too. Raises `NotFound` once the batch has expired.
         """
         seams, tally = self.store.seams, Tally(self._records)
 

@@ -51,8 +51,9 @@ class Publisher(Unpicklable):
 
     It stores a group of up to 1,000 messages with two calls; `publish` takes two calls for each message. The first
     message after a pause waits for `linger` seconds for others. While a group is being stored, the next one collects.
-    Messages of one `delay`, or of one `dedup_for`, form a group of their own. If one thread publishes several messages
-    of one key, they are stored in that order, with and without `dedup`: where these alternate, in groups of one.
+    A group has one `delay` and one `dedup_for`. Messages of one key that one thread publishes with one `delay`, or
+    without, are stored in that order, with and without `dedup`: where these alternate, in groups of one. Those of
+    different delays come when they are due.
 
     Promised: a publication is only done once the store has answered for its message; the publisher publishes nothing
     twice, and reports what is in doubt. Not promised: that messages that wait in memory outlive the process. They are

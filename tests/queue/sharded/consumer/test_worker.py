@@ -275,3 +275,27 @@ def test_a_depth_that_cannot_be_read_changes_nothing(monkeypatch, caplog):
         assert worker._opens("a", worker._handlers["a"], is_open=is_open) is is_open
     assert "depth of a" in caplog.text
     assert module.DEPTH_EVERY >= 1
+
+
+def test_a_group_that_was_dropped_and_made_again_is_taken_up_within_15_s():
+    stage, handled = Stage(), []
+
+    def body(store):
+        queue = registry_on(store, "q").get("q")
+        queue.group("g")
+        worker = Worker(QueueRegistry(store, "c", farm_id="f"))
+        worker.handler("q@g")(lambda delivery: handled.append(delivery.payload))
+        with worker:
+            queue.publish("before")
+            store.seams.sleep(3)
+            queue.group("g").drop()
+            store.seams.sleep(20)
+            queue.group("g")
+            queue.publish("after")
+            store.seams.sleep(15)
+        return worker.running
+
+    stage.act("process", body)
+    stage.play()
+    assert stage.said["process"] is False
+    assert handled == ["before", "after"]
