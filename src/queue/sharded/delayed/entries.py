@@ -45,6 +45,10 @@ WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
 CHUNK = 500
 """Ids in one record of a bucket."""
+LEAPS = tuple(2**n for n in range(10))
+"""How far behind a full record others are looked for: so as few calls find the last of many as its number has digits in
+binary.
+"""
 MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
@@ -66,6 +70,7 @@ not seen.
 """
 WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
+_THERE = (Compute(SERVER_NOW),)
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
 
 
@@ -261,7 +266,8 @@ class DelayedMessages:
         return None if record is None else Entry.of(record.bins)
 
     def _enter(self, ids: dict[int, list[str]], ttl: int, last: LastRetry | None = None) -> dict[int, LatchworkError]:
-        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full.
+        """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full, two
+        where the next one was not; else the last record is searched for.
 
         last: of the messages that have failed, the last one; for people.
         """
@@ -270,18 +276,24 @@ class DelayedMessages:
         noting = counting(IN, RETRY_IN, [one for some in left.values() for one in some])
         if last is not None:
             noting += (Put(LAST_RETRY, list(last)),)
+        crowded: dict[int, bool] = {}  # the buckets whose record was full; whether the next one was, too
         while left:
             parts = {number: (self._k.get(number, 0), some[:CHUNK]) for number, some in left.items()}
             rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
+            searched = [(number, k + leap) for number, (k, _) in parts.items() if crowded.get(number) for leap in LEAPS]
+            there = [Update(self.bucket(*place), _THERE) for place in searched]
             looking = Update(self.control, (*noting, Read(HORIZON)))
-            *outcomes, seen = self.store.repeat_many([*rows, looking])
+            *outcomes, seen = self.store.repeat_many([*rows, *there, looking])
+            answers = zip(searched, outcomes[len(rows) :], strict=True)
+            found = {place for place, row in answers if not isinstance(row, LatchworkError)}
             if isinstance(seen, NotFound):
                 return self._enter_again(ids, ttl)
             noting = ()
             late = []
-            for (number, (k, some)), row in zip(parts.items(), outcomes, strict=True):
+            for (number, (k, some)), row in zip(parts.items(), outcomes[: len(rows)], strict=True):
                 if isinstance(row, Refused):
-                    self._k[number] = k + 1
+                    self._k[number] = max((at for one, at in found if one == number), default=k + 1)
+                    crowded[number] = number in crowded
                 elif isinstance(row, LatchworkError):
                     failures[number] = row
                     del left[number]

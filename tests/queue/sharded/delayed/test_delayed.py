@@ -22,7 +22,7 @@ from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put
-from latchwork.testing import inject_everywhere
+from latchwork.testing import CountingStore, inject_everywhere
 from latchwork.testing.clock import ManualClock
 from tests.sim.stage import Fault, Kind, Stage
 
@@ -297,6 +297,20 @@ def test_publishing_is_two_calls_and_moving_few_in_hundreds(store, clock):
     looks = 4 / 0.1 + 2
     assert store.total - before <= 0.05 * 400 + looks
     assert len(payloads(queue)) == 402
+
+
+def test_the_first_publish_to_a_crowded_moment_costs_few_calls_and_all_come(store, clock, monkeypatch):
+    monkeypatch.setattr(entries, "CHUNK", 2)
+    queue = queue_on(store)
+    at = datetime.fromtimestamp(clock.wall() + 60, timezone.utc)
+    for n in range(130):
+        queue.publish(n, at=at)
+    another = QueueRegistry(CountingStore(store.inner), "c", farm_id="f").get("q")
+    another.store.reset()
+    another.publish("first", at=at)
+    assert another.store.total <= 4 + 10, "the record, the control record, the entry; the last of 66 records"
+    run_until(Timers(Farms(queue)), clock, 70)
+    assert sorted(map(str, payloads(queue))) == sorted(["first", *map(str, range(130))])
 
 
 def test_an_idle_queue_costs_one_call_a_look_however_many_wait(store, clock):
