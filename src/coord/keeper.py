@@ -38,6 +38,7 @@ class Kept(Protocol):
     """The part of a grant that a keeper uses."""
 
     lost: Lost
+    gives_back_late: bool
 
     @property
     def fence(self) -> int: ...
@@ -56,6 +57,7 @@ class Keeper:
         self._grant = ref(grant)
         self._fence, self._lost = grant.fence, grant.lost
         self._leased, self._name, self._at_end = leased, name, at_end
+        self._gives_back = grant.gives_back_late
         self.handed_out = False
 
     def start(self) -> None:
@@ -80,6 +82,7 @@ class Keeper:
                 self._give_back()
                 return
             try:
+                self._gives_back = grant.gives_back_late
                 grant.renew()
                 pause = usual
             except FencedOut:
@@ -91,11 +94,13 @@ class Keeper:
                 del grant
 
     def _give_back(self) -> None:
+        then = "it is released now" if self._gives_back else "its lease runs out, as it may leave work unfinished"
         log.warning(
-            "the grant of %r with fence %d was dropped without a release, as after an interrupt: it is released now",
-            self._name,
-            self._fence,
-        )
+            "the grant of %r with fence %d was dropped without a release, as after an interrupt: %s",
+            self._name, self._fence, then,
+        )  # fmt: skip
         self._lost.set()
+        if not self._gives_back:
+            return
         with suppress(LatchworkError):  # the lease then ends by itself
             self._leased.release(self._fence)

@@ -181,15 +181,17 @@ class Grant(Fenced):
     Safe to share between threads: any of them may renew or release it.
     """
 
+    gives_back_late = True
+    """Whether a renewal that succeeds too late releases the lock, and so does the end of a grant that nothing refers to
+    any more. False for a holder that may leave unfinished work behind: the next holder looks for it only if it finds
+    that the lock was not released."""
+
     def __init__(self, name: str, leased: Leased, claim: TakenLease) -> None:
         super().__init__(leased.store, name, claim.fence, Lost(leased.store.seams, claim.until))
         self._leased = leased
         self._freed = self._is_kept_alive = False
         self.broken = claim.broken
         """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
-        self.gives_back_late = True
-        """Whether a renewal that succeeds too late releases the lock. False for a holder that may leave unfinished work
-        behind: the next holder looks for it only if it finds the lock `broken`."""
         reset_in_child(self)
 
     def reset_after_fork(self) -> None:

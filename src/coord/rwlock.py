@@ -91,7 +91,8 @@ class _Use(Grant):
     def abandoned(self) -> int | None:
         """The fence of a writer that died before it released, if it was not cleared since; else None.
 
-        That writer's changes may be incomplete. The value is from the moment of this acquisition.
+        So is one whose lease ran out, or whose grant nothing referred to any more. Its changes may be incomplete. The
+        value is from the moment of this acquisition.
         """
         return self._abandoned
 
@@ -118,6 +119,7 @@ class WriteGrant(_Use):
     """
 
     mode = Mode.WRITE
+    gives_back_late = False
 
     def clear_abandoned(self) -> None:
         """Clear `abandoned`, after the incomplete changes of a dead writer have been repaired. One store call.

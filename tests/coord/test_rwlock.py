@@ -14,6 +14,7 @@ from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
 from latchwork.store import NEVER, Add, Exists, Key, Put
 from latchwork.testing.stores import Fault, FaultyStore
+from tests.sim.stage import Stage
 
 
 @pytest.fixture
@@ -252,3 +253,29 @@ def test_a_holder_that_neither_reads_nor_writes_is_said_to_be_corrupt(memory, he
     memory.operate(Key(RWLOCKS, "l"), Put(HOLDERS, entry), Put(RENEWED, {"a": 3}), exists=Exists.CREATE)
     with pytest.raises(Corrupt, match="neither reads nor writes"):
         ReadWriteLock(memory, "l").holders()
+
+
+def test_a_write_grant_that_nobody_has_any_more_counts_as_abandoned():
+    stage = Stage()
+
+    def process(store):
+        ReadWriteLock(store, "l", lease=3).write(5, keep_alive=True)  # in a closure that an exception has ended
+        store.seams.sleep(30)
+
+    stage.act("a", process)
+    stage.act("b", lambda store: ReadWriteLock(store, "l").write(15).abandoned is not None, after=1)
+    assert stage.play().said["b"] is True
+
+
+def test_a_write_grant_that_is_renewed_too_late_counts_as_abandoned(memory, clock):
+    paused = ReadWriteLock(memory, "l", lease=3).write(5)
+    with pytest.raises(FencedOut):
+        late(paused, clock)
+    assert ReadWriteLock(memory, "l").write(15).abandoned == paused.fence
+
+
+def late(grant, clock):
+    """Renew it, and have the answer only when its lease is over."""
+    extend = grant.lost.extend
+    grant.lost.extend = lambda until: clock.advance(grant._leased.lease) or extend(until)
+    grant.renew()

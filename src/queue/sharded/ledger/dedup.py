@@ -19,7 +19,7 @@ from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import LedgerTarget
-from .writer import ChunkWriter, NewMessage
+from .writer import ChunkWriter, NewMessage, passed_slots
 
 MAX_KEY = 256
 MIN_FOR, MAX_FOR = timedelta(seconds=1), timedelta(days=365)
@@ -81,7 +81,8 @@ def publish_or_find(
     seconds: how long a key is remembered, from its first message on.
     scope: one key in two scopes counts as two keys.
 
-    Five calls for up to 1,000 new messages, one if all keys are known. Of equal keys in one call the first counts.
+    Five calls for up to 1,000 new messages, one if all keys are known, six where an earlier attempt has died. Of equal
+    keys in one call the first counts.
 
     If the first publisher of a key died between its calls, the message is completed: with the id and the place in a
     batch that the first publisher gave, and with this payload.
@@ -115,10 +116,11 @@ class _Attempt:
     def run(self) -> dict[str, KeyEntry | LatchworkError]:
         chunks = self._read()
         absent = [key for key, chunk in chunks.items() if chunk is None]
-        mine = self._enter(absent) if absent else {}
-        written = self._write(mine) if mine else set()
-        for key, chunk in {**chunks, **mine}.items():
-            if chunk is not None and key not in self._ids:
+        found = {key: chunk for key, chunk in chunks.items() if chunk is not None}
+        found |= self._enter(absent) if absent else {}
+        written = self._write(found)
+        for key, chunk in found.items():
+            if key not in self._ids:
                 self._complete(key, chunk, is_written=key in written)
         return self._ids
 
@@ -134,21 +136,22 @@ class _Attempt:
         return chunks
 
     def _enter(self, keys: Sequence[str]) -> dict[str, Chunk]:
-        """Reserve a slot for each message and make its entry, or find the entry of the first publisher. Two calls."""
+        """Reserve a slot for each message and make its entry, or find the entry of the first publisher. Two calls, or
+        three.
+        """
         born = self._store.seams.boottime()
         slots = self._reserve(keys)
         rows = self._store.repeat_many([self._creating(key, slot) for key, slot in slots.items()])
         entries: dict[str, Chunk] = {}
         for (key, slot), row in zip(slots.items(), rows, strict=True):
             envelope = self._wanted[key].envelope
-            if isinstance(row, AlreadyExists):
-                self._found(key, entries)
-            elif isinstance(row, LatchworkError):
+            if isinstance(row, LatchworkError):
                 self._ids[key] = row
             else:
                 places = {envelope.msg_id: place(slot)}
                 entries[key] = Chunk(0, places, 0, written=False, born=born, batch=envelope.batch)
-        return entries
+        there = [key for key, row in zip(slots, rows, strict=True) if isinstance(row, AlreadyExists)]
+        return entries | self._found(there) if there else entries
 
     def _reserve(self, keys: Sequence[str]) -> dict[str, Slot]:
         """Return a slot for each message that gets one. One call, and one more for each damaged shard on the way."""
@@ -173,42 +176,50 @@ class _Attempt:
         records, envelope = self._records[key], self._wanted[key].envelope
         return records.creating(0, {envelope.msg_id: place(slot)}, envelope.batch)
 
-    def _found(self, key: str, entries: dict[str, Chunk]) -> None:
-        try:
-            (row,) = self._store.repeat_many([self._records[key].reading(0)])
-            found = self._records[key].single(row)
-        except LatchworkError as failure:
-            self._ids[key] = failure
-            return
-        if found is None:
-            self._ids[key] = Unavailable(f"dedup {key!r}: its time ended just now; publish again")
-        else:
-            entries[key] = found
+    def _found(self, keys: Sequence[str]) -> dict[str, Chunk]:
+        """Return the entries that another attempt has made first. One call."""
+        found: dict[str, Chunk] = {}
+        rows = self._store.repeat_many([self._records[key].reading(0) for key in keys])
+        for key, row in zip(keys, rows, strict=True):
+            self._ids.pop(key, None)
+            try:
+                chunk = self._records[key].single(row)
+            except LatchworkError as failure:
+                self._ids[key] = failure
+                continue
+            if chunk is None:
+                self._ids[key] = Unavailable(f"dedup {key!r}: its time ended just now; publish again")
+            else:
+                found[key] = chunk
+        return found
 
     def _write(self, entries: dict[str, Chunk]) -> set[str]:
-        """Write the messages of entries that were made here, in one call; the keys whose message is there in time."""
-        began = {key: chunk for key, chunk in entries.items() if not chunk.written and self._is_ours(key, chunk)}
-        slots = [_slot(chunk) for chunk in began.values()]
-        outcomes = (
-            self._pointers.write(slots, [self._kept(key, chunk) for key, chunk in began.items()]) if slots else []
+        """Write the messages whose entries are open; return the keys whose message is there for certain.
+
+        Two calls, and two more where it may be late, as of entries that another attempt has made; none where all are
+        written. What is not certain is left to `_complete`.
+        """
+        began = {key: chunk for key, chunk in entries.items() if not chunk.written and _is_placed(chunk)}
+        if not began:
+            return set()
+        outcomes = self._pointers.write(
+            [_slot(chunk) for chunk in began.values()], [self._kept(key, chunk) for key, chunk in began.items()]
         )
         now = self._store.seams.boottime()
-        in_time = {
-            key
-            for (key, chunk), outcome in zip(began.items(), outcomes, strict=True)
-            if outcome is WriteResult.DONE and now - chunk.born <= self._pointers.sweep / 2
-        }
-        done = [self._records[key].finishing(0, 0) for key in in_time]
+        there = [key for key, outcome in zip(began, outcomes, strict=True) if outcome is WriteResult.DONE]
+        late = {_slot(began[key]) for key in there if now - began[key].born > self._pointers.sweep / 2}
+        try:
+            passed = passed_slots(self._queue, late)
+        except LatchworkError:
+            passed = late
+        certain = [key for key in there if _slot(began[key]) not in passed]
+        done = [self._records[key].finishing(0, began[key].changes) for key in certain]
         rows = self._store.repeat_many(done) if done else []
-        finished = {key for key, row in zip(in_time, rows, strict=True) if not isinstance(row, LatchworkError)}
+        finished = {key for key, row in zip(certain, rows, strict=True) if not isinstance(row, LatchworkError)}
         self._queue.active.loaded({_slot(began[key]).shard for key in finished})
         if finished:
             self._store.seams.note("published", len(finished), queue=self._queue.name, outcome="published")
         return finished
-
-    def _is_ours(self, key: str, chunk: Chunk) -> bool:
-        at = chunk.places.get(self._wanted[key].envelope.msg_id, DONE)
-        return at != DONE and not at.endswith(EXAMINED)  # else another attempt completes it by now
 
     def _complete(self, key: str, chunk: Chunk, *, is_written: bool) -> None:
         """Set the id that the key has; finish what its publisher left undone."""
@@ -225,6 +236,12 @@ class _Attempt:
         """Return the message under the id of its first publisher; the id is kept as long as the key is remembered."""
         (msg_id,) = chunk.places
         return replace(self._wanted[key].envelope, msg_id=msg_id, keep_id=self._keep, batch=chunk.batch)
+
+
+def _is_placed(chunk: Chunk) -> bool:
+    """Whether the message has a slot, and nobody examines it."""
+    (at,) = chunk.places.values()
+    return at != DONE and not at.endswith(EXAMINED)
 
 
 def _slot(chunk: Chunk) -> Slot:

@@ -112,8 +112,8 @@ class ChunkWriter:
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
-        passed = self._passed(
-            {slot for slot, what in zip(slots, written, strict=True) if what is WriteResult.DONE} & late
+        passed = passed_slots(
+            self._queue, {slot for slot, what in zip(slots, written, strict=True) if what is WriteResult.DONE} & late
         )
         closed = self._closed(
             [slot for slot, outcome in zip(slots, written, strict=True) if outcome is WriteResult.SPENT]
@@ -126,26 +126,6 @@ class ChunkWriter:
         if moves:
             self._move(chunk, moves, fresh)
         return not moves
-
-    def _passed(self, slots: Collection[Slot]) -> set[Slot]:
-        """Return the slots that a consumer may have passed while they were empty. Two calls at most.
-
-        It is asked after they were written: a consumer that claims, or a stream that reads, beyond FIRE from now on
-        finds their messages. A message that was handed out since was not passed.
-        """
-        if not slots:
-            return set()
-        return self._passed_here(slots) | passed_by_groups(self._pointers, slots)
-
-    def _passed_here(self, slots: Collection[Slot]) -> set[Slot]:
-        """Return the slots that the queue's own consumers may have passed."""
-        states = self._pointers.states(sorted({slot.shard for slot in slots}))
-        fired = {state.shard: state.checked().fired for state in states}
-        below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
-        if not below:
-            return set()
-        rows = self._queue.store.repeat_many([Update(self._pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
-        return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
 
     def _move(self, chunk: Chunk, moves: Mapping[str, bool], fresh: dict[Slot, float]) -> None:
         """Give messages other slots. Those to be examined first may turn out to be read already."""
@@ -211,3 +191,23 @@ class ChunkWriter:
         if failures:
             raise next(iter(failures.values()))
         return slots
+
+
+def passed_slots(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
+    """Return the slots that a reader may have passed while they were empty. Two calls at most, none for no slots.
+
+    It is asked after they were written: a consumer that claims, or a stream that reads, beyond FIRE from now on
+    finds their messages. A message that was handed out since was not passed.
+    """
+    return _passed_here(queue, slots) | passed_by_groups(queue.pointers, slots) if slots else set()
+
+
+def _passed_here(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
+    """Return the slots that the queue's own consumers may have passed."""
+    states = queue.pointers.states(sorted({slot.shard for slot in slots}))
+    fired = {state.shard: state.checked().fired for state in states}
+    below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
+    if not below:
+        return set()
+    rows = queue.store.repeat_many([Update(queue.pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
+    return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}

@@ -12,6 +12,7 @@ import pytest
 from latchwork.errors import (
     AlreadyExists,
     InvalidRequest,
+    LatchworkError,
     LeaseLost,
     OutcomeUnknown,
     RecordTooBig,
@@ -335,6 +336,24 @@ def test_a_queue_that_never_had_one_costs_a_quarter_of_a_call_a_second(store, cl
 
 
 # ---- whatever fails
+
+
+def test_at_whatever_call_a_pass_is_struck_the_next_one_takes_few_calls_for_hundreds():
+    """Else faults that come again and again let no pass get to its end."""
+    calls = 0
+    for struck in range(1, 20):
+        clock = ManualClock()
+        memory = MemoryStore(clock)
+        queue_on(memory).publish_many(range(200), delay=1)
+        clock.advance(2)
+        with suppress(Crash, LatchworkError):
+            Timers(Farms(queue_on(FaultyStore(memory, {struck: "crash_after"})))).run(Term())
+        counting = CountingStore(memory)
+        queue = queue_on(counting)
+        run_until(Timers(Farms(queue)), clock, 5)
+        calls = max(calls, counting.total)
+        assert sorted(payloads(queue)) == list(range(200))
+    assert calls < 100
 
 
 def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():
