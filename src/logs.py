@@ -1,15 +1,24 @@
 """The logs of this library: what they are given never raises, whatever the program's log handlers and filters do.
 
 A failure is logged where nothing is left that could handle another one: in loops that nobody would start again. A
-handler that raises there, such as one that ships records to a service in an outage, must not end them.
+handler that raises there, such as one that ships records to a service in an outage, must not end them. A handler that
+blocks keeps the thread that logs; once a signal has asked the process to end, it does so for a second at most.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from .seams import SYSTEM
+
+LEAVING = 1.0
+"""Seconds for which a process that ends waits for a log handler."""
 
 
 class Log:
@@ -46,10 +55,54 @@ class Log:
 
     def _log(self, level: int, text: str, values: tuple[object, ...], how: dict[str, Any]) -> None:
         try:
-            if self._logger.isEnabledFor(level):
+            if not self._logger.isEnabledFor(level):
+                return
+            if not _ends:
                 self._logger.log(level, text, *values, stacklevel=3, **how)
+            elif _ends[-1]:
+                if how.get("exc_info") is True:
+                    how["exc_info"] = sys.exc_info()
+                _ends.append(_returns(partial(self._logger.log, level, text, *values, **how)))
         except Exception as failure:  # noqa: BLE001 - the program's handler or filter: it may raise anything
             _show(failure)
+
+
+_ends: list[bool] = []
+"""Empty until the process is asked to end; then whether the handlers have returned, each time."""
+
+
+def ends() -> None:
+    """Wait for no log handler for longer than `LEAVING` from now on; what one that blocks is given is lost."""
+    if not _ends:
+        _ends.append(True)
+
+
+def let_end() -> None:
+    """Let the interpreter end although a handler blocks, for which `logging.shutdown` would wait. At most `LEAVING`."""
+    if not _returns(_flush):
+        atexit.unregister(logging.shutdown)
+
+
+def _returns(run: Callable[[], object]) -> bool:
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as failure:  # noqa: BLE001 - as in `_log`
+            _show(failure)
+
+    task = SYSTEM.spawn(guarded, "latchwork-log")
+    task.join(LEAVING)
+    return not task.is_alive()
+
+
+def _flush() -> None:
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    for handler in {one for logger in loggers for one in getattr(logger, "handlers", ())}:
+        handler.acquire()
+        try:
+            handler.flush()
+        finally:
+            handler.release()
 
 
 _shown: set[type[BaseException]] = set()

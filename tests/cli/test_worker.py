@@ -295,3 +295,40 @@ def test_what_is_no_get_is_refused_and_the_probe_goes_on(probe):
             client.sendall(said)
             assert client.recv(100).startswith(b"HTTP/1.0 405 ")
     assert get(probe.port, "/healthz") == (200, "ok\n")
+
+
+BLOCKING = """
+import logging
+import threading
+
+
+class Blocks(logging.Handler):
+    def emit(self, record):
+        if "raised" in record.getMessage():
+            print("blocks", flush=True)
+            threading.Event().wait()
+
+
+logging.getLogger().addHandler(Blocks())
+logging.getLogger().setLevel("INFO")
+"""
+
+
+def test_a_log_handler_that_blocks_keeps_neither_the_probe_nor_the_end_waiting(place):
+    folder, environment, queue = place
+    (folder / "jobs.py").write_text(BLOCKING + JOBS.replace('shop")', 'shop"), grace=0.5') + "    raise ValueError\n")
+    queue.publish({"order": 7})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "latchwork.cli", "worker", "jobs:worker", "--probe", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
+    )  # fmt: skip
+    try:
+        port = int(re.search(r":(\d+)/healthz", process.stderr.readline())[1])
+        assert process.stdout.readline() == "handled {'order': 7}\n"
+        assert process.stdout.readline() == "blocks\n"
+        assert get(port, "/healthz") == (200, "ok\n")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1, "a handler was given up"
+    finally:
+        process.kill()
+        process.communicate()

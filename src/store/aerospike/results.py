@@ -28,6 +28,7 @@ from ...errors import (
     Unavailable,
     Unreadable,
 )
+from ...plain import one_line
 
 
 class Verdict(Enum):
@@ -150,7 +151,7 @@ def fault_of(failure: BaseException) -> ClientFault:
     if not args or not isinstance(args[0], int):
         code = NO_CODE if isinstance(failure, (AerospikeError, *_AFTER_THE_REPLY)) else PARAMETER
         return ClientFault(code, message=f"{type(failure).__name__}: {failure}")
-    message = str(args[1]) if len(args) > 1 else ""
+    message = one_line(str(args[1])) if len(args) > 1 else ""
     if args[0] == -1 and message.startswith(_UNDECODED):
         return ClientFault(UNREADABLE, message=f"a bin cannot be decoded by the client ({message})")
     return ClientFault(args[0], len(args) > 4 and bool(args[4]), message)

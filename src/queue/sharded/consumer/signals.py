@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....forks import reset_in_child
+from ....logs import ends, let_end
 
 
 class Signals:
@@ -35,14 +36,21 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+        if self._give_back() and self.drains:
+            let_end()
 
     def reset_after_fork(self) -> None:
         """Give both signals back to a forked child, which has no thread that reads the flags."""
-        self.__exit__()
+        self._give_back()
+
+    def _give_back(self) -> bool:
+        """Let both signals do what they did before; whether they were handled here."""
+        before, self._before = self._before, {}
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        return bool(before)
 
     def _signalled(self, _number: int, _frame: Any) -> None:
         self.forced = self.forced or self.drains or self._ending()
         self.drains = True
+        ends()
