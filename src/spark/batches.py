@@ -283,7 +283,7 @@ class Batch:
         if seen == self.version:
             return None
         raise FencedOut(
-            f"{key} has seen the version {seen} in bin {bin!r}, and the batch {self.batch_id} of the query "
+            f"{key} has seen the version {shown(seen)} in bin {bin!r}, and the batch {self.batch_id} of the query "
             f"{self.query_id!r} has {self.version}: another driver is ahead; stop this one",
             key=key,
             seen=seen,

@@ -19,6 +19,7 @@ from . import (
     rwlock,
     semaphore,
     sharded,
+    stored,
 )
 
 RULES = [
@@ -38,5 +39,6 @@ RULES = [
     *rwlock.RULES,
     *across.RULES,
     *later.RULES,
+    *stored.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -1,0 +1,104 @@
+"""What is stored is not believed: numbers that no writer leaves, and names that live again (P12, P16, P18, P21)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from latchwork.coord import Barrier
+from latchwork.coord.barrier.layout import AT, BARRIERS, BarrierState
+from latchwork.coord.barrier.meeting import Meeting
+from latchwork.coord.election import across
+from latchwork.errors import Corrupt, LatchworkError
+from latchwork.queue.sharded.batches import records
+from latchwork.queue.sharded.delayed import entries
+from latchwork.queue.sharded.delayed.stored import Entry
+from latchwork.store import Key, MapPut, MemoryStore, Put
+from latchwork.store.model.expr import missing
+from latchwork.testing.clock import ManualClock
+
+from .across import OFFICE, SOON, Farm, Office
+from .common import patched
+from .later import delivered, queue_on, run
+
+
+def ordinals_that_were_not_given_out():
+    """P18: one number in a batch's record says that a call publishes 100,000 messages more than there are."""
+    queue = queue_on(MemoryStore(ManualClock()))
+    batch = queue.batch("b")
+    queue.store.operate(queue.batches.key("b"), Put("open", {"me": [100_003, 100_000]}))
+    try:
+        batch.close()
+    except Corrupt:
+        return True
+    return False
+
+
+def a_farm_with_a_flipped_bit():
+    """P21: bit 62 of the fence in one farm is set; the other farm leads, and its own fence stays what it was."""
+    office = Office(iad=Farm(), lhr=Farm())
+    office.term("iad")
+    office.stores["lhr"].inner.operate(OFFICE, Put("fencing-ctr", 2**62))
+    with suppress(LatchworkError):
+        office.term("iad", timeout=SOON)
+    return office.stores["iad"].inner.get(OFFICE).bins["fencing-ctr"] < 2**53
+
+
+def arrived_before_it_began():
+    """P11: a party's arrival is of a generation that has not begun: it has not arrived at this one."""
+    store = MemoryStore(ManualClock())
+    here = Barrier(store, "c", "b", parties=["p", "q"], farm_id="a")
+    waiting = Meeting(here._record, ("a", "p"), "1")
+    _ = waiting.look(), waiting.look()
+    store.operate(Key(BARRIERS, "c#b"), MapPut(AT + "a", "q", 2**60))
+    try:
+        return waiting.look() is None
+    except Corrupt:
+        return True
+
+
+def a_dropped_group_has_put_off():
+    """P16: a message that a dropped group has put off comes to no new group of its name."""
+    clock = ManualClock()
+    queue = queue_on(MemoryStore(clock))
+    for payload in ("private", "new"):
+        group = queue.group("g", start="now")
+        queue.publish(payload)
+        (delivery,) = group.receive(1)
+        delivery.nack(delay=5)
+        if payload == "private":
+            group.drop()
+    run(group, clock, 20)
+    return delivered(group) == ["new"]
+
+
+def published_again_under_a_cancelled_id():
+    """P16: an id that was cancelled is free."""
+    clock = ManualClock()
+    queue = queue_on(MemoryStore(clock))
+    queue.publish("first", delay=5, message_id="m")
+    queue.cancel("m")
+    try:
+        queue.publish("second", delay=5, message_id="m")
+    except LatchworkError:
+        return False
+    run(queue, clock, 20)
+    return delivered(queue) == ["second"]
+
+
+def as_arrived(key, bins, home, *, real=BarrierState.of):
+    """What is arrived at counts, whatever it is."""
+    at = {party: min(turn, bins["turn#" + home]) for party, turn in bins.get(AT + home, {}).items()}
+    return real(key, {**bins, **({AT + home: at} if at else {})}, home)
+
+
+def believed(self):
+    return {call: range(end - n, end) for call, (end, n) in self.open.items()}
+
+
+RULES = [
+    ("P18 open", ordinals_that_were_not_given_out, patched(records._Stored, "spans", believed)),
+    ("P21.5 flipped", a_farm_with_a_flipped_bit, patched(across, "MAX_EPOCH", 2**63)),
+    ("P11 arrived", arrived_before_it_began, patched(BarrierState, "of", as_arrived)),
+    ("P16 group", a_dropped_group_has_put_off, patched(Entry, "is_of", lambda *_: True)),
+    ("P16.6 again", published_again_under_a_cancelled_id, patched(entries, "_AS_CANCELLED", missing("by"))),
+]
