@@ -100,8 +100,8 @@ def once_per_batch(
     turn = BatchRun(
         name,
         number,
-        _checked_name("checkpoint", checkpoint or query or _own_checkpoint(name)),
-        _checked_name("run_id", run_id or group or _of_this_process(os.getpid())),
+        _checked_name("checkpoint", (query or _own_checkpoint(name)) if checkpoint is None else checkpoint),
+        _checked_name("run_id", (group or _of_this_process(os.getpid())) if run_id is None else run_id),
     )
     return OncePerBatch(store, turn)
 

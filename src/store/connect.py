@@ -44,7 +44,7 @@ def connect(url: str | None = None) -> RecordStore:
         url = embedded()
         log.info("no store is named, in connect(...) or in $%s: %s is used", VARIABLE, url)
     if not isinstance(url, str) or not url:
-        given = "empty" if url == "" else f"a {type(url).__name__}"
+        given = "empty" if isinstance(url, str) else f"a {type(url).__name__}"
         raise InvalidRequest(f"the store's URL is {given}; use {EXAMPLES}, or None for the one that ${VARIABLE} names")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:

@@ -7,6 +7,11 @@ from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+try:
+    import numpy as np
+except ImportError:  # it comes with the extra of Spark
+    np = None
+
 
 class Silent:
     """Nothing can be said about it: its repr raises."""
@@ -27,6 +32,19 @@ def deep(levels: int, kind: type = list) -> Any:
     for _ in range(levels):
         value = [value] if kind is list else {"a": value}
     return value
+
+
+def _of_numpy() -> dict[str, Callable[[], Any]]:
+    return {
+        "whole number": lambda: np.int64(7),
+        "fraction": lambda: np.float32(1.5),
+        "no number": lambda: np.float64("nan"),
+        "switch": lambda: np.bool_(True),
+        "text": lambda: np.str_("x"),
+        "list": lambda: np.zeros(3),
+        "date": lambda: np.datetime64("2030-01-01"),
+        "map": lambda: {np.int64(1): np.int64(2)},
+    }
 
 
 _HUGE = "h" * 1_200_000
@@ -96,5 +114,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "the first date": lambda: datetime.min.replace(tzinfo=timezone.utc),
     "the last date": lambda: datetime.max.replace(tzinfo=timezone.utc),
     "an exception": lambda: ValueError("x"),
+    "a map of twins": lambda: {1: "a", "1": "b"},
+    **{f"numpy's {name}": make for name, make in (_of_numpy() if np else {}).items()},
 }
 """Each by a name for messages, made anew for each call."""

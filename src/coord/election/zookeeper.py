@@ -112,7 +112,7 @@ class ZooKeeperElection(Election):
         if isinstance(client_or_hosts, list | tuple) and all(isinstance(host, str) for host in client_or_hosts):
             client_or_hosts = ",".join(client_or_hosts)
         self._own = isinstance(client_or_hosts, str)
-        if not client_or_hosts or not isinstance(client_or_hosts, str | KazooClient):
+        if not isinstance(client_or_hosts, str | KazooClient) or not client_or_hosts:
             raise InvalidRequest(
                 f"no ZooKeeper: {shown(client_or_hosts)}; pass a kazoo client, or hosts as 'host:port,...'"
             )

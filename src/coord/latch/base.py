@@ -262,7 +262,13 @@ class Latch(Handle):
         seams = self._store.seams
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, seams) if progress is True else None
-        report = bar.update if bar else checked_callable("progress", progress) if progress else None
+        report = (
+            bar.update
+            if bar
+            else None
+            if progress is None or progress is False
+            else checked_callable("progress", progress)
+        )
         look = self._reads(every=bool(report))
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))

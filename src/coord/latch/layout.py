@@ -186,7 +186,7 @@ def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
 
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     """Check the farms that a cross-data-centre latch waits for, and return them sorted; () if none are named."""
-    return tuple(sorted({checked_farm(farm) for farm in listed("farms", farms or ())}))
+    return tuple(sorted({checked_farm(farm) for farm in listed("farms", () if farms is None else farms)}))
 
 
 def checked_party(party: str | int) -> str | int:

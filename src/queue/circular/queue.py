@@ -107,7 +107,7 @@ class LargeQueue:
 
         Raises `AlreadyExists`, `InvalidRequest`.
         """
-        buffers = as_store(buffer_store or store)
+        buffers = as_store(store if buffer_store is None else buffer_store)
         checked_name(name)
         layout = Layout.planned(name, capacity, entries_per_record, buffers.describe().record_size_limit)
         setup.make(as_store(store), buffers, layout, checked_lease(lease))
@@ -120,7 +120,7 @@ class LargeQueue:
 
         Raises `NotFound`.
         """
-        buffers = as_store(buffer_store or store)
+        buffers = as_store(store if buffer_store is None else buffer_store)
         layout = setup.find(as_store(store), buffers, checked_name(name))
         return cls(store, layout, buffer_store)
 
@@ -139,7 +139,7 @@ class LargeQueue:
 
         Raises `AlreadyExists` if it has another capacity or number of entries per record.
         """
-        buffers = as_store(buffer_store or store)
+        buffers = as_store(store if buffer_store is None else buffer_store)
         limit = buffers.describe().record_size_limit
         planned = Layout.planned(checked_name(name), capacity, entries_per_record, limit)
         checked_lease(lease)

@@ -307,8 +307,8 @@ class Codec:
 
     def __init__(self, codec: Any = "json") -> None:
         self.kind = codec
-        self.name = "bytes" if codec == "bytes" else "json"
-        self._decoder = None if codec == "bytes" else _decoder(codec)
+        self.name = "bytes" if isinstance(codec, str) and codec == "bytes" else "json"
+        self._decoder = None if self.name == "bytes" else _decoder(codec)
         self._is_typed = not isinstance(codec, str)
 
     def encode(self, payload: Any) -> str | bytes:

@@ -196,7 +196,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
         return update
     key, ops, when, exists, ttl = update.key, update.ops, update.when, update.exists, update.ttl
     checked_key(key)
-    if not ops:
+    if not known_ops and not checked_many("ops", ops):
         raise InvalidRequest(f"no operation for {key}: name at least one")
     if not known_ops:
         _check_bins(ops)

@@ -125,7 +125,7 @@ class Schedule:
         if isinstance(self.cron, str) and len(self.cron.split()) > FIELDS:  # the library takes a sixth for seconds
             raise InvalidRequest(f"cron is {shown(self.cron)}: too many fields; {remedy}")
         try:
-            next(CronSim(self.cron or "", datetime(2024, 1, 1, tzinfo=timezone.utc)))
+            next(CronSim("" if self.cron is None else self.cron, datetime(2024, 1, 1, tzinfo=timezone.utc)))
         except StopIteration:
             raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
@@ -144,7 +144,7 @@ class Schedule:
             while True:
                 yield datetime.fromtimestamp(at, timezone.utc)
                 at += step
-        for at_local in CronSim(self.cron or "", after.astimezone(_zone_of(self.tz))):
+        for at_local in CronSim("" if self.cron is None else self.cron, after.astimezone(_zone_of(self.tz))):
             tick = at_local.astimezone(timezone.utc)
             if tick > after:
                 yield tick

@@ -54,7 +54,7 @@ def checked_start(start: Start) -> Start:
     """Return where a group is to begin. Raises `InvalidRequest`."""
     if isinstance(start, datetime) and start.tzinfo is not None:
         return start
-    if start not in ("oldest", "now"):
+    if not isinstance(start, str) or start not in ("oldest", "now"):
         raise InvalidRequest(f"start is {shown(start)}; it must be 'oldest', 'now' or a datetime with a time zone")
     return start
 

@@ -126,7 +126,8 @@ def checked_terms(
     on_duplicate: str,
 ) -> Terms:
     """Return the terms that a publisher gave. Raises `InvalidRequest`."""
-    if not with_dedup and delay is None and at is None and dedup_for is None and on_duplicate == "keep":
+    given = with_dedup or not (delay is None and at is None and dedup_for is None)
+    if not given and isinstance(on_duplicate, str) and on_duplicate == "keep":
         return NOW  # as nearly always
     due = None if delay is None and at is None else checked_due(config, delay, at)
     checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
