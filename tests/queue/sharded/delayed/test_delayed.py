@@ -25,6 +25,7 @@ from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put
 from latchwork.testing import CountingStore, inject_everywhere
 from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
 
 
