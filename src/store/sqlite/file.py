@@ -92,7 +92,13 @@ def _make_private(path: Path) -> None:
 
 def _claim(connection: sqlite3.Connection, path: Path) -> None:
     """Make the table in an empty file; refuse a file of another program or of a later version."""
-    if _to_do(connection, path):
+    connection.execute("BEGIN")  # what is read at one moment: another process may be making the table
+    try:
+        to_do = _to_do(connection, path)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    if to_do:
         connection.execute("BEGIN EXCLUSIVE")
         for statement in _to_do(connection, path):
             connection.execute(statement)

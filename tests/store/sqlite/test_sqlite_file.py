@@ -151,3 +151,20 @@ def test_a_disk_that_fails_while_another_writer_is_awaited_is_said_at_once(path,
     assert clock.monotonic() < 1
     monkeypatch.undo()
     assert store.get(KEY).bins == {"n": 0}
+
+
+def test_a_file_that_another_process_makes_at_this_moment_is_not_another_programs(tmp_path):
+    """It is made between two of the questions that are asked about it."""
+    path = tmp_path / "store.db"
+
+    class Asking(sqlite3.Connection):
+        def execute(self, question, *given):
+            if question == "PRAGMA user_version" and not self.in_transaction:
+                SQLiteStore(path, synchronous="off").get(KEY)
+            return super().execute(question, *given)
+
+    connection = sqlite3.connect(path, isolation_level=None, factory=Asking)
+    sqlite_file._claim(connection, path)
+    sqlite_file._claim(connection, path)
+    connection.close()
+    assert SQLiteStore(path, synchronous="off").get(KEY) is None
