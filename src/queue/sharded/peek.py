@@ -22,7 +22,7 @@ def peek(queue: Shards, codec: Codec, limit: int) -> list[Message]:
 
 def sample(queue: Shards, codec: Codec, slots: int) -> list[Message]:
     """Return the messages in at most `slots` slots that were not fired: two calls, however many of them are empty."""
-    return _messages(queue, codec, list(islice(unfired(queue), slots)))
+    return messages_in(queue, codec, list(islice(unfired(queue), slots)))
 
 
 def peek_all(queue: Shards, codec: Codec) -> list[Message]:
@@ -34,7 +34,7 @@ def waiting(queue: Shards, codec: Codec, first: int) -> Iterator[Message]:
     """Yield the messages in slots that were not fired, by shard: `first` slots at first, then 1,000 at a time."""
     slots, size = unfired(queue), first
     while some := list(islice(slots, size)):
-        yield from _messages(queue, codec, some)
+        yield from messages_in(queue, codec, some)
         size = CHUNK
 
 
@@ -47,6 +47,7 @@ def unfired(queue: Shards) -> Iterator[Slot]:
     )
 
 
-def _messages(queue: Shards, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
+def messages_in(queue: Shards, codec: Codec, slots: Sequence[Slot]) -> list[Message]:
+    """Return the messages in these slots; one that cannot be read is left out, with a warning."""
     found = zip(slots, readable(queue.look(slots)), strict=True)
     return [message_of(envelope, codec, *slot) for slot, envelope in found if envelope]

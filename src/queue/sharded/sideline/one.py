@@ -24,7 +24,7 @@ from ..active import ActiveShards
 from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
 from ..batches.ends import Home
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
-from ..peek import CHUNK, unfired, waiting
+from ..peek import CHUNK, messages_in, unfired
 from ..shards import Shards
 from ..slots import Slot
 from ..subqueue import FailurePolicy, Subqueue
@@ -33,6 +33,8 @@ from .redrive import as_new
 
 MOST = 1_000
 """Messages that one call names, or finds."""
+MOST_SLOTS = 1_000_000
+"""Slots that one call looks at: a damaged number of messages must not keep a person waiting for hours."""
 TAKEN = "taken"
 """The bin with the id of the process that moves a message at the moment."""
 TAKING = 60_000
@@ -192,17 +194,24 @@ class SideView(Subqueue):
         message_id: with this id, as the logs have it.
 
         A batch read per 1,000 slots, until enough were found. A message that cannot be read is left out, with a warning
-        that names its record.
+        that names its record. Raises `InvalidRequest` after 1,000,000 slots, with `details["found"]`.
         """
         criteria = Criteria(reason, header, older_than, limit, message_id)
         shard = None if key is None else self._main.shard_of(key)
         now = self.store.seams.wall()
-        found = (
-            message
-            for message in waiting(self.pointers, self.codec, CHUNK)
-            if shard in (None, message.shard) and criteria.matches(message, now)
-        )
-        return list(islice(found, limit))
+        found: list[Message] = []
+        slots = self._slots()
+        try:
+            while len(found) < limit and (some := list(islice(slots, CHUNK))):
+                found += [
+                    message
+                    for message in messages_in(self.pointers, self.codec, some)
+                    if shard in (None, message.shard) and criteria.matches(message, now)
+                ]
+        except InvalidRequest as failure:
+            failure.details["found"] = found
+            raise
+        return found[:limit]
 
     def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
         """Delete messages that were not received, for good; return the outcome of each id.
@@ -214,6 +223,7 @@ class SideView(Subqueue):
         store's errors: if nothing was looked at yet, nothing was done; else the error is that of a message to which
         nothing was done, and `details["outcomes"]` has the others. A record here that cannot be read keeps no other
         message from it; its error is that of the message that was found there, and of an id that was found nowhere.
+        Raises `InvalidRequest`, with nothing done, if more than 1,000,000 slots would have to be looked at for an id.
         """
         named = checked_ids(ids)
         found, unread = self._found(named)
@@ -247,11 +257,22 @@ class SideView(Subqueue):
 
     # ---- finding them
 
+    def _slots(self) -> Iterator[Slot]:
+        """Yield the slots that were not received. Raises `InvalidRequest` where there are too many."""
+        for number, slot in enumerate(unfired(self.pointers)):
+            if number == MOST_SLOTS:
+                raise InvalidRequest(
+                    f"{self.name} has more than {MOST_SLOTS:,} slots to look at, or the record "
+                    f"{self.pointers.pointers_key(slot.shard)} is damaged: search with a lower limit, and give the "
+                    "messages that it finds"
+                )
+            yield slot
+
     def _found(self, named: Sequence[str | Message]) -> tuple[list[WaitingMessage], list[tuple[str, LatchworkError]]]:
         """Return where the messages are, and the errors of those that may be in a record that cannot be read."""
         ids = {one for one in named if isinstance(one, str)}
         messages = {Slot(one.shard, one.pointer): one.message_id for one in named if isinstance(one, Message)}
-        slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
+        slots: Iterator[Slot] = self._slots() if ids else iter(sorted(messages))
         found: dict[Slot, WaitingMessage] = {}
         unread: dict[Slot, LatchworkError] = {}
         while some := list(islice(slots, CHUNK)):

@@ -8,6 +8,8 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Refused, Unavailable
 from latchwork.queue import Outcome, QueueConfig, Shovel
+from latchwork.queue.sharded.pointers import LOAD
+from latchwork.queue.sharded.sideline import one
 from latchwork.queue.sharded.sideline.one import MOST, TAKEN, TAKING
 from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.store import MemoryStore, Put
@@ -51,6 +53,24 @@ def test_search_finds_what_is_all_of_what_was_asked_for(world):
     assert len(side.search(limit=2)) == 2
     assert side.search(older_than=3600) == []
     assert waiting(side) == {*first, *second}, "nothing has changed"
+
+
+def test_a_damaged_number_of_messages_ends_a_search_and_says_which_record_it_is_in(sim, monkeypatch):
+    process = sim.process()
+    side = process.queue.sideline
+    ids = sidelined(process, ["a", "b"])
+    (message, *_) = side.search(limit=1)
+    sim.store.operate(side.pointers.pointers_key(message.shard), Put(LOAD, 10_000_000))
+    monkeypatch.setattr(one, "MOST_SLOTS", 3_000)
+    assert len(side.search(limit=1)) == 1, "enough were found before"
+    before = process.store.total
+    with pytest.raises(InvalidRequest, match="more than 3,000 slots to look at, or the record") as caught:
+        side.search(reason="timeout")
+    assert caught.value.details["found"] == []
+    with pytest.raises(InvalidRequest, match="give the messages that it finds"):
+        side.discard(ids)
+    assert process.store.total - before <= 2 * 5, "and in few calls"
+    assert side.discard([message]) == {message.message_id: DONE}
 
 
 def test_search_by_age(sim):
