@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
+from ...errors import InvalidRequest
 from ..rows import readable
 from .envelope import Codec, Message, message_of
 from .shards import Shards
@@ -13,6 +14,8 @@ from .slots import Slot
 
 CHUNK = 1_000
 """Slots that are read in one batch."""
+MOST_SLOTS = 1_000_000
+"""Slots that one call looks at: a damaged number of messages must not keep a person waiting for hours."""
 
 
 def peek(queue: Shards, codec: Codec, limit: int) -> list[Message]:
@@ -39,12 +42,23 @@ def waiting(queue: Shards, codec: Codec, first: int) -> Iterator[Message]:
 
 
 def unfired(queue: Shards) -> Iterator[Slot]:
-    """Yield the slots that were not received yet, or were given back, by shard."""
-    return (
+    """Yield the slots that were not received yet, or were given back, by shard.
+
+    Raises `InvalidRequest` where there are more than 1,000,000.
+    """
+    slots = (
         Slot(state.shard, n)
         for state in queue.states()
-        for n in (*sorted(state.returned), *range(state.fired + 1, state.loaded + 1))
+        for n in chain(sorted(state.returned), range(state.fired + 1, state.loaded + 1))
     )
+    for number, slot in enumerate(slots):
+        if number == MOST_SLOTS:
+            raise InvalidRequest(
+                f"{queue.name} has more than {MOST_SLOTS:,} slots to look at, or the record "
+                f"{queue.pointers_key(slot.shard)} is damaged: look with a lower limit; to name messages, give "
+                "the ones that search has found"
+            )
+        yield slot
 
 
 def messages_in(queue: Shards, codec: Codec, slots: Sequence[Slot]) -> list[Message]:

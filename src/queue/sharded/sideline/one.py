@@ -33,8 +33,6 @@ from .redrive import as_new
 
 MOST = 1_000
 """Messages that one call names, or finds."""
-MOST_SLOTS = 1_000_000
-"""Slots that one call looks at: a damaged number of messages must not keep a person waiting for hours."""
 TAKEN = "taken"
 """The bin with the id of the process that moves a message at the moment."""
 TAKING = 60_000
@@ -200,7 +198,7 @@ class SideView(Subqueue):
         shard = None if key is None else self._main.shard_of(key)
         now = self.store.seams.wall()
         found: list[Message] = []
-        slots = self._slots()
+        slots = unfired(self.pointers)
         try:
             while len(found) < limit and (some := list(islice(slots, CHUNK))):
                 found += [
@@ -257,22 +255,11 @@ class SideView(Subqueue):
 
     # ---- finding them
 
-    def _slots(self) -> Iterator[Slot]:
-        """Yield the slots that were not received. Raises `InvalidRequest` where there are too many."""
-        for number, slot in enumerate(unfired(self.pointers)):
-            if number == MOST_SLOTS:
-                raise InvalidRequest(
-                    f"{self.name} has more than {MOST_SLOTS:,} slots to look at, or the record "
-                    f"{self.pointers.pointers_key(slot.shard)} is damaged: search with a lower limit, and give the "
-                    "messages that it finds"
-                )
-            yield slot
-
     def _found(self, named: Sequence[str | Message]) -> tuple[list[WaitingMessage], list[tuple[str, LatchworkError]]]:
         """Return where the messages are, and the errors of those that may be in a record that cannot be read."""
         ids = {one for one in named if isinstance(one, str)}
         messages = {Slot(one.shard, one.pointer): one.message_id for one in named if isinstance(one, Message)}
-        slots: Iterator[Slot] = self._slots() if ids else iter(sorted(messages))
+        slots: Iterator[Slot] = unfired(self.pointers) if ids else iter(sorted(messages))
         found: dict[Slot, WaitingMessage] = {}
         unread: dict[Slot, LatchworkError] = {}
         while some := list(islice(slots, CHUNK)):

@@ -8,8 +8,8 @@ import pytest
 
 from latchwork.errors import InvalidRequest, LatchworkError, Refused, Unavailable
 from latchwork.queue import Outcome, QueueConfig, Shovel
+from latchwork.queue.sharded import peek
 from latchwork.queue.sharded.pointers import LOAD
-from latchwork.queue.sharded.sideline import one
 from latchwork.queue.sharded.sideline.one import MOST, TAKEN, TAKING
 from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.store import MemoryStore, Put
@@ -61,15 +61,17 @@ def test_a_damaged_number_of_messages_ends_a_search_and_says_which_record_it_is_
     ids = sidelined(process, ["a", "b"])
     (message, *_) = side.search(limit=1)
     sim.store.operate(side.pointers.pointers_key(message.shard), Put(LOAD, 10_000_000))
-    monkeypatch.setattr(one, "MOST_SLOTS", 3_000)
+    monkeypatch.setattr(peek, "MOST_SLOTS", 3_000)
     assert len(side.search(limit=1)) == 1, "enough were found before"
     before = process.store.total
     with pytest.raises(InvalidRequest, match="more than 3,000 slots to look at, or the record") as caught:
         side.search(reason="timeout")
     assert caught.value.details["found"] == []
-    with pytest.raises(InvalidRequest, match="give the messages that it finds"):
+    with pytest.raises(InvalidRequest, match="give the ones that search has found"):
         side.discard(ids)
     assert process.store.total - before <= 2 * 5, "and in few calls"
+    with pytest.raises(InvalidRequest, match="lower limit"):
+        side.peek(10)
     assert side.discard([message]) == {message.message_id: DONE}
 
 
