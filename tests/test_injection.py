@@ -223,6 +223,7 @@ COMMANDS = {
     "queue pause": lambda n: ("queue", "pause", n, *C),
     "queue resume": lambda n: ("queue", "resume", n, *C),
     "queue scale": lambda n: ("queue", "scale", n, "1", *C),
+    "queue set": lambda n: ("queue", "set", n, *C, "--retry"),
     "queue shovel": lambda n: ("queue", "shovel", n, *C),
     "queue sweep": lambda n: ("queue", "sweep", *C, "--election", n, "--timeout", "5"),
     "queue sweep, client": lambda n: ("queue", "sweep", "--client", n, "--timeout", "5"),

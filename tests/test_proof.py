@@ -60,7 +60,7 @@ def test_the_table_fits_80_columns_whatever_the_figures():
 def test_a_run_of_all_tests_under_a_floor_fails_and_says_so(project):
     done = project()
     assert done.returncode == 1
-    assert "NOT GOOD ENOUGH: processes: 7 killed, at least 20 are asked for" in done.stdout
+    assert "NOT GOOD ENOUGH: processes: 7 killed, at least 15 are asked for" in done.stdout
 
 
 @pytest.mark.parametrize("arguments", [["inner/test_one.py"], ["-k", "one"], ["--collect-only"]], ids=" ".join)

@@ -72,6 +72,7 @@ COMMANDS = {
     "queue pause": ("q", *CLIENT),
     "queue resume": ("q", *CLIENT),
     "queue scale": ("q", "2", *CLIENT),
+    "queue set": ("q", *CLIENT, "--retry"),
     "queue shovel": ("q", *CLIENT),
     "queue sweep": (*CLIENT, "--timeout", "0.2"),
     "queue wait": ("q", *CLIENT, "--depth", "1", "--timeout", "0.2"),

@@ -24,6 +24,9 @@ LOOK = 5.0
 """Seconds after which the shovel checks whether its interval was changed, at the latest."""
 LONGEST = milliseconds(2 * MAX_EXPIRY)
 """Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
+MOST_EMPTY = 20
+"""Batches without a message, one after the other, after which a pass leaves the rest of a shard to the next pass: with a
+damaged number of messages it would keep the other queues from theirs for hours."""
 
 
 class Shovel:
@@ -116,4 +119,8 @@ class Shovel:
             due = not 0 < left <= LONGEST
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
-        return sum(drain_shard(source, state, route, enough=self._stop.is_set), PassReport())
+        report, empty = PassReport(), 0
+        for batch in drain_shard(source, state, route, enough=lambda: self._stop.is_set() or empty >= MOST_EMPTY):
+            report += batch
+            empty = 0 if batch.taken or batch.errors else empty + 1
+        return report

@@ -6,9 +6,10 @@ import pytest
 
 from latchwork.errors import InvalidRequest, InvalidShovelInterval
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
+from latchwork.queue.sharded.pointers import LOAD
 from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
-from latchwork.store import MemoryStore
+from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import InlineClock
 
 
@@ -108,6 +109,17 @@ def test_a_slot_whose_message_never_came_is_given_up_after_the_grace(simulated):
     assert (report.taken, report.tombstones) == (0, 2)
     assert process.queue.sideline.pointers.states()[0].expired == 2, "they count as such"
     assert simulated.clock.monotonic() >= 0.25
+
+
+def test_a_damaged_number_of_messages_ends_a_pass_which_the_next_one_goes_on(simulated):
+    process = simulated.process()
+    sidelined(process, ["a"])
+    side = process.queue.sideline.pointers
+    (state,) = [one for one in side.states() if one.loaded]
+    simulated.store.operate(side.pointers_key(state.shard), Put(LOAD, 10_000_000))
+    first = Shovel(process.queue).run_once()
+    assert (first.moved, first.tombstones) == (1, 999 + 20_000)
+    assert Shovel(process.queue).run_once().tombstones == 20_000
 
 
 def test_a_shovel_needs_an_interval_to_be_started_and_redrive_a_sensible_limit(simulated):
