@@ -113,6 +113,10 @@ def test_floats_that_are_no_numbers_are_kept():
     assert repr(values.decode(values.encode(record.bins))["v"]) == repr(found[0])
 
 
+def test_arithmetic_with_a_bin_that_is_not_there_is_unknown_and_no_error():
+    assert applied(None, Put("n", 2), Compute(Bin("n") + Bin("absent")))[1] == (None,)
+
+
 def test_integers_wrap_at_64_bits():
     record, found = applied(None, Put("n", 2**63 - 1), Add("n", 2), Read("n"), Compute(Bin("n") - 3))
     assert found == (-(2**63) + 1, 2**63 - 2)
