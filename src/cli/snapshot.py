@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ..errors import LatchworkError
 from ..observe.findings import findings_of
 from ..observe.snapshot import QueueState, Snapshot, with_queues
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
@@ -96,4 +95,4 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
         for pointer in range(max(state.before, state.fired - each) + 1, state.fired + 1)
     ]
     rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in slots])
-    return sum(not isinstance(row, LatchworkError) and bool(row[2]) for row in rows), len(slots)
+    return sum(bool(row[2]) for row in rows.values((None, None, False))), len(slots)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from ..errors import Corrupt, LatchworkError, Unreadable
+from ..errors import LatchworkError
 from ..logs import Log
 from ..store.port import Key, Record, RecordStore
+from ..store.rows import Rows
 
 log = Log(__name__)
 
@@ -19,34 +20,28 @@ MOST_LOGGED = 1_000
 _logged: set[str] = set()
 
 
-def read_each(store: RecordStore, keys: Sequence[Key], *bins: str) -> list[Record | Corrupt | Unreadable | None]:
+def read_each(store: RecordStore, keys: Sequence[Key], *bins: str) -> Rows[Record | None]:
     """Return the record of each key, None where there is none, or the error of a row that cannot be read, alone.
 
     One call; if a row cannot be read, some more (`RecordStore.get_many`). Raises the other errors of the store.
     """
-    return store.get_many(keys, *bins, each=True)
+    return Rows(store.get_many(keys, *bins, each=True))
 
 
-def readable(rows: Iterable[T | Corrupt | Unreadable | None]) -> list[T | None]:
+def readable(rows: Rows[T | None]) -> list[T | None]:
     """Return the rows with None in place of each error, for a list that people read.
 
     Each record that cannot be read is logged as a warning, once a process.
     """
-    found = list(rows)
-    for row in found:
-        if isinstance(row, Corrupt | Unreadable):
-            _warn(row)
-    return [None if isinstance(row, Corrupt | Unreadable) else row for row in found]
-
-
-def _warn(failure: Corrupt | Unreadable) -> None:
-    text = str(failure)
-    if text in _logged:
-        return
-    if len(_logged) >= MOST_LOGGED:
-        _logged.clear()
-    _logged.add(text)
-    log.warning("left out, as it cannot be read (%s): %s", failure.code, text, extra={"code": failure.code})
+    for failure in rows.errors():
+        text = str(failure)
+        if text in _logged:
+            continue
+        if len(_logged) >= MOST_LOGGED:
+            _logged.clear()
+        _logged.add(text)
+        log.warning("left out, as it cannot be read (%s): %s", failure.code, text, extra={"code": failure.code})
+    return rows.values(None)
 
 
 def as_one(

@@ -55,6 +55,7 @@ from .model.record import (  # fmt: skip
 from .model.values import MAX_BIN, checked_bin, taken
 from .once import TokenClock, operate_once
 from .repeats import send_until_known
+from .rows import Rows, attempted
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
@@ -159,7 +160,7 @@ class RecordStore(ABC):
             raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
         return operate_once(self, update, once if token is None else replace(once, token=token))
 
-    def operate_many(self, updates: Iterable[Update]) -> list[Row]:
+    def operate_many(self, updates: Iterable[Update]) -> Rows[Values]:
         """Apply an update to each of many records in one round trip per node; an outcome for each row, each by itself.
 
         Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
@@ -169,7 +170,7 @@ class RecordStore(ABC):
 
     def repeat_many(
         self, updates: Sequence[Update], instead: Callable[[], Sequence[Update]] | None = None
-    ) -> list[Row]:
+    ) -> Rows[Values]:
         """Apply updates whose repeat is harmless; an outcome for each. A row in doubt is sent again, as often as the
         policy says.
 
@@ -183,10 +184,7 @@ class RecordStore(ABC):
             updates = checked_many("updates", updates)
         if len(updates) != 1:
             return send_until_known(self, updates, self.operate_many, instead)
-        try:
-            return [self.repeat(updates[0])]
-        except LatchworkError as failure:
-            return [failure]
+        return attempted(1, lambda: [self.repeat(updates[0])])
 
     def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
         """Delete the record if the guard holds. True if it was there, False if it was not.
@@ -200,7 +198,7 @@ class RecordStore(ABC):
             return self._delete_repeatedly(removal)
         return self.policy.run(self.seams, self._delete, removal)
 
-    def delete_many(self, removals: Iterable[Removal], *, repeatable: bool = False) -> list[bool | LatchworkError]:
+    def delete_many(self, removals: Iterable[Removal], *, repeatable: bool = False) -> Rows[bool]:
         """Delete many records: for each True, False, or the error that `delete` would have raised.
 
         With `repeatable`, rows in doubt are sent again, as by `delete`; one removal then goes as a single call.
@@ -211,10 +209,7 @@ class RecordStore(ABC):
             return self._rows(rows, self._delete_many)
         if len(rows) != 1:
             return send_until_known(self, rows, partial(self._rows, attempt=self._delete_many))
-        try:
-            return [self._delete_repeatedly(rows[0])]
-        except LatchworkError as failure:
-            return [failure]
+        return attempted(1, lambda: [self._delete_repeatedly(rows[0])])
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """Return the records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index`
@@ -333,33 +328,25 @@ class RecordStore(ABC):
             failure.details["doubt"] = bool(doubts)
             raise
 
-    def _rows(self, rows: list[Any], attempt: Any) -> list[Any]:
+    def _rows(self, rows: list[Any], attempt: Callable[[Sequence[Any]], list[T | LatchworkError]]) -> Rows[T]:
         """Send a batch, then only its rows that were never applied, until the policy stops."""
         if not rows:
-            return []
-        try:
-            outcomes = list(attempt(rows))
-        except LatchworkError as failure:
-            outcomes = [failure] * len(rows)
+            return Rows()
+        outcomes = attempted(len(rows), lambda: attempt(rows))
         pending = _never_applied(outcomes)
-        if not pending:
-            return outcomes
 
         def again() -> None:
             nonlocal pending
-            tried, pending = pending, []
-            try:
-                found = attempt([rows[place] for place in tried])
-            except LatchworkError as failure:
-                found = [failure] * len(tried)
-            for place, outcome in zip(tried, found, strict=True):
-                outcomes[place] = outcome
-            pending = [tried[place] for place in _never_applied(found)]
+            places, pending = list(pending), {}
+            found = attempted(len(places), lambda: attempt([rows[place] for place in places]))
+            outcomes.merge(places, found)
+            pending = {places[n]: failure for n, failure in _never_applied(found).items()}
             if pending:
-                raise outcomes[pending[0]]
+                raise next(iter(pending.values()))
 
-        with suppress(LatchworkError):  # which the rows have
-            self.policy.after(outcomes[pending[0]], self.seams, again)
+        if pending:
+            with suppress(LatchworkError):  # which the rows have
+                self.policy.after(next(iter(pending.values())), self.seams, again)
         return outcomes
 
 
@@ -438,9 +425,9 @@ def _check_index(set: str, bin: str) -> None:
     checked_bin(bin)
 
 
-def _never_applied(outcomes: Sequence[Any]) -> list[int]:
-    """Return the places of rows that may be sent again."""
-    return [place for place, outcome in enumerate(outcomes) if isinstance(outcome, Unavailable) and again(outcome)]
+def _never_applied(outcomes: Sequence[Any]) -> dict[int, Unavailable]:
+    """Return the errors of rows that may be sent again, by their places."""
+    return {n: row for n, row in enumerate(outcomes) if isinstance(row, Unavailable) and again(row)}
 
 
 def _reads_are_repeatable() -> None:

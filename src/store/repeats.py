@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import LatchworkError, OutcomeUnknown, Unavailable
 from ..retry import RetryPolicy
 from ..seams import Seams
+from .rows import Rows
+
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -20,28 +23,27 @@ class Store(Protocol):
 def send_until_known(
     store: Store,
     rows: Sequence[Any],
-    send: Callable[[Sequence[Any]], list[Any]],
+    send: Callable[[Sequence[Any]], Rows[T]],
     instead: Callable[[], Sequence[Any]] | None = None,
-) -> list[Any]:
+) -> Rows[T]:
     """Send a batch, then its rows in doubt again, as often as the store's policy says; return the outcomes.
 
     instead: makes the rows that are sent from the second time on, if these differ.
     """
     outcomes = send(rows)
     for attempt in range(1, store.policy.attempts):
-        doubtful = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)]
+        doubtful = {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)}
         if not doubtful:
             break
         if instead is not None:
             rows, instead = instead(), None
         store.seams.note("retries", reason="in_doubt")
         store.seams.sleep(store.policy.pause(attempt, store.seams))
-        if outcomes[doubtful[0]].details.get("alone"):  # a row that failed in the batch would fail again
-            found = [outcome for place in doubtful for outcome in send([rows[place]])]
+        if next(iter(doubtful.values())).details.get("alone"):  # a row that failed in the batch would fail again
+            found = Rows(outcome for place in doubtful for outcome in send([rows[place]]))
         else:
             found = send([rows[place] for place in doubtful])
-        for place, outcome in zip(doubtful, found, strict=True):
-            outcomes[place] = after_repeat(outcomes[place], outcome)
+        outcomes.merge(doubtful, map(after_repeat, doubtful.values(), found))
     return outcomes
 
 

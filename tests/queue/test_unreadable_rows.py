@@ -277,8 +277,8 @@ def test_a_message_written_by_an_earlier_attempt_is_found_beside_one_that_cannot
     (one, other) = (queue.pointers.key((0, n)) for n in (1, 2))
     queue.pointers.write([Slot(0, 1), Slot(0, 2)], [Envelope("a", "m1"), Envelope("b", "m2")])
     damage_row(store, other)
-    first, second = queue.pointers._message_ids([one, other])
-    assert (first, type(second)) == ("m1", OutcomeUnknown)
+    first, second = queue.pointers._whose_are([one, other], [Envelope("a", "m1"), Envelope("b", "m2")])
+    assert (first, type(second)) == (WriteResult.DONE, OutcomeUnknown)
 
 
 def test_what_a_group_was_given_is_known_for_the_shards_whose_pointers_can_be_read(store, queue):

@@ -27,13 +27,13 @@ def _deleted_first(queue: Any, held: Any) -> Any:
     done = [place for one, outcome in zip(held, outcomes, strict=True) if outcome is True
             and (place := place_of(one.envelope))]  # fmt: skip
     _, whole = Blocks(queue.store, queue.client_id).mark(done)
-    return list(outcomes), whole
+    return outcomes, whole
 
 
 def _deleted_though_not_counted(queue: Any, held: Any) -> Any:
     places = [place for one in held if (place := place_of(one.envelope))]
     _, whole = Blocks(queue.store, queue.client_id).mark(places)
-    return list(queue.remove(held)), whole
+    return queue.remove(held), whole
 
 
 def _counted() -> Any:

@@ -32,6 +32,7 @@ from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import NEVER, Bin, Param, exists, has
 from latchwork.store.model.expr import Const, MapValue
 from latchwork.store.model.form import Form
+from latchwork.store.rows import Rows
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -163,7 +164,7 @@ def _all_well(self: Any, outcome: Any, *, real: Any = Pending.resolve) -> None:
 def _all_failed(self: Any, group: Any, *, real: Any = Publisher._stored) -> Any:
     outcomes = real(self, group)
     failed = [one for one in outcomes if isinstance(one, LatchworkError)]
-    return [failed[0]] * len(group) if failed else outcomes
+    return Rows([failed[0]] * len(group)) if failed else outcomes
 
 
 def _unbounded(self: Any, one: Any, *, real: Any = Publisher._entered) -> Any:
@@ -206,7 +207,7 @@ def _hands(**changes: Callable[[str], Any]) -> Callable[[], Any]:
 
 
 def _without_the_last(self: Any, slots: Any, *, real: Any = Members.waiting) -> Any:
-    return [tags[:-1] for tags in real(self, slots)]
+    return Rows(tags[:-1] for tags in real(self, slots))
 
 
 def _by_anybody(tag: str) -> Form:
@@ -220,7 +221,7 @@ def _all_are_alone(self: Any, held: Any, *, real: Any = Shards.remove) -> Any:
 def _deleted_by_its_own() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Shards, "remove", _all_are_alone))
-    stack.enter_context(mock.patch.object(Shards, "_ack_shared", lambda self, held: [False] * len(held)))
+    stack.enter_context(mock.patch.object(Shards, "_ack_shared", lambda self, held: Rows([False] * len(held))))
     stack.enter_context(mock.patch.object(shards, "_ALONE", shards.QUEUE_STAMP_RULES.mine))
     return stack
 
@@ -228,7 +229,7 @@ def _deleted_by_its_own() -> Any:
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(shared_acks, "LAST", exists("msgId")))
-    stack.enter_context(mock.patch.object(shared_acks, "_none", return_value=True))
+    stack.enter_context(mock.patch.object(shared_acks, "_none_wait", return_value=True))
     return stack
 
 
@@ -252,5 +253,5 @@ GROUP_RULES = (
      )),
     ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
     ("a repeated drop looks at its own only", "P17: also those that no longer name the group",
-     _swap(making, "_may_be_done", lambda row: not isinstance(row, LatchworkError) and row[0] == 0)),
+     _swap(making, "_may_be_done", lambda row: row == (0,))),
 )  # fmt: skip

@@ -18,6 +18,7 @@ from latchwork.queue.sharded.stamps import SEEN
 from latchwork.queue.sharded.upkeep import sweep
 from latchwork.store import Add, Bin, MapPut, Put, Update, exists, missing
 from latchwork.store.model.form import Form
+from latchwork.store.rows import Rows
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -25,7 +26,7 @@ def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
 
 
 def _taken_for_stored(self: Any, *args: Any, real: Any = ShardedQueue._store_for_later) -> Any:
-    return [None for _ in real(self, *args)]
+    return Rows("stored" for _ in real(self, *args))
 
 
 def _at_once(

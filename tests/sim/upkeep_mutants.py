@@ -16,6 +16,7 @@ from latchwork.queue.sharded.upkeep import sweep, sweeper, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store.model.expr import Const
+from latchwork.store.rows import Rows
 
 TRUE = Const(value=True)
 
@@ -41,8 +42,8 @@ def _from_this_look(self: Any, after: Any, *, real: Any = Schedule.ticks) -> Any
     return (tick + (after - after.replace(second=0, microsecond=0)) / 1000 for tick in real(self, after))
 
 
-def _published_at_once(queue: Any, wanted: Any, seconds: int, scope: str) -> list[Any]:
-    outcomes: list[Any] = []
+def _published_at_once(queue: Any, wanted: Any, seconds: int, scope: str) -> Rows[str]:
+    outcomes = Rows[str]()
     for one in wanted:
         try:
             outcomes.append(queue.publish(queue.codec.decode(one.envelope.data), message_id=one.envelope.msg_id))

@@ -98,9 +98,8 @@ def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
 
 def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
     """Make the records that are missing; return the fencing marks of all."""
-    for outcome in buffers.repeat_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys]):
-        if isinstance(outcome, LatchworkError) and not isinstance(outcome, AlreadyExists | OutcomeUnknown):
-            raise outcome
+    made = buffers.repeat_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys])
+    made.raise_unless(AlreadyExists, OutcomeUnknown)
     found = zip(keys, buffers.get_many(keys, MARK), strict=True)
     marks = {key: record.bins[MARK] for key, record in found if record is not None}
     if len(marks) < len(keys):
@@ -124,13 +123,10 @@ def _empty_longer(store: RecordStore, buffers: RecordStore, layout: Layout, mark
 
 def _outcomes(buffers: RecordStore, updates: list[Update]) -> list[tuple[Any, ...] | None]:
     """Return the outcome of each update, None if it was refused. Raises the first error."""
-    outcomes = buffers.repeat_many(updates) if updates else []
-    for outcome in outcomes:
-        if isinstance(outcome, OutcomeUnknown):
-            raise _unmade(updates[0].key.set) from outcome
-        if isinstance(outcome, LatchworkError) and not isinstance(outcome, Refused):
-            raise outcome
-    return [outcome if isinstance(outcome, tuple) else None for outcome in outcomes]
+    try:
+        return buffers.repeat_many(updates).raise_unless(Refused).values(None)
+    except OutcomeUnknown as failure:
+        raise _unmade(updates[0].key.set) from failure
 
 
 def _make_metadata(store: RecordStore, layout: Layout, lease: float, fence: int) -> None:

@@ -18,7 +18,9 @@ from ...errors import LatchworkError, OutcomeUnknown
 from ...inputs import is_int
 from ...retry import RetryPolicy, again, reason
 from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
+from ...store.model.record import Values
 from ...store.repeats import after_repeat
+from ...store.rows import Rows
 
 RUNG, CHANGES = "rung", "changes"
 """The bins that count the rings, and the changes of settings that were announced."""
@@ -50,7 +52,7 @@ class Bell:
         """
         self.ring_due = self.is_needed
 
-    def settle(self, rows: Sequence[Update]) -> list[Any]:
+    def settle(self, rows: Sequence[Update]) -> Rows[Values]:
         """Send rows as `RecordStore.repeat_many` does, and in the first of its calls the ring that is due.
 
         A ring that fails alone is sent with the next rows. If the record is overloaded, others ring it at this moment,
@@ -61,7 +63,7 @@ class Bell:
         self.ring_due, rung = False, False
         sent = [*rows, self._ring]
         try:
-            outcomes: list[Any] = list(self._store.with_policy(_ONE_ATTEMPT).operate_many(sent))
+            outcomes = self._store.with_policy(_ONE_ATTEMPT).operate_many(sent)
             unsettled = list(filter(lambda place: _may_pass(outcomes[place]), range(len(outcomes))))
             if unsettled and unsettled[0] < len(rows):
                 self._again(sent, unsettled, outcomes)
@@ -70,17 +72,17 @@ class Bell:
             self.ring_due = self.ring_due or not rung
         return outcomes
 
-    def _again(self, rows: Sequence[Update], unsettled: Sequence[int], outcomes: list[Any]) -> None:
+    def _again(self, rows: Sequence[Update], unsettled: Sequence[int], outcomes: Rows[Values]) -> None:
         """Send these rows again, as often as the store's policy still allows."""
         store, policy = self._store, self._store.policy
         pause, deadline = policy.pause(1, store.seams), present()
         if policy.attempts == 1 or (deadline is not None and deadline.too_late(pause)):
             return
-        store.seams.note("retries", reason=reason(outcomes[unsettled[0]]))
+        store.seams.note("retries", reason=reason(outcomes.errors()[0]))
         store.seams.sleep(pause)
         rest = store.with_policy(replace(policy, attempts=policy.attempts - 1))
-        for place, outcome in zip(unsettled, rest.repeat_many([rows[place] for place in unsettled]), strict=True):
-            outcomes[place] = after_repeat(outcomes[place], outcome)
+        again = rest.repeat_many([rows[place] for place in unsettled])
+        outcomes.merge(unsettled, map(after_repeat, [outcomes[place] for place in unsettled], again))
 
     def ring(self) -> None:
         """Ring, if the store can be written now. One call."""

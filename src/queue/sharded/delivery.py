@@ -13,11 +13,12 @@ from msgspec.structs import force_setattr, replace
 from ...errors import InvalidRequest, LatchworkError, LeaseLost
 from ...inputs import checked_many
 from ...retry import Poll
+from ...store.rows import Rows
 from .batches.blocks import Blocks, place_of
 from .batches.ends import Home, end_done
 from .envelope import Envelope, Reason, date, kept_error
 from .shards import Shards
-from .slots import Slot, Stamped
+from .slots import Stamped
 
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
@@ -172,18 +173,17 @@ def ack_all(deliveries: Iterable[Delivery]) -> None:
     raise_first(done, [outcome for some in queues.values() for outcome in ack_each(some)])
 
 
-def ack_each(deliveries: Sequence[Delivery]) -> list[Outcome]:
+def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
     """Delete messages of one queue that were handled; return the outcome of each.
 
     One call; one more where any is of a batch, which counts it first (P18).
     """
     view, held = deliveries[0].view, [delivery.held for delivery in deliveries]
-    outcomes: list[Outcome]
     whole: set[str] = set()
     if any(one.envelope.batch is not None for one in held):
         outcomes, whole = _count_and_remove(view.pointers, held)
     else:
-        outcomes = list(view.pointers.remove(held))
+        outcomes = view.pointers.remove(held)
     record_outcomes(view.pointers, outcomes, "acked")
     mark_settled(deliveries, outcomes)
     if whole:
@@ -191,21 +191,15 @@ def ack_each(deliveries: Sequence[Delivery]) -> list[Outcome]:
     return outcomes
 
 
-def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[list[Outcome], set[str]]:
+def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
     """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
 
     A message that its batch could not count is not deleted: it comes again.
     """
-    counted = {one.slot: place for one in held if (place := place_of(one.envelope)) is not None}
-    if not counted:
-        return list(queue.remove(held)), set()
-    marks, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
-    outcomes: dict[Slot, Outcome] = {
-        slot: failure for slot, failure in zip(counted, marks, strict=True) if failure is not None
-    }
-    safe = [one for one in held if one.slot not in outcomes]
-    outcomes.update(zip((one.slot for one in safe), queue.remove(safe) if safe else (), strict=True))
-    return [outcomes[one.slot] for one in held], whole
+    counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
+    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
+    marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
+    return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 
 
 def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
@@ -245,9 +239,7 @@ def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> 
     """Raise the error of the first delivery that was not settled, if there is one."""
     if outcomes.count(True) == len(outcomes):  # as nearly always
         return
-    for outcome in outcomes:
-        if isinstance(outcome, LatchworkError):
-            raise outcome
+    Rows(outcomes).raise_unless()
     gone = [delivery for delivery, outcome in zip(deliveries, outcomes, strict=True) if outcome is not True]
     if gone:
         raise lost(gone)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...errors import Corrupt, Unreadable
+from ...errors import LatchworkError
 from ...inputs import is_int
 from ...store import Key, Put, RecordStore
+from ...store.rows import Rows
 from ..rows import read_each
 from .envelope import Envelope
 from .stamps import ACKED, GROUPS, naming
@@ -53,13 +54,13 @@ class Members:
         known = self._seen.get(shard)
         return known.loaded if known else 0
 
-    def waiting(self, slots: Sequence[tuple[int, int]]) -> list[tuple[str, ...] | Corrupt | Unreadable]:
+    def waiting(self, slots: Sequence[tuple[int, int]]) -> Rows[tuple[str, ...]]:
         """Return the groups of each slot, or why the pointers of its shard cannot be read. No call where this process
         has reserved it, or one above it.
         """
         unknown = sorted({s for s, pointer in slots if s not in self._seen or self._seen[s].loaded < pointer})
         damaged = self._look(unknown) if unknown else {}
-        found: list[tuple[str, ...] | Corrupt | Unreadable] = []
+        found = Rows[tuple[str, ...]]()
         for shard, pointer in slots:
             if shard in damaged:
                 found.append(damaged[shard])
@@ -68,14 +69,11 @@ class Members:
             found.append(tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ())
         return found
 
-    def _look(self, shards: Sequence[int]) -> dict[int, Corrupt | Unreadable]:
+    def _look(self, shards: Sequence[int]) -> dict[int, LatchworkError]:
         """Note the groups of these shards; return the errors of the ones that cannot be read. One call."""
         keys = [self._pointers_key(shard) for shard in shards]
-        damaged = {}
-        for shard, record in zip(shards, read_each(self._store, keys, self._load, GROUPS), strict=True):
-            if isinstance(record, Corrupt | Unreadable):
-                damaged[shard] = record
-                continue
+        records, damaged = read_each(self._store, keys, self._load, GROUPS).sift(shards)
+        for shard, record in records.items():
             bins = record.bins if record else {}
             loaded = bins.get(self._load, 0)
             self.note(shard, loaded if is_int(loaded) else 0, bins.get(GROUPS))

@@ -7,8 +7,6 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import compress
-from operator import not_
 from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
@@ -19,6 +17,7 @@ from ...inputs import checked_each, checked_switch
 from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import RecordStore
+from ...store.rows import Rows, attempted
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, limit_of
@@ -216,17 +215,15 @@ class ShardedQueue(Subqueue):
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
         if delivery.settled:
             raise lost([delivery])
-        (failure,) = self._store_for_later([delivery], [envelope], [due])
-        if failure is not None:
-            raise failure
+        self._store_for_later([delivery], [envelope], [due]).raise_unless()
         outcomes = self._remove([delivery])
         record_outcomes(self.pointers, outcomes, done)
         return outcomes[0]
 
     def _store_for_later(
         self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], dues: Sequence[Due]
-    ) -> list[LatchworkError | None]:
-        """Store messages in hand as delayed messages too; None for each that is safe, else the error. Two calls."""
+    ) -> Rows[str]:
+        """Store messages in hand as delayed messages too; return the name of each entry, or the error. Two calls."""
         held = [delivery.held for delivery in deliveries]
         shards = [self.pointers.home(one.slot.shard) for one in held]
         named = zip(envelopes, held, strict=True)
@@ -235,60 +232,51 @@ class ShardedQueue(Subqueue):
             rows = self.delayed.publish(envelopes, shards, dues, names=names)
         except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
             if len(held) == 1:
-                return [failure]
+                return Rows([failure])
             each = zip(deliveries, envelopes, dues, strict=True)
-            return [self._store_for_later([one], [envelope], [due])[0] for one, envelope, due in each]
+            return Rows(self._store_for_later([one], [envelope], [due])[0] for one, envelope, due in each)
         except LatchworkError as failure:
-            return [failure] * len(held)
+            return Rows([failure] * len(held))
         # The name has the delivery's id: an entry that is there already was stored by an earlier call for it.
-        return [None if isinstance(row, AlreadyExists) else row for row in rows]
+        return rows.recover(AlreadyExists, lambda places: [names[n] for n in places])
 
-    def _remove(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+    def _remove(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Delete messages in hand that are stored elsewhere; return the outcomes. One call."""
-        outcomes: list[Outcome]
-        try:
-            outcomes = list(self.pointers.remove([delivery.held for delivery in deliveries]))
-        except LatchworkError as failure:
-            outcomes = [failure] * len(deliveries)
+        held = [delivery.held for delivery in deliveries]
+        outcomes = attempted(len(held), lambda: self.pointers.remove(held))
         mark_settled(deliveries, outcomes)
         return outcomes
 
     # ---- what has failed
 
-    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> Rows[bool]:
         """Let failed messages come back after their backoff, and park the ones that had their last attempt."""
         pauses = self.config.retries
         if pauses is None:
             return super()._fail(deliveries, envelopes)
-        spent = [envelope.attempts >= self.config.max_deliveries for envelope in envelopes]
-        ends, rest = list(compress(deliveries, spent)), list(compress(deliveries, map(not_, spent)))
-        parked = [replace_struct(one, reason=Reason.EXHAUSTED.value) for one in compress(envelopes, spent)]
-        outcomes: dict[Delivery, Outcome] = {}
-        if ends:
-            outcomes |= zip(ends, self._moved(ends, self.parked.pointers, parked), strict=True)
-            for one, envelope in zip(ends, parked, strict=True):
-                if not isinstance(outcomes[one], LatchworkError):
-                    self.message_log.parked(envelope, Reason.EXHAUSTED.value)
-        if rest:
-            outcomes |= zip(rest, self._retry(rest, list(compress(envelopes, map(not_, spent))), pauses), strict=True)
-        return [outcomes[delivery] for delivery in deliveries]
+        ends = [n for n, envelope in enumerate(envelopes) if envelope.attempts >= self.config.max_deliveries]
+        rest = [n for n, envelope in enumerate(envelopes) if envelope.attempts < self.config.max_deliveries]
+        outcomes = Rows([False] * len(deliveries))
+        parked = [replace_struct(envelopes[n], reason=Reason.EXHAUSTED.value) for n in ends]
+        rows = self._moved([deliveries[n] for n in ends], self.parked.pointers, parked)
+        for n in rows.sift(range(len(ends)))[0]:
+            self.message_log.parked(parked[n], Reason.EXHAUSTED.value)
+        outcomes.merge(ends, rows)
+        return outcomes.merge(rest, self._retry([deliveries[n] for n in rest], [envelopes[n] for n in rest], pauses))
 
-    def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> list[Outcome]:
+    def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> Rows[bool]:
         """Store messages for later, each for its own pause, then delete them here; return the outcomes. Three calls."""
         limit = limit_of(self.config).total_seconds()
         spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in envelopes]
         dues = [Due(round(span * 1000), absolute=False) for span in spans]
-        rows = dict(zip(deliveries, self._store_for_later(deliveries, envelopes, dues), strict=True))
-        outcomes: dict[Delivery, Outcome] = {one: failure for one, failure in rows.items() if failure is not None}
-        stored = [one for one, failure in rows.items() if failure is None]
-        if stored:
-            outcomes |= zip(stored, self._remove(stored), strict=True)
+        outcomes = self._store_for_later(deliveries, envelopes, dues).then(
+            lambda places: self._remove([deliveries[n] for n in places])
+        )
         # A message that has no room for its time, as another program's may be, is tried again at once.
-        refused = [isinstance(failure, InvalidRequest) for failure in rows.values()]
-        if any(refused):
-            some = list(compress(deliveries, refused))
-            outcomes |= zip(some, self._moved(some, self.pointers, list(compress(envelopes, refused))), strict=True)
-        return [outcomes[delivery] for delivery in deliveries]
+        return outcomes.recover(
+            InvalidRequest,
+            lambda places: self._moved([deliveries[n] for n in places], self.pointers, [envelopes[n] for n in places]),
+        )
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
@@ -508,7 +496,7 @@ class QueueGroup(ShardedQueue):
         """The name of the queue whose messages it gets."""
         return self._queue_name
 
-    def _given_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+    def _given_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""
         outcomes = self._moved(
             deliveries, self.pointers, [interrupted(delivery.held.envelope) for delivery in deliveries]

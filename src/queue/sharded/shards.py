@@ -46,6 +46,8 @@ from ...store.decode import MAX_COUNTER, damaged
 from ...store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
 from ...store.model.form import Form
 from ...store.model.ops import Compute
+from ...store.model.record import Row
+from ...store.rows import Rows, attempted
 from ..rows import read_each
 from .bell import Bell
 from .envelope import (
@@ -189,12 +191,8 @@ class Shards:
         reads = (Read(FIRE), Compute(SINCE_UPDATE))
         rows = self.store.repeat_many([Update(self.pointers_key(n), reads) for n in range(self.shards)])
         lived = (self.ttl + self.sweep) * 1000
-        for row in rows:
-            if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Corrupt):
-                raise row
-        return [
-            row[0] if not isinstance(row, LatchworkError) and row[1] > lived and is_int(row[0]) else 0 for row in rows
-        ]
+        found = rows.raise_unless(NotFound, Corrupt).values((0, 0))
+        return [fired if since > lived and is_int(fired) else 0 for fired, since in found]
 
     def begin_firing(self, states: Sequence[ShardPointers]) -> None:
         """Make shards claimable that another library has loaded and not fired, or whose turn cannot be read. No call,
@@ -252,9 +250,7 @@ class Shards:
             return damage
         return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
 
-    def write(
-        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
-    ) -> list[WriteResult | LatchworkError]:
+    def write(self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False) -> Rows[WriteResult]:
         """Create the data records, and ring the bell where that is due. One call, and another where something is there
         already.
 
@@ -262,13 +258,13 @@ class Shards:
 
         Nothing is written into a slot of which it cannot be read who waits for it.
         """
+        if not slots:
+            return Rows()
         readers = self.members.waiting(slots)
-        waiting = [one for one in readers if isinstance(one, tuple)]
-        if len(waiting) < len(slots):
-            others = [place for place, one in enumerate(readers) if isinstance(one, tuple)]
-            named = [slots[place] for place in others], [envelopes[place] for place in others]
-            written = iter(self.write(*named, fired=fired) if others else ())
-            return [next(written) if isinstance(one, tuple) else one for one in readers]
+        if readers.errors():
+            return readers.then(
+                lambda places: self.write([slots[n] for n in places], [envelopes[n] for n in places], fired=fired)
+            )
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
         rows = [
@@ -278,37 +274,28 @@ class Shards:
                 self.key(slot), envelope.ops(now) + stamp + names(tags, envelope, moved=fired),
                 exists=Exists.CREATE, ttl=self.ttl,
             )
-            for slot, envelope, tags in zip(slots, envelopes, waiting, strict=True)
+            for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
         ]  # fmt: skip
         sent = self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
         if sent.count(()) == len(sent):  # all are written, as nearly always
-            return [WriteResult.DONE] * len(sent)
-        outcomes = [row if isinstance(row, LatchworkError) else WriteResult.DONE for row in sent]
-        taken = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, AlreadyExists)]
-        if not taken:
-            return outcomes
-        ids = self._message_ids([rows[place].key for place in taken])
-        for place, found in zip(taken, ids, strict=True):
-            if isinstance(found, LatchworkError):
-                outcomes[place] = found
-            else:
-                outcomes[place] = WriteResult.DONE if found == envelopes[place].msg_id else WriteResult.SPENT
-        return outcomes
+            return Rows([WriteResult.DONE] * len(sent))
+        written = sent.then(lambda places: [WriteResult.DONE] * len(places))
+        return written.recover(
+            AlreadyExists, lambda places: self._whose_are([rows[n].key for n in places], [envelopes[n] for n in places])
+        )
 
-    def _message_ids(self, keys: Sequence[Key]) -> list[str | LatchworkError | None]:
-        try:
-            records: Sequence[Any] = read_each(self.store, keys, "msgId")
-        except LatchworkError as failure:
-            records = [failure] * len(keys)
+    def _whose_are(self, keys: Sequence[Key], envelopes: Sequence[Envelope]) -> Rows[WriteResult]:
+        """Return of slots that are taken whether these messages are in them: an earlier attempt has written them."""
+        records = attempted(len(keys), lambda: read_each(self.store, keys, "msgId"))
         unknown = f"{self.name}: whether the message was written could not be read back: "
-        return [
+        return Rows(
             OutcomeUnknown(f"{unknown}{record}")
             if isinstance(record, LatchworkError)
-            else record.bins.get("msgId")
-            if record
-            else None
-            for record in records
-        ]
+            else WriteResult.DONE
+            if record and record.bins.get("msgId") == envelope.msg_id
+            else WriteResult.SPENT
+            for record, envelope in zip(records, envelopes, strict=True)
+        )
 
     # ---- the consumer's side
 
@@ -357,7 +344,7 @@ class Shards:
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True, first: bool = False
-    ) -> list[Envelope | StampMiss | LatchworkError]:
+    ) -> Rows[Envelope | StampMiss]:
         """Put a delivery id on the records and read them, counting an attempt. One call.
 
         me: the id, or one for each slot.
@@ -372,8 +359,8 @@ class Shards:
         rows = self.stamps(slots, ids, count, Taking.NEW if first and len(slots) > 1 else again)  # one is sent again
         found = self.store.repeat_many(rows, lambda: self.stamps(slots, ids, count, again))
         if any(type(row) is not tuple for row in found):
-            return [self.stamped(slot, one, row) for slot, one, row in zip(slots, ids, found, strict=True)]
-        return [message or StampMiss.TAKEN for message in self.messages(slots, found)]
+            return Rows(map(self.stamped, slots, ids, found))
+        return Rows(message or StampMiss.TAKEN for message in self.messages(slots, found))
 
     def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, taking: Taking) -> list[Update]:
         """Return the updates that stamp these slots, in order."""
@@ -408,31 +395,28 @@ class Shards:
             return StampMiss.TAKEN if isinstance(row, Refused | NotFound) else row
         return self.stamp_rules.envelope(row) or StampMiss.TAKEN
 
-    def look(self, slots: Sequence[Slot]) -> list[Envelope | Corrupt | Unreadable | None]:
+    def look(self, slots: Sequence[Slot]) -> Rows[Envelope | None]:
         """Return the messages in these slots, None where there is none, or the error of one that cannot be read.
 
         Nothing changes. One call; if a message cannot be read, one more for each slot.
         """
         rows = read_each(self.store, [self.key(slot) for slot in slots], *BINS)
-        return [from_bins(row.bins) if isinstance(row, Record) else row for row in rows]
+        return Rows(from_bins(row.bins) if isinstance(row, Record) else row for row in rows)
 
     def stamp_rules_at(self, slot: Slot) -> StampRules:  # noqa: ARG002 - of a group it depends on the slot
         """Return the guards and reads for the message in a slot."""
         return self.stamp_rules
 
-    def write_tombstones(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
+    def write_tombstones(self, slots: Sequence[Slot], *, keep: int = 0) -> Rows[bool]:
         """Create tombstones, which refuse a late producer: True where one is now, False where a record was.
 
         keep: seconds that they must live at least; the sweep duration they live anyway.
         """
         ops, ttl = tombstone(self.now_ms()), max(keep, self._tombstone_ttl)
         rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=ttl) for slot in slots]
-        return [
-            False if isinstance(row, AlreadyExists) else row if isinstance(row, LatchworkError) else True
-            for row in self.store.repeat_many(rows)
-        ]
+        return self.store.repeat_many(rows).settled(AlreadyExists)
 
-    def give_up(self, slots: Sequence[Slot], *, keep: int = 0) -> list[bool | LatchworkError]:
+    def give_up(self, slots: Sequence[Slot], *, keep: int = 0) -> Rows[bool]:
         """Give up empty slots: write tombstones, as `write_tombstones` does, and count them. Two calls; approximate."""
         outcomes = self.write_tombstones(slots, keep=keep)
         counts = Counter(slot.shard for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True)
@@ -445,10 +429,9 @@ class Shards:
         self.store.seams.note("expired", counts.total(), queue=self.name)
         return outcomes
 
-    def extend(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def extend(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Start the sweep duration of each again: True = done, False = absent or another delivery's. One call."""
-        rows = self.store.repeat_many([self.extending(h) for h in held])
-        return _done(rows)
+        return self.store.repeat_many([self.extending(h) for h in held]).settled()
 
     def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())
@@ -471,14 +454,13 @@ class Shards:
         after = interrupted(held.envelope) if begun else not_begun(held.envelope)
         return form.fill(self.key(held.slot), me=held.delivery, attempts=after.attempts, interrupts=after.interrupts)
 
-    def give_back(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def give_back(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Give messages back, in their slots, without counting the attempt, to be handed out before all others: True =
         done, False = absent or another delivery's. Three calls.
 
         Their slots are noted in the pointers, then the bell is rung. If that fails, the sweep brings them back.
         """
-        rows = self.store.repeat_many([self._uncounting(_GIVING_BACK, h) for h in held])
-        outcomes = _done(rows)
+        outcomes = self.store.repeat_many([self._uncounting(_GIVING_BACK, h) for h in held]).settled()
         back = [h for h, outcome in zip(held, outcomes, strict=True) if outcome is True]
         if back:
             with suppress(LatchworkError):
@@ -487,7 +469,7 @@ class Shards:
                 self.bell.ring()
         return outcomes
 
-    def take_back(self, slots: Mapping[Slot, str], me: str) -> list[Envelope | StampMiss | LatchworkError]:
+    def take_back(self, slots: Mapping[Slot, str], me: str) -> Rows[Envelope | StampMiss]:
         """Stamp messages that were given back, and take their slots from the pointers. Two calls.
 
         slots: each with the delivery that gave it back.
@@ -496,10 +478,10 @@ class Shards:
         rows = self.store.repeat_many([
             _TAKING_BACK.fill(self.key(slot), me=me, by=by, now=now) for slot, by in slots.items()
         ])  # fmt: skip
-        found = [
+        found: Rows[Envelope | StampMiss] = Rows(
             StampMiss.TAKEN if isinstance(row, NotFound) else self.stamped(slot, me, row)
             for slot, row in zip(slots, rows, strict=True)
-        ]
+        )
         passed = [
             slot
             for slot, what in zip(slots, found, strict=True)
@@ -524,30 +506,28 @@ class Shards:
 
     # ---- the one place that deletes
 
-    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Delete messages that are still this delivery's: True = done, False = absent or another delivery's. One call.
 
         A message with `keep_id` loses its payload, and its id stays for that many seconds (P6): a late retry of its
         publisher finds it done. Tombstones are never deleted.
         """
         # 1. A message that no group waits for goes, if its delivery still holds it.
-        gone = [h for h in held if h.envelope.groups is None and not h.envelope.keep_id]
-        guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in gone}}
-        removals = [Removal(self.key(h.slot), guards[h.delivery]) for h in gone]
-        removed = self.store.delete_many(removals, repeatable=True) if removals else []
-        rows: list[bool | LatchworkError] = [False if isinstance(row, Refused) else row for row in removed]
-        if len(gone) == len(held) and False not in rows:
-            return rows
+        gone = [n for n, h in enumerate(held) if h.envelope.groups is None and not h.envelope.keep_id]
+        guards = {me: Bound(_ALONE, {"me": me}) for me in {held[n].delivery for n in gone}}
+        removals = [Removal(self.key(held[n].slot), guards[held[n].delivery]) for n in gone]
+        removed = self.store.delete_many(removals, repeatable=True).settled()
+        if len(gone) == len(held) and False not in removed:
+            return removed
         # 2. Of a message with `keep_id` the id stays.
-        outcomes = dict(zip((h.slot for h in gone), rows, strict=True))
-        marked = [h for h in held if h.envelope.groups is None and h.envelope.keep_id]
-        outcomes.update(zip((h.slot for h in marked), self._stripped(marked) if marked else (), strict=True))
+        outcomes = Rows([False] * len(held)).merge(gone, removed)
+        marked = [n for n, h in enumerate(held) if h.envelope.groups is None and h.envelope.keep_id]
+        outcomes.merge(marked, self._stripped([held[n] for n in marked]))
         # 3. Groups wait for the others, or have adopted a message since it was stamped.
-        among = [h for h in held if not outcomes.get(h.slot)]
-        outcomes.update(zip((h.slot for h in among), self._ack_shared(among) if among else (), strict=True))
-        return [outcomes[h.slot] for h in held]
+        among = [n for n, outcome in enumerate(outcomes) if outcome is False]
+        return outcomes.merge(among, self._ack_shared([held[n] for n in among]))
 
-    def _ack_shared(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def _ack_shared(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Acknowledge for the queue's own consumers messages that groups may wait for (P17)."""
         acks = [SharedAck(own_ack(self.key(at), one.data, me), me, one.keep_id) for at, me, one in held]
         return acknowledge_shared(self.store, acks, OWN)
@@ -563,31 +543,23 @@ class Shards:
         rows = zip(keys, read_each(self.store, keys, "keepId"), strict=True)
         finish(self.store, [(key, kept_for(row.bins.get("keepId"))) for key, row in rows if isinstance(row, Record)])
 
-    def _stripped(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def _stripped(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Remove everything but the ids of the messages."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
         updates = [
             Update(self.key(h.slot), drop, Bound(_ALONE_AND_WHOLE, {"me": h.delivery}), ttl=h.envelope.keep_id)
             for h in held
         ]
-        return [self._dropped(h, row) for h, row in zip(held, self.store.repeat_many(updates), strict=True)]
+        rows = self.store.repeat_many(updates)
+        return rows.merge(range(len(held)), map(self._resolved, held, rows)).settled()
 
-    def _dropped(self, held: Stamped, row: Any) -> bool | LatchworkError:
-        if isinstance(row, Refused) and row.details.get("doubt"):
-            try:
-                record = self.store.get(self.key(held.slot), "delivery", "data")
-            except LatchworkError as failure:
-                # The attempt in doubt may have done it, whatever this read failed with.
-                return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
-            return record is not None and record.bins == {"delivery": held.delivery}
-        if isinstance(row, Refused | NotFound):
-            return False
-        return row if isinstance(row, LatchworkError) else True
-
-
-def _done(rows: Sequence[Any]) -> list[bool | LatchworkError]:
-    """Return what came of guarded updates: True = done, False = absent or another delivery's, or the error."""
-    return [
-        False if isinstance(row, Refused | NotFound) else row if isinstance(row, LatchworkError) else True
-        for row in rows
-    ]
+    def _resolved(self, held: Stamped, row: Row) -> Row:
+        """Return the outcome of a removal; where it was refused after doubt, by what is there now."""
+        if not isinstance(row, Refused) or not row.details.get("doubt"):
+            return row
+        try:
+            record = self.store.get(self.key(held.slot), "delivery", "data")
+        except LatchworkError as failure:
+            # The attempt in doubt may have done it, whatever this read failed with.
+            return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
+        return () if record is not None and record.bins == {"delivery": held.delivery} else row

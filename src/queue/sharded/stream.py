@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from msgspec import Struct, field
 
-from ...errors import FencedOut, InvalidRequest, LatchworkError, QueueOwned, Refused
+from ...errors import FencedOut, InvalidRequest, NotFound, QueueOwned, Refused
 from ...inputs import checked_text
 from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Removal, Update, exists, missing
@@ -21,6 +21,7 @@ from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ...store.model.form import Form
 from ...store.model.ops import Op
+from ...store.rows import Rows
 from ..rows import read_each
 from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
@@ -92,9 +93,7 @@ def take(queue: Shards, stream: str) -> Owner:
         guard = Bound(_TAKE, owner.params)
         ops = (Put(STREAM, stream), Put(EPOCH, epoch), Add(LOAD, 0), Add(FIRE, 0))
         rows = [_taking(queue, n, ops, guard) for n in range(queue.shards)]
-        for row in queue.store.repeat_many(rows):
-            if isinstance(row, LatchworkError) and not isinstance(row, Refused):
-                raise row
+        queue.store.repeat_many(rows).raise_unless(Refused)
         found = _owners(queue)
         if all(one == (stream, epoch) for one in found):
             return owner
@@ -141,9 +140,7 @@ def release(queue: Shards, owner: Owner) -> None:
     """Return the shards that are still this owner's to consumers. One call; errors are raised at the end."""
     guard = Bound(_HELD, owner.params)
     rows = [Update(queue.pointers_key(n), (Put(STREAM, None),), guard, ttl=NEVER) for n in range(queue.shards)]
-    for row in queue.store.repeat_many(rows):
-        if isinstance(row, LatchworkError) and not isinstance(row, Refused):
-            raise row
+    queue.store.repeat_many(rows).raise_unless(Refused)
 
 
 def read(
@@ -302,9 +299,7 @@ def _given_up(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
     a replay, or leave it where no later batch reads.
     """
     outcomes = queue.give_up([Slot(shard, pointer) for pointer in pointers], keep=max(queue.ttl, LEDGER_TTL))
-    for outcome in outcomes:
-        if isinstance(outcome, LatchworkError):
-            raise outcome
+    outcomes.raise_unless()
     return [pointer for pointer, written in zip(pointers, outcomes, strict=True) if not written]
 
 
@@ -324,24 +319,20 @@ def _delete(queue: Shards, slots: Sequence[Slot]) -> None:
     """
     records = read_each(queue.store, [queue.key(slot) for slot in slots], "keepId", GROUPS, "batch")
     there = {slot: record for slot, record in zip(slots, records, strict=True) if isinstance(record, Record)}
-    unread = [record for record in records if isinstance(record, LatchworkError)]
     batches = [record.bins.get("batch") for record in there.values()]
     places = [place for text in batches if isinstance(text, str) and (place := place_of_text(text))]
-    for failure in Blocks(queue.store, queue.client_id).mark(places).failures:
-        if failure is not None:
-            raise failure
+    for failure in filter(None, Blocks(queue.store, queue.client_id).mark(places).failures):
+        raise failure
     ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
     plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
-    outcomes: list[object] = list(
-        queue.store.delete_many([Removal(queue.key(slot), _ALONE) for slot in plain], repeatable=True)
-    )
-    outcomes += queue.store.repeat_many([_dropping(ttls[slot]).fill(queue.key(slot)) for slot in kept])
+    gone = queue.store.delete_many([Removal(queue.key(slot), _ALONE) for slot in plain], repeatable=True)
+    stripped = queue.store.repeat_many([_dropping(ttls[slot]).fill(queue.key(slot)) for slot in kept])
     # A group may have adopted it since it was read.
-    refused = {slot for slot, row in zip((*plain, *kept), outcomes, strict=True) if isinstance(row, Refused)}
-    among = [slot for slot in there if slot in refused or slot not in ttls]
-    for outcome in (*outcomes, *_ack_shared(queue, among), *unread):
-        if isinstance(outcome, LatchworkError) and outcome.code not in ("REFUSED", "NOT_FOUND"):
-            raise outcome
+    rows = zip((*plain, *kept), (*gone, *stripped), strict=True)
+    refused = {slot for slot, row in rows if isinstance(row, Refused)}
+    acked = _ack_shared(queue, [slot for slot in there if slot in refused or slot not in ttls])
+    for some in (gone, stripped, acked, records):
+        some.raise_unless(Refused, NotFound)
 
 
 @lru_cache(maxsize=16)
@@ -350,14 +341,13 @@ def _dropping(ttl: int) -> Form:
     return Form(*(Put(bin, None) for bin in (*CONTENT, "delivery")), when=_ALONE, ttl=ttl)
 
 
-def _ack_shared(queue: Shards, slots: Sequence[Slot]) -> list[bool | LatchworkError]:
+def _ack_shared(queue: Shards, slots: Sequence[Slot]) -> Rows[bool]:
     """Acknowledge for the stream messages that groups may wait for. No call, or two or three."""
     me = queue.store.seams.unique()
-    found = dict(zip(slots, queue.look(slots), strict=True)) if slots else {}
+    found, unread = queue.look(slots).sift(slots)
     acks = [
         SharedAck(own_ack(queue.key(slot), one.data, me, any_delivery=True), me, one.keep_id)
         for slot, one in found.items()
-        if isinstance(one, Envelope)
+        if one is not None
     ]
-    failures = [one for one in found.values() if isinstance(one, LatchworkError)]
-    return [*acknowledge_shared(queue.store, acks, OWN), *failures]
+    return Rows([*acknowledge_shared(queue.store, acks, OWN), *unread.values()])

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import compress
 
 from msgspec.structs import replace
 
@@ -17,12 +16,13 @@ from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, U
 from ...inputs import checked_count, checked_some, checked_timeout
 from ...plain import shown
 from ...retry import Poll, may_pass, outlive
+from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .batches.ends import Home
 from .config import MAX_INTERRUPTS
-from .delivery import Delivery, Outcome, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
+from .delivery import Delivery, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .message_log import MessageLog
 from .peek import peek, peek_all
@@ -188,8 +188,8 @@ class Subqueue(Unpicklable, ABC):
         pointers = self.pointers.seal(shard, fence)[-most:]
         self.pending.drop(shard)
         me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
-        for begin in range(0, len(pointers), CHUNK):
-            part = [Slot(shard, pointer) for pointer in pointers[begin : begin + CHUNK]]
+        for some in chunked(pointers, CHUNK):
+            part = [Slot(shard, pointer) for pointer in some]
             empty = self.pointers.write_tombstones(part)
             self.pending.add(ClaimedSlot(at, me, end) for at, row in zip(part, empty, strict=True) if row is not True)
 
@@ -419,7 +419,7 @@ class Subqueue(Unpicklable, ABC):
         asked = f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}"
         raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
-    def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> list[Outcome]:
+    def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> Rows[bool]:
         """Fail messages of this queue, each with its reason and error, as `Delivery.nack` does: three calls per 1,000.
 
         For each: True = done; False = it is stored for later, but had been handed to another consumer or deleted, so
@@ -431,48 +431,39 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        kept = {one: envelope for one, envelope in zip(deliveries, envelopes, strict=True) if not one.settled}
-        ours, rows = list(kept), list[Outcome]()
-        for begin in range(0, len(ours), CHUNK):
-            some = ours[begin : begin + CHUNK]
-            rows += self._fail(some, [kept[delivery] for delivery in some])
-        settled = dict(zip(ours, rows, strict=True))
-        outcomes = [settled.get(delivery, False) for delivery in deliveries]
+        outcomes = Rows([False] * len(deliveries))
+        for some in chunked([n for n, one in enumerate(deliveries) if not one.settled], CHUNK):
+            outcomes.merge(some, self._fail([deliveries[n] for n in some], [envelopes[n] for n in some]))
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
-    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> list[Outcome]:
+    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> Rows[bool]:
         """Put messages that have failed where they wait, and delete them here; at most 1,000, none of them settled."""
         return self._moved(deliveries, self.failure_policy.sideline, envelopes)
 
-    def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> list[Outcome]:
+    def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> Rows[bool]:
         """Move the deliveries that are not settled; some may have been settled while others were moved."""
-        open_ = [not delivery.settled for delivery in deliveries]
-        held = [delivery.held for delivery in compress(deliveries, open_)]
-        rows: list[Outcome]
-        try:
-            rows = move(self.pointers, held, target, list(compress(envelopes, open_))) if held else []
-        except LatchworkError as failure:
-            rows = [failure] * len(held)
-        left = iter(rows)
-        outcomes = [next(left) if one else False for one in open_]
+        open_ = [n for n, delivery in enumerate(deliveries) if not delivery.settled]
+        held, some = [deliveries[n].held for n in open_], [envelopes[n] for n in open_]
+        rows = attempted(len(open_), lambda: move(self.pointers, held, target, some))
+        outcomes = Rows([False] * len(deliveries)).merge(open_, rows)
         mark_settled(deliveries, outcomes)
         return outcomes
 
-    def hand_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+    def hand_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages that were not begun to the queue: a `move` to the tail, without counting the attempts.
 
         For each: True = done; False = it is there, but had been handed to another consumer or deleted, so it may be
         delivered twice; an error = it is still in hand, or may be delivered twice. Raises no error of the store.
         """
         envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
-        outcomes: list[Outcome] = []
-        for begin in range(0, len(deliveries), CHUNK):
-            part = slice(begin, begin + CHUNK)
-            outcomes += self._moved(deliveries[part], self.pointers, envelopes[part])
+        outcomes = Rows[bool]()
+        for some in chunked(range(len(deliveries)), CHUNK):
+            outcomes += self._moved([deliveries[n] for n in some], self.pointers, [envelopes[n] for n in some])
         record_outcomes(self.pointers, outcomes, "handed_back")
-        if any(there := [not isinstance(outcome, LatchworkError) for outcome in outcomes]):
-            self.active.loaded({self.pointers.home(delivery.shard) for delivery in compress(deliveries, there)})
+        there, _ = outcomes.sift(deliveries)
+        if there:
+            self.active.loaded({self.pointers.home(delivery.shard) for delivery in there})
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
@@ -481,32 +472,25 @@ class Subqueue(Unpicklable, ABC):
 
         begun: whether a handler has begun with them, so that this counts as an interruption.
         """
-        for begin in range(0, len(deliveries), CHUNK):
-            held = [delivery.held for delivery in deliveries[begin : begin + CHUNK]]
-            self.pointers.interrupting(held, begun=begun)
+        for some in chunked(deliveries, CHUNK):
+            self.pointers.interrupting([delivery.held for delivery in some], begun=begun)
 
-    def give_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+    def give_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages whose work was interrupted to the front of their shards, without counting the attempt; one
         that was interrupted 50 times is parked when it is to be handed out again. Three calls per 1,000.
 
         For each: True = done; False = it was handed to another consumer, or deleted, or settled before; an error = it
         is still in hand, or perhaps. Raises no error of the store.
         """
-        open_ = [delivery for delivery in deliveries if not delivery.settled]
-        rows: list[Outcome] = []
-        for begin in range(0, len(open_), CHUNK):
-            rows += self._given_back(open_[begin : begin + CHUNK])
-        given = dict(zip(open_, rows, strict=True))
-        outcomes = [given.get(delivery, False) for delivery in deliveries]
+        outcomes = Rows([False] * len(deliveries))
+        for some in chunked([n for n, delivery in enumerate(deliveries) if not delivery.settled], CHUNK):
+            outcomes.merge(some, self._given_back([deliveries[n] for n in some]))
         record_outcomes(self.pointers, outcomes, Reason.INTERRUPTED.value)
         return outcomes
 
-    def _given_back(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
-        rows: list[Outcome]
-        try:
-            rows = list(self.pointers.give_back([delivery.held for delivery in deliveries]))
-        except LatchworkError as failure:
-            rows = [failure] * len(deliveries)
+    def _given_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
+        held = [delivery.held for delivery in deliveries]
+        rows = attempted(len(held), lambda: self.pointers.give_back(held))
         mark_settled(deliveries, rows)
         self.active.look_soon()
         return rows

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, RecordTooBig, Unavailable
 from ...store.model.values import taken
+from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
 from .shards import Shards
@@ -56,7 +58,7 @@ def load(
     *,
     moved: bool = False,
     bound: Collection[int] = (),
-) -> list[Loaded]:
+) -> Rows[Slot]:
     """Return where each message now is, or why it was not stored: one reservation and one batch of creates per 1,000
     messages.
 
@@ -67,23 +69,19 @@ def load(
     tombstone there), or if its create was acknowledged too late: more than half the sweep duration after the
     reservation was sent. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
-    outcomes: list[Loaded] = []
+    outcomes = Rows[Slot]()
     chunks = [slice(0, 1)] if len(envelopes) == 1 else _chunks(envelopes)
     for chunk in chunks:
         here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
         together = queue.store.together()
         at_once = type(together) is not nullcontext  # in one transaction, on a store that has any
         loading = _Loading(queue, envelopes[chunk], shards[chunk], moved, here, at_once)
-        try:
-            outcomes += as_one(together, loading.run, loading.undone) if at_once else loading.run()
-        except LatchworkError as failure:  # of the transaction as a whole, or of its commit
-            outcomes += [failure] * (chunk.stop - chunk.start)
+        run = partial(as_one, together, loading.run, loading.undone) if at_once else loading.run
+        outcomes += attempted(chunk.stop - chunk.start, run)
     return outcomes
 
 
-def move(
-    source: Shards, held: Sequence[Stamped], target: Shards, envelopes: Sequence[Envelope]
-) -> list[bool | LatchworkError]:
+def move(source: Shards, held: Sequence[Stamped], target: Shards, envelopes: Sequence[Envelope]) -> Rows[bool]:
     """Load the messages into the target, then delete the loaded ones here.
 
     For each: True = moved; False = loaded, but no longer this delivery's, so another consumer may have it too; an error
@@ -91,17 +89,14 @@ def move(
     twice. Each message fails alone. No slot is reserved for a message that no record can hold; one that is too big with
     its last error goes without it.
     """
-    outcomes: list[Loaded | None] = [_unkeepable(envelope) for envelope in envelopes]
-    _load_missing(target, held, envelopes, outcomes)
-    if any(isinstance(outcome, RecordTooBig) for outcome in outcomes):
-        outcomes = [None if isinstance(outcome, RecordTooBig) else outcome for outcome in outcomes]
-        _load_missing(target, held, [replace(envelope, last_error=None) for envelope in envelopes], outcomes)
-    safe = [h for h, outcome in zip(held, outcomes, strict=True) if isinstance(outcome, Slot)]
-    removed = dict(zip((h.slot for h in safe), source.remove(safe), strict=True))
-    return [
-        outcome if isinstance(outcome, LatchworkError) else removed[h.slot]
-        for h, outcome in zip(held, outcomes, strict=True)
-    ]
+
+    def loaded(places: Iterable[int], *, whole: bool = True) -> Rows[Slot]:
+        some = [envelopes[n] if whole else replace(envelopes[n], last_error=None) for n in places]
+        return load(target, some, [target.home(held[n].slot.shard) for n in places], moved=True)
+
+    keepable = Rows(_unkeepable(envelope) or envelope for envelope in envelopes)
+    there = keepable.then(loaded).recover(RecordTooBig, lambda places: loaded(places, whole=False))
+    return there.then(lambda places: source.remove([held[n] for n in places]))
 
 
 def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
@@ -111,17 +106,6 @@ def _unkeepable(envelope: Envelope) -> InvalidRequest | None:
     except InvalidRequest as failure:
         return failure
     return None
-
-
-def _load_missing(
-    target: Shards, held: Sequence[Stamped], envelopes: Sequence[Envelope], outcomes: list[Loaded | None]
-) -> None:
-    """Load the messages that have no outcome yet, and set their outcomes."""
-    places = [place for place, outcome in enumerate(outcomes) if outcome is None]
-    shards = [target.home(held[place].slot.shard) for place in places]
-    loaded = load(target, [envelopes[place] for place in places], shards, moved=True)
-    for place, outcome in zip(places, loaded, strict=True):
-        outcomes[place] = outcome
 
 
 class _Loading(Struct, eq=False):
@@ -161,7 +145,7 @@ class _Loading(Struct, eq=False):
             outcomes.update(failures)
             # 2. Write.
             envelopes = [self.envelopes[place] for place in slots]
-            written = queue.write(list(slots.values()), envelopes, fired=self.moved) if slots else []
+            written = queue.write(list(slots.values()), envelopes, fired=self.moved)
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
             if not late and written.count(WriteResult.DONE) == len(pending):  # all of them, as nearly always

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ...errors import LatchworkError, NotFound
+from ...errors import NotFound
 from ...store import Key, MapPut, MapRemove, Read, Update
 from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, ListOf, Param
@@ -111,10 +111,7 @@ def workers_of(queues: Sequence[HasWorkers]) -> list[list[WorkerReport]]:
     if not queues:
         return []
     rows = queues[0].store.repeat_many([Update(_key(queue), _READ) for queue in queues])
-    for row in rows:
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-            raise row
-    return [[] if isinstance(row, LatchworkError) else _reports(*row) for row in rows]
+    return [_reports(*row) for row in rows.raise_unless(NotFound).values((None, 0))]
 
 
 def _reports(found: Any, now: int) -> list[WorkerReport]:

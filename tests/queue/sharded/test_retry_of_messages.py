@@ -15,6 +15,7 @@ from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore, Put
+from latchwork.store.rows import Rows
 from latchwork.testing import ManualClock, bring_back
 
 from .consumer.alone import OneThread
@@ -207,7 +208,7 @@ def test_what_cannot_be_stored_for_later_stays_for_the_sweep(clock, monkeypatch)
     queue.publish("m")
     (delivery,) = queue.receive()
     away = Unavailable("the delayed messages are away")
-    monkeypatch.setattr(queue.delayed, "publish", lambda envelopes, *_, **__: [away] * len(envelopes))
+    monkeypatch.setattr(queue.delayed, "publish", lambda envelopes, *_, **__: Rows([away] * len(envelopes)))
     with pytest.raises(Unavailable, match="are away"):
         delivery.nack()
     bring_back(queue)

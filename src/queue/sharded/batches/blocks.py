@@ -20,6 +20,7 @@ from ....store.decode import decoded
 from ....store.model.expr import Bound, Const, Expr, If, MapSize, all_of
 from ....store.model.ops import Op
 from ....store.port import MAX_TTL
+from ....store.rows import chunked
 from ...rows import read_each
 from ..envelope import Envelope
 
@@ -143,10 +144,7 @@ class Blocks:
         if not n:
             return True
         key = self.key(place.batch, place.ordinal // BLOCK)
-        (row,) = self.store.repeat_many([Update(key, (Put(LAST, n), *_SETTLED), exists=Exists.ANY, ttl=place.life)])
-        if isinstance(row, LatchworkError):
-            raise row
-        return _is_whole(row)
+        return _is_whole(self.store.repeat(Update(key, (Put(LAST, n), *_SETTLED), exists=Exists.ANY, ttl=place.life)))
 
     def vouch(self, places: Sequence[BatchPlace]) -> list[LatchworkError | None]:
         """Note that these are published, even if their first publisher dies. One call; a repeat is harmless."""
@@ -158,11 +156,9 @@ class Blocks:
             Update(self.key(batch, number), (*_moving(ordinals, bin, *others), *_SETTLED), exists=Exists.ANY, ttl=life)
             for (batch, life, number), ordinals in parts.items()
         ]
-        rows = dict(zip(parts, self.store.repeat_many(updates), strict=True)) if updates else {}
-        outcomes = [rows[_block(place)] for place in places]
-        failures = [outcome if isinstance(outcome, LatchworkError) else None for outcome in outcomes]
-        settled = {block[0] for block, row in rows.items() if not isinstance(row, LatchworkError) and _is_whole(row)}
-        return Marked(failures, settled)
+        rows, failures = self.store.repeat_many(updates).sift(parts)
+        settled = {block[0] for block, row in rows.items() if _is_whole(row)}
+        return Marked([failures.get(_block(place)) for place in places], settled)
 
     def take_out(self, places: Sequence[BatchPlace], bin: str = OUT) -> None:
         """Stop waiting for these messages, except those that are done, or vouched for. Two calls, more if others write.
@@ -172,9 +168,7 @@ class Blocks:
         Raises the store's errors; the error of a single block once all others are done.
         """
         parts = list(_by_block(places).items())
-        failures: list[LatchworkError] = []
-        for begin in range(0, len(parts), STEP):
-            failures += self._take_out(dict(parts[begin : begin + STEP]), bin)
+        failures = [failure for some in chunked(parts, STEP) for failure in self._take_out(dict(some), bin)]
         if failures:
             raise failures[0]
 
@@ -199,10 +193,9 @@ class Blocks:
                 update = self._taking(key, block[1], ordinals, bin, stored)
                 if update.ops:
                     updates[block] = update
-            rows = dict(zip(updates, self.store.repeat_many(list(updates.values())) if updates else (), strict=True))
-            others = [row for row in rows.values() if not isinstance(row, Refused)]
-            failures += [row for row in others if isinstance(row, LatchworkError)]
-            left = {block: left[block] for block, row in rows.items() if isinstance(row, Refused)}
+            _, failed = self.store.repeat_many(list(updates.values())).sift(updates)
+            failures += [failure for failure in failed.values() if not isinstance(failure, Refused)]
+            left = {block: left[block] for block, failure in failed.items() if isinstance(failure, Refused)}
         if left:
             busy = f"batch {next(iter(left))[0]}: others wrote to its blocks all the time; try again"
             failures.append(Unavailable(busy))
@@ -220,12 +213,9 @@ class Blocks:
     def counts(self, batch: str, numbers: Sequence[int]) -> list[Counts]:
         """Return the counts of these blocks. One call for each 1,000. Raises the store's errors."""
         found: list[Counts] = []
-        for begin in range(0, len(numbers), 1_000):
-            keys = [self.key(batch, number) for number in numbers[begin : begin + 1_000]]
-            for row in self.store.repeat_many([Update(key, _SIZES) for key in keys]):
-                if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-                    raise row
-                found.append(Counts() if isinstance(row, NotFound) else _checked(row))
+        for some in chunked(numbers, 1_000):
+            rows = self.store.repeat_many([Update(self.key(batch, number), _SIZES) for number in some])
+            found += [_checked(row) for row in rows.raise_unless(NotFound).values(())]
         return found
 
 

@@ -91,6 +91,4 @@ def follow(queue: Home, state: BatchState, then: Mapping[str, Any]) -> None:
     shard = target.shard_of(key) if isinstance(key, str) else pointers.home(sum(state.tag.encode()))
     scope = f"{SCOPE}/{quote(queue.name, safe='')}"
     wanted = KeyedMessage(f"{quote(state.name, safe='')}/{state.tag}", envelope, shard, bound)
-    (outcome,) = publish_unless_there(target, [wanted], 2 * state.life, scope=scope)
-    if isinstance(outcome, LatchworkError):
-        raise outcome
+    publish_unless_there(target, [wanted], 2 * state.life, scope=scope).raise_unless()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain, islice, starmap
+from itertools import chain, islice
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from msgspec import Meta, Struct
 
-from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
+from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ....inputs import is_int
 from ....store import (
     NEVER,
@@ -135,11 +135,9 @@ class BatchRecords:
         rows = self.store.repeat_many(
             [self._listing(name), Update(self.key(name), create, exists=Exists.CREATE, ttl=life)]
         )
-        for row in rows:
-            if isinstance(row, Refused):
-                raise Refused(f"queue {self.queue!r} has {MOST} batches that have not ended: close some, or wait")
-            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
-                raise row
+        if isinstance(rows[0], Refused):
+            raise Refused(f"queue {self.queue!r} has {MOST} batches that have not ended: close some, or wait")
+        rows.raise_unless(AlreadyExists)
         return self.read(name) if isinstance(rows[1], AlreadyExists) else BatchState(name, tag, life, 0, then=then)
 
     def read(self, name: str, tag: str | None = None) -> BatchState:
@@ -173,16 +171,12 @@ class BatchRecords:
         """
         names = sorted(self.names())
         records = read_each(self.store, [self.key(name) for name in names])
-        found = readable(starmap(self._state_of, zip(names, records, strict=True)))
-        return [state for state in found if state is not None and not state.ended]
+        found = records.then(lambda read: [self._state_of(names[n], record) for n, record in read.items()])
+        return [state for state in readable(found) if state is not None and not state.ended]
 
-    def _state_of(
-        self, name: str, row: Record | Corrupt | Unreadable | None
-    ) -> BatchState | Corrupt | Unreadable | None:
-        if not isinstance(row, Record):
-            return row
+    def _state_of(self, name: str, record: Record | None) -> BatchState | Corrupt | None:
         try:
-            return self.state(name, row.bins)
+            return self.state(name, record.bins) if record else None
         except Corrupt as failure:
             return failure
 
@@ -234,10 +228,7 @@ class BatchRecords:
         """
         guard = Bound(_OPEN, {"tag": state.tag})
         closing = Update(self.key(state.name), (Put("closed", SERVER_NOW),), guard)
-        closed, listed = self.store.repeat_many([closing, self._listing(state.name)])
-        for row in (closed, listed):
-            if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
-                raise row
+        _, listed = self.store.repeat_many([closing, self._listing(state.name)]).raise_unless(Refused, NotFound)
         now = self.read(state.name, state.tag)
         if not now.complete:
             self.settle_open(now)
@@ -263,9 +254,7 @@ class BatchRecords:
         """
         noted = Update(self.key(state.name), (Put("ended", SERVER_NOW),), Bound(_SAME & missing("ended"), _tag(state)))
         for update in (noted, self._unlisting(state.name, since, _AS_LISTED)):
-            (row,) = self.store.repeat_many([update])
-            if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
-                raise row
+            self.store.repeat_many([update]).raise_unless(Refused, NotFound)
 
     def forget(self, name: str, since: int) -> None:
         """Remove a name that has no record from the list, unless another process may be making it. One call."""

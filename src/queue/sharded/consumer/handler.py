@@ -238,7 +238,7 @@ class Settlements:
         rows = self._queue.fail_many(deliveries, why)
         self._counters.add("failed", len(deliveries))
         self._count_unsettled(rows, "stored for later")
-        return not any(isinstance(row, LatchworkError) for row in rows)
+        return not rows.errors()
 
     def give_back(self, deliveries: Sequence[Delivery], why: str, *, in_order: bool) -> bool:
         """Return messages whose work was interrupted, uncounted; whether none of them stays here.
@@ -256,7 +256,7 @@ class Settlements:
             return False
         rows = self._queue.give_back(deliveries)
         self._count_unsettled(rows, "given back")
-        return not any(isinstance(row, LatchworkError) for row in rows)
+        return not rows.errors()
 
     def leave(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
         """Leave messages, uncounted, to the next holder of the shard's lock."""
@@ -272,8 +272,7 @@ class Settlements:
         rows = self._queue.hand_back(deliveries)
         self._counters.add("handed_back", rows.count(True))
         self._count_unsettled(rows, "handed back")
-        outcomes = zip(deliveries, rows, strict=True)
-        return [delivery for delivery, row in outcomes if isinstance(row, LatchworkError)]
+        return list(rows.sift(deliveries)[1])
 
     def put_off(self, delivery: Delivery, delay: float) -> None:
         """Let a message that was not begun come again later; if it also stays here, it is left to the sweeper.

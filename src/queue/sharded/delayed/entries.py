@@ -36,6 +36,7 @@ from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, 
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
+from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
@@ -158,8 +159,8 @@ class DelayedMessages:
         due: Due | Sequence[Due],
         *,
         names: Sequence[str] | None = None,
-    ) -> list[LatchworkError | None]:
-        """Store messages, up to 1,000, for later; None for each that is safe, else the error.
+    ) -> Rows[str]:
+        """Store messages, up to 1,000, for later; return for each the name of its entry once it is safe, or the error.
 
         due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
@@ -170,8 +171,10 @@ class DelayedMessages:
 
         Raises `InvalidRequest` as `ahead` does.
         """
+        if not envelopes:
+            return Rows()
         dues = [due] * len(envelopes) if isinstance(due, Due) else due
-        ahead = max(map(self.ahead, set(dues)), default=0)
+        ahead = max(map(self.ahead, set(dues)))
         self._make_control()
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
@@ -189,26 +192,22 @@ class DelayedMessages:
             )
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
-        rows = [
-            self._ours(update, row, token)
-            for update, row, token in zip(made, self.store.repeat_many(made), tokens, strict=True)
-        ]
+        rows = Rows(map(self._ours, made, self.store.repeat_many(made), tokens))
+        stored, _ = rows.sift(range(len(rows)))
         ids: dict[int, list[str]] = defaultdict(list)
-        places: list[int | LatchworkError] = []
+        buckets: dict[int, int] = {}
         latest = dict.fromkeys(dues, 0)
         last: LastRetry | None = None
-        for name, one, at, row in zip(names, envelopes, dues, rows, strict=True):
-            if isinstance(row, LatchworkError):
-                places.append(row)
-                continue
-            latest[at] = max(latest[at], row[0])  # in no bucket before that of a message that was given before it
-            places.append(bucket_of(latest[at]))
-            ids[bucket_of(latest[at])].append(name)
-            if is_retry(name):
-                last = LastRetry(row[0], one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
+        for place, (moment,) in stored.items():
+            at, one = dues[place], envelopes[place]
+            latest[at] = max(latest[at], moment)  # in no bucket before that of a message that was given before it
+            buckets[place] = bucket_of(latest[at])
+            ids[buckets[place]].append(names[place])
+            if is_retry(names[place]):
+                last = LastRetry(moment, one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
         self._note_last(latest)
         failures = self._enter(ids, ttl, last)
-        return [place if isinstance(place, LatchworkError) else failures.get(place) for place in places]
+        return rows.then(lambda places: [failures.get(buckets[n]) or names[n] for n in places])
 
     def _least(self, due: Due) -> int:
         """Return when the last message was due that this thread has put off for as long, if that was a moment ago.
@@ -231,9 +230,8 @@ class DelayedMessages:
         """Make the control record, from which on buckets are looked at. One call for a process."""
         if not self._has_control:
             begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0))
-            row = self.store.repeat_many([Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER)])[0]
-            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
-                raise row
+            with suppress(AlreadyExists):
+                self.store.repeat(Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER))
             self._has_control = True
 
     def _ours(self, made: Update, row: Row, by: str) -> Row:
@@ -338,19 +336,22 @@ class DelayedMessages:
     def _look_again(self, number: int, failures: dict[int, LatchworkError], late: Sequence[int]) -> None:
         """Have the buckets read again from this one on: ids may have been put there after the last read."""
         lower = Put(HORIZON, Bound(_LOWERED, {"to": (number - 1) * WIDTH}))
-        row = self.store.repeat_many([Update(self.control, (lower,))])[0]
-        if isinstance(row, BinMismatch | Corrupt | Refused):  # the horizon is damaged
-            row = self.rebuilt()
-        if isinstance(row, LatchworkError):
-            failures.update(dict.fromkeys(late, OutcomeUnknown(f"{self.name}: {row}; the message may be delivered")))
+        try:
+            try:
+                self.store.repeat(Update(self.control, (lower,)))
+            except (BinMismatch, Corrupt, Refused):  # the horizon is damaged
+                self.rebuild()
+        except LatchworkError as failure:
+            unknown = OutcomeUnknown(f"{self.name}: {failure}; the message may be delivered")
+            failures.update(dict.fromkeys(late, unknown))
 
-    def rebuilt(self) -> Row:
+    def rebuild(self) -> None:
         """Write a damaged control record again, so that all buckets are looked at of which anything can be left. One
         call. A repeat is harmless, also if it arrives late.
         """
         none = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
         begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *none)
-        return self.store.repeat_many([Update(self.control, begin)])[0]
+        self.store.repeat(Update(self.control, begin))
 
     def cancel(self, message_id: str) -> bool:
         """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
@@ -358,15 +359,15 @@ class DelayedMessages:
         One call. Raises `OutcomeUnknown` and the store's errors.
         """
         by = self.store.seams.unique()
-        row = self.store.repeat_many([self.cancelling(message_id, by)])[0]
-        if isinstance(row, NotFound | Refused):
-            if row.details.get("doubt"):
-                raise OutcomeUnknown(f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again")
-            return False
-        if isinstance(row, LatchworkError):
-            raise row
+        try:
+            (batch,) = self.store.repeat(self.cancelling(message_id, by))
+        except (NotFound, Refused) as refusal:
+            if not refusal.details.get("doubt"):
+                return False
+            unknown = f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again"
+            raise OutcomeUnknown(unknown) from refusal
         self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, [message_id]))])
-        self.left_batches([row[0]])
+        self.left_batches([batch])
         return True
 
     def cancelling(self, name: str, by: str) -> Update:

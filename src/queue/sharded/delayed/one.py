@@ -14,6 +14,7 @@ from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
+from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
@@ -106,13 +107,9 @@ class DelayedView(DelayedMessages):
         hasten = Put("due", Bound(smallest(Bin("due"), Param("now")), {"now": now}))
         waiting = Bound(WAITS & exists("data"), {"by": by})
         updates = [Update(self.entry(name), (hasten, Read("group")), waiting) for name in names]
-        rows: list[tuple[str, Outcome | LatchworkError]] = []
-        there: list[str] = []
-        for name, row in zip(names, self.store.repeat_many(updates) if updates else [], strict=True):
-            if isinstance(row, LatchworkError):
-                rows.append((name, _outcome(row)))
-            elif Entry.of({"group": row[0]}).is_of(self.group):
-                there.append(name)
+        read, failed = self.store.repeat_many(updates).sift(names)
+        there = [name for name, (group,) in read.items() if Entry.of({"group": group}).is_of(self.group)]
+        rows = [(name, _outcome(failure)) for name, failure in failed.items()]
         # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
         number = bucket_of(now)
         failure = self._enter({number: there}, self.kept).get(number)
@@ -188,8 +185,7 @@ class DelayedView(DelayedMessages):
                 records = read_each(self.store, [self.bucket(*place) for place in places], IDS)
                 full = [place for place, record in zip(places, records, strict=True) if record is not None]
                 ids = [one for record in readable(records) if record for one in ids_in(record.bins.get(IDS))]
-                for start in range(0, len(ids), BUCKETS):
-                    yield ids[start : start + BUCKETS]
+                yield from chunked(ids, BUCKETS)
                 places = [(number, k + 1) for number, k in full]
 
     def _server_now(self) -> tuple[int, int]:
@@ -216,22 +212,18 @@ class DelayedView(DelayedMessages):
     def cancelled(self, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """Cancel messages, as `cancel` does; return the outcome of each. One call, and one to count them."""
         by = self.store.seams.unique()
-        rows = self.store.repeat_many([self.cancelling(name, by) for name in names]) if names else []
-        outcomes = [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
-        if gone := [name for name, row in outcomes if row is Outcome.DONE]:
-            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone))])
-            self.left_batches([row[0] for row in rows if not isinstance(row, LatchworkError)])
-        return outcomes
+        rows = self.store.repeat_many([self.cancelling(name, by) for name in names])
+        gone, _ = rows.sift(names)
+        if gone:
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, list(gone)))])
+            self.left_batches([batch for (batch,) in gone.values()])
+        return [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
 
     def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
         """Store copies of them there, each due when it is here."""
-        outcomes: list[tuple[str, Outcome | LatchworkError]] = []
-        found: dict[str, Entry] = {}
-        for name, record in zip(names, read_each(self.store, [self.entry(name) for name in names]), strict=True):
-            if isinstance(record, LatchworkError):
-                outcomes.append((name, record))
-            else:
-                found[name] = Entry.of(record.bins if record else {})
+        records, unread = read_each(self.store, [self.entry(name) for name in names]).sift(names)
+        found = {name: Entry.of(record.bins if record else {}) for name, record in records.items()}
+        outcomes: list[tuple[str, Outcome | LatchworkError]] = [*unread.items()]
         for name in in_order(found):
             entry = found[name]
             if not entry.waits(self.group) or entry.message is None or not entry.due:
@@ -239,8 +231,8 @@ class DelayedView(DelayedMessages):
                 continue
             away = structs.replace(entry.message, batch=None)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
-            (failure,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
-            outcomes.append((name, Outcome.DONE if failure is None else _in_doubt(failure)))
+            (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
+            outcomes.append((name, _in_doubt(row) if isinstance(row, LatchworkError) else Outcome.DONE))
         return outcomes
 
 

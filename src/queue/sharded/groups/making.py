@@ -31,6 +31,7 @@ from ....store import (
 )
 from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import Bound
+from ....store.model.record import Row
 from ...rows import read_each
 from ..config import GroupConfig
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
@@ -73,9 +74,8 @@ def complete(
         Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
         for n in range(shared.shards)
     ]
-    for row in shared.store.repeat_many(rows):
-        if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
-            raise row  # not as if it was dropped: to leave would undo what another process has made meanwhile
+    # Not as if it was dropped: to leave would undo what another process has made meanwhile.
+    shared.store.repeat_many(rows).raise_unless(AlreadyExists)
     # Another process may have made some of them, and begun in another place.
     found = shared.store.get_many([shared.pointers_key(n) for n in range(shared.shards)], FIRST)
     begun = {str(n): counted(record.bins.get(FIRST)) for n, record in enumerate(found) if record}
@@ -166,11 +166,7 @@ def leave(shared: SharedPointers) -> list[int]:
     """
     ops = (MapRemove(GROUPS, (shared.tag,)), Read(LOAD))
     rows = shared.store.repeat_many([Update(shared.queue_key(n), ops) for n in range(shared.shards)])
-    ends = []
-    for row in rows:
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-            raise row
-        ends.append(0 if isinstance(row, LatchworkError) else counted(row[0]))
+    ends = [counted(load) for (load,) in rows.raise_unless(NotFound).values((0,))]
     _delete(shared, [shared])
     return ends
 
@@ -269,19 +265,15 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
     """
     form = releasing(shared.tag)
     rows = shared.store.repeat_many([Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
-    for row in rows:
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
-            raise row
+    rows.raise_unless(NotFound, Refused)
     shared.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
 
 
-def _may_be_done(row: Any) -> bool:
-    return isinstance(row, Refused) or (not isinstance(row, LatchworkError) and row[0] == 0)
+def _may_be_done(row: Row) -> bool:
+    return isinstance(row, Refused) or row == (0,)
 
 
 def _delete(first: Shards, queues: Iterable[Shards], *others: Key) -> None:
     keys = [queue.pointers_key(n) for queue in queues for n in range(queue.shards)]
     removals = [Removal(key) for key in (*keys, *others)]
-    for row in first.store.delete_many(removals, repeatable=True):
-        if isinstance(row, LatchworkError):
-            raise row
+    first.store.delete_many(removals, repeatable=True).raise_unless()

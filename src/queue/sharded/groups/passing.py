@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ....errors import LatchworkError
 from ....store import Record
 from ...rows import read_each
 from ..pointers import FIRE
@@ -28,8 +27,8 @@ def passed_by_groups(queue: Shards, slots: Collection[Slot]) -> set[Slot]:
     It may have found them empty, and a sweep may have passed them since. A slot of which this cannot be read is not
     among them. Else two calls, or three.
     """
-    waiting = zip(slots, queue.members.waiting(list(slots)), strict=True)
-    pairs = [(slot, tag) for slot, tags in waiting if not isinstance(tags, LatchworkError) for tag in tags]
+    waiting = zip(slots, queue.members.waiting(list(slots)).values(()), strict=True)
+    pairs = [(slot, tag) for slot, tags in waiting for tag in tags]
     if not pairs:
         return set()
     fired = read_each(queue.store, [shared_pointers_key(queue, tag, slot.shard) for slot, tag in pairs], FIRE)

@@ -10,6 +10,8 @@ from ....inputs import is_int
 from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update, missing
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
+from ....store.model.record import Row
+from ....store.rows import Rows
 from ...rows import read_each
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
@@ -127,7 +129,7 @@ class SharedPointers(Shards):
             return StampMiss.TAKEN
         return found
 
-    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Acknowledge these messages for the group, and delete each for which no reader waits any more. One call,
         or two.
         """
@@ -168,11 +170,8 @@ class SharedPointers(Shards):
 
     def _adopt(self, slots: Sequence[Slot]) -> list[Slot]:
         """Let these messages wait for the group; return the slots whose messages were done before that."""
-        rows = self.store.repeat_many([adopting(self.tag).fill(self.key(slot)) for slot in slots]) if slots else []
-        for row in rows:
-            if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
-                raise row
-        refused = [slot for slot, row in zip(slots, rows, strict=True) if isinstance(row, LatchworkError)]
+        rows = self.store.repeat_many([adopting(self.tag).fill(self.key(slot)) for slot in slots])
+        _, refused = rows.raise_unless(NotFound, Refused).sift(slots)
         # In doubt an earlier attempt has done it.
         there = self.store.get_many([self.key(slot) for slot in refused], GROUPS)
         return [
@@ -194,9 +193,8 @@ class SharedPointers(Shards):
             for slot, one in zip(slots, records, strict=True)
             if isinstance(one, Record)
         ]
-        for outcome in (*acknowledge_shared(self.store, acks, self.tag), *records):
-            if isinstance(outcome, LatchworkError):
-                raise outcome
+        acknowledge_shared(self.store, acks, self.tag).raise_unless()
+        records.raise_unless()
 
 
 class GroupPointers(Shards):
@@ -272,9 +270,7 @@ class GroupPointers(Shards):
         first = self.shared.shards
         return {self._outer(n): row for n, row in self.own.reserve({s - first: n for s, n in counts.items()}).items()}
 
-    def write(
-        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False
-    ) -> list[WriteResult | LatchworkError]:
+    def write(self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False) -> Rows[WriteResult]:
         """Create data records in the group's own shards."""
         return self.own.write([self._inner(slot)[1] for slot in slots], envelopes, fired=fired)
 
@@ -315,31 +311,28 @@ class GroupPointers(Shards):
         part_, inner = self._inner(held.slot)
         return part_.uncounting(held._replace(slot=inner), begun=begun)
 
-    def remove(self, held: Sequence[Stamped]) -> list[bool | LatchworkError]:
+    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""
-        outcomes: dict[Slot, bool | LatchworkError] = {}
+        outcomes = Rows([False] * len(held))
         for part_ in (self.shared, self.own):
-            mine = [h for h in held if self.part_of(h.slot.shard)[0] is part_]
-            if mine:
-                rows = part_.remove([h._replace(slot=self._inner(h.slot)[1]) for h in mine])
-                outcomes.update(zip((h.slot for h in mine), rows, strict=True))
-        return [outcomes[h.slot] for h in held]
+            mine = [n for n, h in enumerate(held) if self.part_of(h.slot.shard)[0] is part_]
+            inner = [held[n]._replace(slot=self._inner(held[n].slot)[1]) for n in mine]
+            outcomes.merge(mine, part_.remove(inner))
+        return outcomes
 
     def stamp_rules_at(self, slot: Slot) -> StampRules:
         """Return the guards and reads for the message in a slot."""
         return self.part_of(slot.shard)[0].stamp_rules
 
-    def look(self, slots: Sequence[Slot]) -> list[Envelope | Corrupt | Unreadable | None]:
+    def look(self, slots: Sequence[Slot]) -> Rows[Envelope | None]:
         """Return the messages in these slots, or the error of one that cannot be read. One call."""
         rows = self.store.repeat_many([Update(self.key(slot), self.stamp_rules_at(slot).reads) for slot in slots])
-        return [self._seen(slot, row) for slot, row in zip(slots, rows, strict=True)]
+        return Rows(map(self._seen, slots, rows.raise_unless(NotFound, Corrupt, Unreadable)))
 
-    def _seen(self, slot: Slot, row: Any) -> Envelope | Corrupt | Unreadable | None:
-        if isinstance(row, Corrupt | Unreadable):
-            return row
-        if isinstance(row, LatchworkError) and not isinstance(row, NotFound):
-            raise row
-        return None if isinstance(row, NotFound) else self.stamp_rules_at(slot).envelope(row)
+    def _seen(self, slot: Slot, row: Row) -> Envelope | LatchworkError | None:
+        if isinstance(row, LatchworkError):
+            return None if isinstance(row, NotFound) else row
+        return self.stamp_rules_at(slot).envelope(row)
 
 
 def counted(stored: Any) -> int:

@@ -14,6 +14,7 @@ from ....errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, U
 from ....inputs import checked_text, span_of
 from ....plain import shown
 from ....store import Update
+from ....store.rows import Rows, chunked
 from ..envelope import Envelope
 from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
@@ -64,18 +65,18 @@ def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int
 
 def publish_unless_there(
     queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
-) -> list[str | LatchworkError]:
+) -> Rows[str]:
     """Publish each message unless its key has one already; return the id of the key's message, or the error.
 
     See `publish_or_find`.
     """
     outcomes = publish_or_find(queue, wanted, seconds, scope=scope)
-    return [outcome.message_id if isinstance(outcome, KeyEntry) else outcome for outcome in outcomes]
+    return Rows(outcome.message_id if isinstance(outcome, KeyEntry) else outcome for outcome in outcomes)
 
 
 def publish_or_find(
     queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
-) -> list[KeyEntry | LatchworkError]:
+) -> Rows[KeyEntry]:
     """Publish each message unless its key has one already; return the key's message, or the error.
 
     seconds: how long a key is remembered, from its first message on.
@@ -91,10 +92,9 @@ def publish_or_find(
     for one in wanted:  # in this order their slots are reserved
         first.setdefault(one.key, one)
     ids: dict[str, KeyEntry | LatchworkError] = {}
-    chosen = list(first.values())
-    for begin in range(0, len(chosen), CHUNK):
-        ids |= _Attempt(queue, chosen[begin : begin + CHUNK], seconds, scope).run()
-    return [ids[one.key] for one in wanted]
+    for some in chunked(list(first.values()), CHUNK):
+        ids |= _Attempt(queue, some, seconds, scope).run()
+    return Rows(ids[one.key] for one in wanted)
 
 
 class _Attempt:
@@ -214,8 +214,7 @@ class _Attempt:
             passed = late
         certain = [key for key in there if _slot(began[key]) not in passed]
         done = [self._records[key].finishing(0, began[key].changes) for key in certain]
-        rows = self._store.repeat_many(done) if done else []
-        finished = {key for key, row in zip(certain, rows, strict=True) if not isinstance(row, LatchworkError)}
+        finished = set(self._store.repeat_many(done).sift(certain)[0])
         self._queue.active.loaded({_slot(began[key]).shard for key in finished})
         if finished:
             self._store.seams.note("published", len(finished), queue=self._queue.name, outcome="published")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
+from ....errors import Corrupt, NotFound, Refused, Unavailable
 from ....store import Compute, Param, Put, Read, Update, exists, missing
 from ....store.model.expr import Bin, Bound
 from ..envelope import CONTENT, Envelope, tombstone
@@ -105,10 +105,7 @@ class ChunkWriter:
         open_ids = [msg_id for msg_id, at in chunk.places.items() if at != DONE and not at.endswith(EXAMINED)]
         examined = [msg_id for msg_id, at in chunk.places.items() if at.endswith(EXAMINED)]
         slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
-        written = self._pointers.write(slots, [envelopes[msg_id] for msg_id in open_ids]) if slots else []
-        for outcome in written:
-            if isinstance(outcome, LatchworkError):
-                raise outcome
+        written = self._pointers.write(slots, [envelopes[msg_id] for msg_id in open_ids]).raise_unless()
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
@@ -151,8 +148,7 @@ class ChunkWriter:
         """
         ops = tombstone(self._pointers.now_ms())
         rows = [Update(self._pointers.key(slot), ops, _TOMBSTONE, ttl=self._keep) for slot in slots]
-        outcomes = self._queue.store.repeat_many(rows) if rows else []
-        return {slot for slot, row in zip(slots, outcomes, strict=True) if not isinstance(row, LatchworkError)}
+        return set(self._queue.store.repeat_many(rows).sift(slots)[0])
 
     def _withdrawn(self, slot: Slot, msg_id: str) -> bool:
         """Put a tombstone into the slot if no consumer can read its message, or has read it; return whether there is
@@ -160,10 +156,7 @@ class ChunkWriter:
 
         No attempt can write to the slot while the ledger is kept; a message in it that was not handed out is removed.
         """
-        written = self._pointers.write_tombstones([slot], keep=self._keep)[0]
-        if isinstance(written, LatchworkError):
-            raise written
-        if written:
+        if self._pointers.write_tombstones([slot], keep=self._keep).raise_unless() == [True]:
             return True
         drop = tuple(Put(bin, None) for bin in (*CONTENT, "msgId", "delivery", GROUPS))
         key = self._pointers.key(slot)
@@ -173,12 +166,10 @@ class ChunkWriter:
         except NotFound:
             return self._withdrawn(slot, msg_id)
         except Refused:
-            (row,) = self._queue.store.repeat_many([Update(key, _WHO_WAITS)])
-            if isinstance(row, NotFound):
+            try:
+                found, groups, waits = self._queue.store.repeat(Update(key, _WHO_WAITS))
+            except NotFound:
                 return self._withdrawn(slot, msg_id)
-            if isinstance(row, LatchworkError):
-                raise row from None
-            found, groups, waits = row
             # Of several that wait for it one has it and another may have passed it: to that one it comes elsewhere.
             return found != msg_id or passed_by_sweeps(
                 self._queue.registry.records, self._pointers, slot, not_given(groups), own=waits
@@ -210,4 +201,4 @@ def _passed_here(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
     if not below:
         return set()
     rows = queue.store.repeat_many([Update(queue.pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
-    return {slot for slot, row in zip(below, rows, strict=True) if isinstance(row, LatchworkError) or not row[0]}
+    return {slot for slot, (given,) in zip(below, rows.values((False,)), strict=True) if not given}

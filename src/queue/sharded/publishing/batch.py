@@ -15,6 +15,7 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnk
 from ....inputs import checked_seconds, checked_text, checked_timeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
+from ....store.rows import chunked
 from ...rows import readable
 from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
 from ..batches.ends import Home, end_done
@@ -295,8 +296,8 @@ class QueueBatch:
         parked = self._queue.parked.pointers
         batch = self._records.place(self._state, 0).batch
         slots, ids = list(unfired(parked)), list[str]()
-        for begin in range(0, len(slots), CHUNK):
-            for envelope in readable(parked.look(slots[begin : begin + CHUNK])):
+        for some in chunked(slots, CHUNK):
+            for envelope in readable(parked.look(some)):
                 place = place_of(envelope) if envelope else None
                 if envelope and place and place.batch == batch:
                     ids.append(envelope.msg_id)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
 from ....inputs import checked_choice, checked_each
 from ....plain import shown
+from ....store.rows import Rows, chunked
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages, Due, checked_due
 from ..envelope import Envelope, checked_headers
@@ -145,7 +146,7 @@ def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Pre
     return [replace(message, dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 
-def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:
+def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> Rows[str]:
     """Store the messages; the outcome of each, in order. Two calls per 1,000 messages; five with dedup keys.
 
     Raises `Refused` where the queue is known to be deactivated; then nothing was stored.
@@ -163,10 +164,9 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     note = queue.store.seams.note
     if shards:
         note("published", len(shards), queue=queue.config.name, outcome="published")
-    if len(shards) == len(places):
-        return [envelope.msg_id for envelope in envelopes]
-    note("published", len(places) - len(shards), queue=queue.config.name, outcome="failed")
-    return [one.msg_id if isinstance(at, Slot) else at for one, at in zip(envelopes, places, strict=True)]
+    if len(shards) < len(places):
+        note("published", len(places) - len(shards), queue=queue.config.name, outcome="failed")
+    return places.then(lambda there: [envelopes[n].msg_id for n in there])
 
 
 def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMessage]:
@@ -178,13 +178,11 @@ def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMes
     ]
 
 
-def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    for begin in range(0, len(messages), CHUNK):
-        part = messages[begin : begin + CHUNK]
+def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> Rows[str]:
+    outcomes = Rows[str]()
+    for part in chunked(messages, CHUNK):
         envelopes = [message.envelope for message in part]
-        failures = queue.delayed.publish(envelopes, [one.shard for one in part], due)
-        outcomes += [failure or one.msg_id for one, failure in zip(envelopes, failures, strict=True)]
+        outcomes += queue.delayed.publish(envelopes, [one.shard for one in part], due)
     return outcomes
 
 
@@ -197,8 +195,7 @@ def ids_or_raise(
     `on_duplicate` is "raise" and a dedup key had a message.
     """
     ids = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    if len(ids) < len(outcomes):
-        failure = next(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
+    for failure in Rows(outcomes).errors():
         failure.details["published"] = ids
         raise failure
     if on_duplicate == "raise":

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ....errors import Corrupt, LatchworkError
+from ....store.rows import Rows
 from ..envelope import Envelope
 from ..pointers import ShardPointers
 from ..shards import Shards
@@ -84,20 +86,15 @@ def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, lis
     be read.
     """
     me = source.store.seams.unique()
-    found = dict(zip(slots, source.stamp(slots, me, count=False), strict=True))
-    absent = [slot for slot in slots if found[slot] is StampMiss.ABSENT]
-    given_up = 0
+    found: Rows[Any] = Rows(source.stamp(slots, me, count=False))
+    absent = [n for n, what in enumerate(found) if what is StampMiss.ABSENT]
     if absent:
         source.store.seams.sleep(GRACE)
-        outcomes = dict(zip(absent, source.give_up(absent), strict=True))
-        empty = [slot for slot in absent if outcomes[slot] is True]
-        given_up = len(empty)
-        came = [slot for slot in absent if outcomes[slot] is False]
-        found.update(dict.fromkeys(empty, StampMiss.TAKEN))
-        found.update({slot: out for slot, out in outcomes.items() if isinstance(out, LatchworkError)})
-        found.update(zip(came, source.stamp(came, me, count=False) if came else [], strict=True))
-    held = [Stamped(slot, me, what) for slot, what in found.items() if isinstance(what, Envelope)]
-    return held, given_up, [what for what in found.values() if isinstance(what, LatchworkError)]
+    given_up = source.give_up([slots[n] for n in absent])
+    came = [n for n, gone in zip(absent, given_up, strict=True) if gone is False]
+    found.merge(absent, given_up).merge(came, source.stamp([slots[n] for n in came], me, count=False))
+    held = [Stamped(slot, me, what) for slot, what in zip(slots, found, strict=True) if isinstance(what, Envelope)]
+    return held, given_up.count(True), found.errors()
 
 
 def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
@@ -105,9 +102,8 @@ def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
     report = PassReport()
     for target, group in _by_target(held, route):
         outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])
-        errors = tuple(outcome for outcome in outcomes if isinstance(outcome, LatchworkError))
-        rows = zip(group, outcomes, strict=True)
-        stayed = tuple(h.slot for (h, _), outcome in rows if isinstance(outcome, LatchworkError))
+        _, failed = outcomes.sift(h.slot for h, _ in group)
+        errors, stayed = tuple(failed.values()), tuple(failed)
         done = len(outcomes) - len(errors)
         away = target is not source
         report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors, stayed=stayed)

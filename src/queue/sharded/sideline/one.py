@@ -19,6 +19,7 @@ from ....plain import shown
 from ....store import Bin, Param, Put, Record, Update, exists, missing
 from ....store.model.expr import SINCE_UPDATE, Bound
 from ....store.model.ops import ReadAll
+from ....store.rows import Rows
 from ...rows import read_each
 from ..active import ActiveShards
 from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
@@ -264,10 +265,9 @@ class SideView(Subqueue):
         unread: dict[Slot, LatchworkError] = {}
         while some := list(islice(slots, CHUNK)):
             records = read_each(self.store, [self.pointers.key(slot) for slot in some], "msgId", "keepId", "batch")
-            for slot, record in zip(some, records, strict=True):
-                if isinstance(record, LatchworkError):
-                    unread[slot] = record
-                    continue
+            there, damaged = records.sift(some)
+            unread |= damaged
+            for slot, record in there.items():
                 name = record.bins.get("msgId") if record else None
                 if (
                     record is not None
@@ -297,8 +297,7 @@ class SideView(Subqueue):
             )
             for one in found
         ]  # fmt: skip
-        rows = self.store.repeat_many(updates) if updates else []
-        return [self._dropped(one, me, row) for one, row in zip(found, rows, strict=True)]
+        return [self._dropped(one, me, row) for one, row in zip(found, self.store.repeat_many(updates), strict=True)]
 
     def _dropped(self, one: WaitingMessage, me: str, row: Any) -> Outcome | LatchworkError:
         if isinstance(row, Refused) and row.details.get("doubt"):
@@ -366,21 +365,16 @@ class SideView(Subqueue):
             Blocks(self.store, self.pointers.client_id).take_out(gone, GONE)
         except LatchworkError as failure:
             return failure
-        return next((record for record in records if isinstance(record, LatchworkError)), None)
+        return next(iter(records.errors()), None)
 
-    def _take(self, found: Sequence[WaitingMessage], me: str) -> list[Envelope | Outcome | LatchworkError]:
+    def _take(self, found: Sequence[WaitingMessage], me: str) -> Rows[Envelope | Outcome]:
         """Keep others who bring messages elsewhere from these for a minute; consumers are kept from nothing."""
         ops = (Put(TAKEN, me), ReadAll())
         updates = [
             Update(self.pointers.key(one.slot), ops, Bound(_MAY_TAKE, {"me": me, "id": one.message_id}))
             for one in found
         ]
-        rows = self.store.repeat_many(updates) if updates else []
-        return [
-            Outcome.NOT_THERE
-            if isinstance(row, NotFound | Refused)
-            else row
-            if isinstance(row, LatchworkError)
-            else from_bins(row[0]) or Outcome.NOT_THERE
-            for row in rows
-        ]
+        taken: Rows[Envelope | Outcome] = self.store.repeat_many(updates).then(
+            lambda found: [from_bins(bins) or Outcome.NOT_THERE for (bins,) in found.values()]
+        )
+        return taken.recover((NotFound, Refused), lambda places: [Outcome.NOT_THERE] * len(places))

@@ -8,6 +8,7 @@ from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import LatchworkError
 from ....store import Record
+from ....store.rows import chunked
 from ...rows import read_each
 from ..batches.ends import end
 from ..batches.records import NAMES, Tally, names_in
@@ -57,8 +58,7 @@ class Ending:
         self._tallies = {key: tally for key, tally in self._tallies.items() if key[:2] in there}
         self._later = {key: until for key, until in self._later.items() if key[:2] in there}
         waits = False
-        for begin in range(0, len(listed), STEP):
-            some = listed[begin : begin + STEP]
+        for some in chunked(listed, STEP):
             records = read_each(store, [queue.batches.key(name) for queue, name, _ in some])
             for (queue, name, since), record in zip(some, records, strict=True):
                 leadership.check()

@@ -133,9 +133,7 @@ class Reporter:
         if queues and (acts_on != last.acts_on or now >= last.at + REPORT):
             counts = last.counted(now, _counts(consumers))
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
-            for row in self._registry.store.repeat_many(rows):
-                if isinstance(row, LatchworkError):
-                    raise row
+            self._registry.store.repeat_many(rows).raise_unless()
             last.queues, last.acts_on, last.at = queues, acts_on, now
         if queues and now >= last.tidied + TIDY:
             last.tidied = now

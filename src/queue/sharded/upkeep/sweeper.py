@@ -275,14 +275,8 @@ class Sweeper:
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
         keys = [queues[kind].pointers_key(shard) for kind, shard in places]
         rows = self.registry.store.repeat_many([Update(key, _POINTERS) for key in keys])
-        found = []
-        for place, key, row in zip(places, keys, rows, strict=True):
-            if isinstance(row, NotFound):
-                continue
-            if isinstance(row, LatchworkError) and not isinstance(row, Corrupt):
-                raise row
-            found.append(_ShardPointers.of(place, key, row))
-        return found
+        found = zip(places, keys, rows.raise_unless(NotFound, Corrupt), strict=True)
+        return [_ShardPointers.of(place, key, row) for place, key, row in found if isinstance(row, tuple | Corrupt)]
 
     def _task_of(self, queue: ShardedQueue, at: _ShardPointers, notes: SweepRecord) -> ShardTask | None:
         """Return what there is to sweep in a shard; None if there is nothing."""

@@ -12,6 +12,7 @@ from ....logs import Log
 from ....store import Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
+from ....store.rows import Rows
 from ...rows import read_each, readable
 from ..config import GroupConfig
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
@@ -164,9 +165,7 @@ class QueueTimers:
         horizon = horizon_in(stored, now)
         if horizon is None:
             log.error("%s was damaged: what is due in queue %s is looked for", self._delayed.control, self.queue.name)
-            row = self._delayed.rebuilt()
-            if isinstance(row, LatchworkError):
-                raise row
+            self._delayed.rebuild()
             horizon = now - self._delayed.kept * 1000 - MARGIN
         return horizon, now
 
@@ -184,17 +183,17 @@ class QueueTimers:
         self._records = {number: n for number, n in self._records.items() if number >= first}
         # All known records, and the next one, into which a late publisher may have put ids since.
         places = [(number, k) for number in due for k in range(self._records.get(number, 0) + 1)]
-        rows = self._store.repeat_many([
+        control, *rows = self._store.repeat_many([
             Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW))),
             *(Update(delayed.bucket(*place), (Read(IDS),)) for place in places),
             *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
         ])  # fmt: skip
-        if isinstance(rows[0], LatchworkError):
-            raise rows[0]
-        full = self._full(places, rows[1 : 1 + len(places)])
-        later = zip(ahead, rows[1 + len(places) :], strict=True)
-        full |= {number: [] for number, row in later if not isinstance(row, LatchworkError) and row[0]}
-        before, (self._horizon, self._now) = self._horizon, self._checked(*rows[0])
+        if isinstance(control, LatchworkError):
+            raise control
+        full = self._full(places, rows[: len(places)])
+        later = Rows(rows[len(places) :]).values((False,))
+        full |= {number: [] for number, (has_ids,) in zip(ahead, later, strict=True) if has_ids}
+        before, (self._horizon, self._now) = self._horizon, self._checked(*control)
         self._at = self._seams.monotonic()
         return Look(self._horizon, self._now, full, due.stop - 1, self._horizon < before)
 
@@ -227,12 +226,12 @@ class QueueTimers:
         if to - horizon < PASS:
             return
         guard = Bound(_UNMOVED, {"old": horizon, "to": to + MARGIN})
-        row = self._store.repeat_many([Update(self._delayed.control, (Put(HORIZON, to),), guard)])[0]
-        if isinstance(row, LatchworkError) and not isinstance(row, Refused):
-            raise row
-        self._horizon = to if not isinstance(row, LatchworkError) else None
-        if self._horizon is None:
+        try:
+            self._store.repeat(Update(self._delayed.control, (Put(HORIZON, to),), guard))
+        except Refused:
             self._ask()
+        else:
+            self._horizon = to
 
     # ---- one bucket
 
@@ -264,15 +263,13 @@ class QueueTimers:
             check_there(self.queue.registry.records, config)
         delayed = self._delayed
         guard = Bound(_DUE, {"end": number * WIDTH})
-        taken = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids])
-        failures = {one: row for one, row in zip(ids, taken, strict=True) if isinstance(row, LatchworkError)}
+        taken, failures = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids]).sift(ids)
         gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
         # Their entries stay until they expire, so that no late request can create them again; or they are due later.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
-        rows = zip(ids, taken, strict=True)
-        found = {one: Entry.of(row[0]) for one, row in rows if not isinstance(row, LatchworkError)}
+        found = {one: Entry.of(bins) for one, (bins,) in taken.items()}
         foreign = {one for one, entry in found.items() if not entry.is_of(delayed.group)}
         for one in in_order(found):
             entry = found[one]
@@ -280,16 +277,13 @@ class QueueTimers:
                 expired.add(one)
             else:
                 wanted[one] = KeyedMessage(f"{one}/{entry.by}", entry.message, self._shard(entry))
-        outcomes = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE) if wanted else []
-        moved = {one for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, str)}
+        moved, unmoved = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE).sift(wanted)
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
-        failures |= {
-            one: outcome for one, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, LatchworkError)
-        }
+        failures |= unmoved
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
-        over = (moved | expired | gone | cancelled | put_off) - stays
-        if moved or expired:
-            self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(moved | expired)], repeatable=True)
+        expired |= moved.keys()
+        over = (expired | gone | cancelled | put_off) - stays
+        self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(expired)], repeatable=True)
         if over:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),

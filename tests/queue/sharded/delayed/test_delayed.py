@@ -23,6 +23,7 @@ from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put
+from latchwork.store.rows import Rows
 from latchwork.testing import CountingStore, inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
@@ -219,7 +220,7 @@ def test_a_failed_message_that_could_not_be_stored_for_later_stays_for_the_sweep
     process = simulated.process()
     process.queue.publish("m")
     (delivery,) = process.queue.receive(1)
-    monkeypatch.setattr(process.queue.delayed, "publish", lambda *_, **__: [RecordTooBig("made to fail")])
+    monkeypatch.setattr(process.queue.delayed, "publish", lambda *_, **__: Rows([RecordTooBig("made to fail")]))
     with pytest.raises(RecordTooBig):
         delivery.nack(delay=1)
     monkeypatch.undo()
