@@ -217,7 +217,7 @@ def test_a_message_of_any_side_that_has_waited_for_half_of_its_life_is_a_problem
         queue.receive()[0].nack()
     if side == "parked":
         for delivery in queue.sideline.receive():
-            queue._park(delivery.held, queue.parked.pointers, delivery_reason())
+            queue._park(delivery, delivery_reason())
             delivery.ack()
     reports(queue)
     config = queue.config
@@ -285,7 +285,7 @@ def test_parked_messages_are_a_problem(registry, store):
     reports(queue)
     queue.publish("m")
     (delivery,) = queue.receive()
-    queue._park(delivery.held, queue.parked.pointers, delivery_reason())
+    queue._park(delivery, delivery_reason())
     assert told(registry)["parked"] == (
         PROBLEM,
         "queue p: 1 parked message, failed too often: nothing brings parked messages back",

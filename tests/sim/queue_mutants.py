@@ -13,7 +13,7 @@ from msgspec import structs
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import shards, shared_acks, subqueue, transfer
+from latchwork.queue.sharded import shards, shared_acks, subqueue
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
@@ -117,9 +117,9 @@ def _only_by_the_supervisor(self: Any, age: float = 0.0, *, real: Any = Settleme
         real(self, age)
 
 
-def _gone_here_first(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
-    removed = source.remove(held)
-    transfer.load(target, envelopes, [target.home(h.slot.shard) for h in held], moved=True)
+def _gone_here_first(held: Any, target: Any, envelopes: Any, remove: Any) -> Any:
+    removed = remove(held)
+    target(held, envelopes)
     return removed
 
 

@@ -9,8 +9,9 @@ from unittest import mock
 from msgspec import structs
 
 from latchwork.queue.sharded import envelope, shards
+from latchwork.queue.sharded import queue as queues
 from latchwork.queue.sharded.consumer.handler import Runs
-from latchwork.queue.sharded.delayed.entries import Due
+from latchwork.queue.sharded.delayed.entries import Due, later
 from latchwork.queue.sharded.pointers import RETURNED
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.shards import Shards
@@ -25,14 +26,12 @@ def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
     return lambda: mock.patch.object(owner, name, value)
 
 
-def _taken_for_stored(self: Any, *args: Any, real: Any = ShardedQueue._store_for_later) -> Any:
-    return Rows("stored" for _ in real(self, *args))
+def _taken_for_stored(*given: Any, real: Any = later) -> Any:
+    return lambda held, envelopes: Rows("stored" for _ in real(*given)(held, envelopes))
 
 
-def _at_once(
-    self: Any, deliveries: Any, envelopes: Any, dues: Any, *, real: Any = ShardedQueue._store_for_later
-) -> Any:
-    return real(self, deliveries, envelopes, [Due(0, absolute=False)] * len(dues))
+def _at_once(delayed: Any, queue: Any, dues: Any, *, real: Any = later) -> Any:
+    return real(delayed, queue, [Due(0, absolute=False)] * len(dues))
 
 
 def _once_more(self: Any, deliveries: Any, envelopes: Any, *, real: Any = ShardedQueue._fail) -> Any:
@@ -66,9 +65,9 @@ _GIVEN_BACK = exists("data") & exists("interrupted") & (missing("delivery") | Bi
 
 RETRY_RULES = (
     ("deleted though it was not stored for later", "P16: stored for later, then deleted here",
-     _swap(ShardedQueue, "_store_for_later", _taken_for_stored)),
+     _swap(queues, "later", _taken_for_stored)),
     ("a retry forgets its backoff", "P16: due after the pause of its attempt",
-     _swap(ShardedQueue, "_store_for_later", _at_once)),
+     _swap(queues, "later", _at_once)),
     ("tried once more than it may", "P5: parked when its last attempt fails", _swap(ShardedQueue, "_fail", _once_more)),
     ("what was given back counts an attempt", "P5.24: attempts as before this attempt",
      _swap(shards, "interrupted", _counted)),

@@ -11,19 +11,19 @@ from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
 
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
+from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_each, checked_switch
 from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import RecordStore
-from ...store.rows import Rows, attempted
+from ...store.rows import Rows
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
-from .delayed.entries import Due, checked_due, limit_of
+from .delayed.entries import Due, checked_due, later, limit_of
 from .delayed.one import DelayedView
-from .delayed.stored import MAX_NAME, name_of_retry
-from .delivery import Delivery, Outcome, failed, lost, mark_settled, raise_first, record_outcomes
+from .delayed.stored import MAX_NAME
+from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
 from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
 from .groups.making import end
@@ -35,7 +35,9 @@ from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
 from .sideline.one import SideView
 from .sideline.redrive import redrive
+from .slots import Stamped
 from .subqueue import FailurePolicy, Subqueue
+from .transfer import into
 from .workers import WorkerReport, workers_of
 
 SPREAD = 100
@@ -215,37 +217,10 @@ class ShardedQueue(Subqueue):
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
         if delivery.settled:
             raise lost([delivery])
-        self._store_for_later([delivery], [envelope], [due]).raise_unless()
-        outcomes = self._remove([delivery])
+        store = later(self.delayed, self.pointers, [due])
+        outcomes = self._move([delivery], lambda *given: store(*given).raise_unless(), [envelope])
         record_outcomes(self.pointers, outcomes, done)
         return outcomes[0]
-
-    def _store_for_later(
-        self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], dues: Sequence[Due]
-    ) -> Rows[str]:
-        """Store messages in hand as delayed messages too; return the name of each entry, or the error. Two calls."""
-        held = [delivery.held for delivery in deliveries]
-        shards = [self.pointers.home(one.slot.shard) for one in held]
-        named = zip(envelopes, held, strict=True)
-        names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery) for envelope, one in named]
-        try:
-            rows = self.delayed.publish(envelopes, shards, dues, names=names)
-        except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
-            if len(held) == 1:
-                return Rows([failure])
-            each = zip(deliveries, envelopes, dues, strict=True)
-            return Rows(self._store_for_later([one], [envelope], [due])[0] for one, envelope, due in each)
-        except LatchworkError as failure:
-            return Rows([failure] * len(held))
-        # The name has the delivery's id: an entry that is there already was stored by an earlier call for it.
-        return rows.recover(AlreadyExists, lambda places: [names[n] for n in places])
-
-    def _remove(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
-        """Delete messages in hand that are stored elsewhere; return the outcomes. One call."""
-        held = [delivery.held for delivery in deliveries]
-        outcomes = attempted(len(held), lambda: self.pointers.remove(held))
-        mark_settled(deliveries, outcomes)
-        return outcomes
 
     # ---- what has failed
 
@@ -254,28 +229,28 @@ class ShardedQueue(Subqueue):
         pauses = self.config.retries
         if pauses is None:
             return super()._fail(deliveries, envelopes)
-        ends = [n for n, envelope in enumerate(envelopes) if envelope.attempts >= self.config.max_deliveries]
-        rest = [n for n, envelope in enumerate(envelopes) if envelope.attempts < self.config.max_deliveries]
-        outcomes = Rows([False] * len(deliveries))
+        last = self.config.max_deliveries
+        ends = [n for n, envelope in enumerate(envelopes) if envelope.attempts >= last]
+        rest = [n for n, envelope in enumerate(envelopes) if envelope.attempts < last]
         parked = [replace_struct(envelopes[n], reason=Reason.EXHAUSTED.value) for n in ends]
-        rows = self._moved([deliveries[n] for n in ends], self.parked.pointers, parked)
-        for n in rows.sift(range(len(ends)))[0]:
-            self.message_log.parked(parked[n], Reason.EXHAUSTED.value)
-        outcomes.merge(ends, rows)
+        outcomes = Rows([False] * len(deliveries)).merge(ends, self._parked([deliveries[n] for n in ends], parked))
         return outcomes.merge(rest, self._retry([deliveries[n] for n in rest], [envelopes[n] for n in rest], pauses))
 
     def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> Rows[bool]:
         """Store messages for later, each for its own pause, then delete them here; return the outcomes. Three calls."""
         limit = limit_of(self.config).total_seconds()
-        spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in envelopes]
-        dues = [Due(round(span * 1000), absolute=False) for span in spans]
-        outcomes = self._store_for_later(deliveries, envelopes, dues).then(
-            lambda places: self._remove([deliveries[n] for n in places])
-        )
+
+        def store(held: Sequence[Stamped], some: Sequence[Envelope]) -> Rows[str]:
+            spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in some]
+            dues = [Due(round(span * 1000), absolute=False) for span in spans]
+            return later(self.delayed, self.pointers, dues)(held, some)
+
         # A message that has no room for its time, as another program's may be, is tried again at once.
-        return outcomes.recover(
+        return self._move(deliveries, store, envelopes).recover(
             InvalidRequest,
-            lambda places: self._moved([deliveries[n] for n in places], self.pointers, [envelopes[n] for n in places]),
+            lambda places: self._move(
+                [deliveries[n] for n in places], into(self.pointers), [envelopes[n] for n in places]
+            ),
         )
 
     def open_for_publishing(self) -> None:
@@ -498,9 +473,8 @@ class QueueGroup(ShardedQueue):
 
     def _given_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""
-        outcomes = self._moved(
-            deliveries, self.pointers, [interrupted(delivery.held.envelope) for delivery in deliveries]
-        )
+        back = [interrupted(delivery.held.envelope) for delivery in deliveries]
+        outcomes = self._move(deliveries, into(self.pointers), back)
         self.active.look_soon()
         return outcomes
 

@@ -29,7 +29,7 @@ from .peek import peek, peek_all
 from .pending import ClaimedSlot, Doubt, PendingSlots
 from .shards import Shards
 from .slots import ShardHolder, Slot, Stamped, StampMiss
-from .transfer import CHUNK, move
+from .transfer import CHUNK, Target, into, move
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
@@ -249,12 +249,12 @@ class Subqueue(Unpicklable, ABC):
         for one in held:
             ends = policy.ends(one.envelope)
             if ends is not None and policy.parked is not None:
-                self._park(one, policy.parked, ends)
+                self._park(Delivery(None, one, self, received), ends)
                 continue
             try:
                 payload = self.codec.decode(one.envelope.data)
             except Unreadable as failed:
-                self._unreadable(one, str(failed))
+                self._unreadable(Delivery(None, one, self, received), str(failed))
                 continue
             deliveries.append(Delivery(payload, one, self, received))
         return deliveries
@@ -382,24 +382,21 @@ class Subqueue(Unpicklable, ABC):
 
     # ---- what was found
 
-    def _unreadable(self, held: Stamped, error: str) -> None:
+    def _unreadable(self, delivery: Delivery, error: str) -> None:
         """Fail the message once; park it the second time."""
-        policy = self.failure_policy
+        held, policy = delivery.held, self.failure_policy
         if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
-            self._park(held, policy.parked, Reason.UNREADABLE)
+            self._park(delivery, Reason.UNREADABLE)
         else:
             envelope = failed(self.pointers, held, policy.backoff, Reason.UNREADABLE.value, error)
-            outcomes = self._fail([Delivery(None, held, self, self.store.seams.monotonic())], [envelope])
-            record_outcomes(self.pointers, outcomes, Reason.UNREADABLE.value)
+            record_outcomes(self.pointers, self._fail([delivery], [envelope]), Reason.UNREADABLE.value)
             if policy.sideline is self.pointers:
                 self.active.put_back()
 
-    def _park(self, held: Stamped, parked: Shards, reason: Reason) -> None:
-        envelope = replace(not_begun(held.envelope), reason=reason.value, not_before=0)
-        rows = move(self.pointers, [held], parked, [envelope])
-        record_outcomes(self.pointers, rows, reason.value)
-        if not isinstance(rows[0], LatchworkError):
-            self.message_log.parked(envelope, reason.value)
+    def _park(self, delivery: Delivery, reason: Reason) -> None:
+        """Park a message that is not handed out any more, without counting this attempt."""
+        envelope = replace(not_begun(delivery.held.envelope), reason=reason.value, not_before=0)
+        record_outcomes(self.pointers, self._parked([delivery], [envelope]), reason.value)
 
     # ---- settling
 
@@ -431,23 +428,34 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        outcomes = Rows([False] * len(deliveries))
-        for some in chunked([n for n, one in enumerate(deliveries) if not one.settled], CHUNK):
-            outcomes.merge(some, self._fail([deliveries[n] for n in some], [envelopes[n] for n in some]))
+        outcomes = self._fail(deliveries, envelopes)
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 
     def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> Rows[bool]:
-        """Put messages that have failed where they wait, and delete them here; at most 1,000, none of them settled."""
-        return self._moved(deliveries, self.failure_policy.sideline, envelopes)
+        """Put messages that have failed where they wait, and delete them here."""
+        return self._move(deliveries, into(self.failure_policy.sideline), envelopes)
 
-    def _moved(self, deliveries: Sequence[Delivery], target: Shards, envelopes: Sequence[Envelope]) -> Rows[bool]:
-        """Move the deliveries that are not settled; some may have been settled while others were moved."""
-        open_ = [n for n, delivery in enumerate(deliveries) if not delivery.settled]
-        held, some = [deliveries[n].held for n in open_], [envelopes[n] for n in open_]
-        rows = attempted(len(open_), lambda: move(self.pointers, held, target, some))
-        outcomes = Rows([False] * len(deliveries)).merge(open_, rows)
-        mark_settled(deliveries, outcomes)
+    def _parked(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> Rows[bool]:
+        """Park messages, each with a line in the log."""
+        parked = self.failure_policy.parked
+        assert parked is not None  # noqa: S101 - else they are delivered without limit
+        outcomes = self._move(deliveries, into(parked), envelopes)
+        for n in outcomes.sift(range(len(outcomes)))[0]:
+            self.message_log.parked(envelopes[n], envelopes[n].reason or "")
+        return outcomes
+
+    def _move(self, deliveries: Sequence[Delivery], target: Target, envelopes: Sequence[Envelope]) -> Rows[bool]:
+        """Move messages in hand, 1,000 at a time, and mark them as settled; nothing is done to those that are already,
+        whose outcome is False.
+        """
+        outcomes = Rows([False] * len(deliveries))
+        for some in chunked(range(len(deliveries)), CHUNK):
+            open_ = [n for n in some if not deliveries[n].settled]
+            held = [deliveries[n].held for n in open_]
+            rows = move(held, target, [envelopes[n] for n in open_], self.pointers.remove)
+            mark_settled([deliveries[n] for n in open_], rows)
+            outcomes.merge(open_, rows)
         return outcomes
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
@@ -457,13 +465,8 @@ class Subqueue(Unpicklable, ABC):
         delivered twice; an error = it is still in hand, or may be delivered twice. Raises no error of the store.
         """
         envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
-        outcomes = Rows[bool]()
-        for some in chunked(range(len(deliveries)), CHUNK):
-            outcomes += self._moved([deliveries[n] for n in some], self.pointers, [envelopes[n] for n in some])
+        outcomes = self._move(deliveries, into(self.pointers, self.active.loaded), envelopes)
         record_outcomes(self.pointers, outcomes, "handed_back")
-        there, _ = outcomes.sift(deliveries)
-        if there:
-            self.active.loaded({self.pointers.home(delivery.shard) for delivery in there})
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,10 @@ LARGE = 1024 * 1024
 _TEXT_OR_BYTES = (str, bytes)
 
 Loaded = Slot | LatchworkError
+Target = Callable[[Sequence[Stamped], Sequence[Envelope]], Rows[Any]]
+"""Stores messages in hand, as the given envelopes; the outcome of each is an error where it is not safe there."""
+Removing = Callable[[Sequence[Stamped]], Sequence[bool | LatchworkError]]
+"""Removes messages in hand from where they are."""
 K = TypeVar("K")
 
 
@@ -81,22 +85,44 @@ def load(
     return outcomes
 
 
-def move(source: Shards, held: Sequence[Stamped], target: Shards, envelopes: Sequence[Envelope]) -> Rows[bool]:
-    """Load the messages into the target, then delete the loaded ones here.
+def move(held: Sequence[Stamped], target: Target, envelopes: Sequence[Envelope], remove: Removing) -> Rows[bool]:
+    """Store messages elsewhere, then remove those that are safe there: the one way in which a message moves.
 
-    For each: True = moved; False = loaded, but no longer this delivery's, so another consumer may have it too; an error
-    = not loaded, so it stays where it is for the sweeper, or loaded and perhaps not deleted, so it may be delivered
-    twice. Each message fails alone. No slot is reserved for a message that no record can hold; one that is too big with
-    its last error goes without it.
+    target: `into` a queue, or `later`.
+    envelopes: the messages as they are stored there.
+    remove: `Shards.remove` of the queue that they are in.
+
+    For each: True = moved; False = stored there, but no longer this delivery's, so another consumer may have it too; an
+    error = not stored, so it stays where it is for the sweeper, or stored and perhaps not removed, so it may be
+    delivered twice. Each message fails alone.
     """
 
-    def loaded(places: Iterable[int], *, whole: bool = True) -> Rows[Slot]:
-        some = [envelopes[n] if whole else replace(envelopes[n], last_error=None) for n in places]
-        return load(target, some, [target.home(held[n].slot.shard) for n in places], moved=True)
+    def gone(safe: Collection[int]) -> Rows[bool]:
+        return attempted(len(safe), lambda: remove([held[n] for n in safe]))
 
-    keepable = Rows(_unkeepable(envelope) or envelope for envelope in envelopes)
-    there = keepable.then(loaded).recover(RecordTooBig, lambda places: loaded(places, whole=False))
-    return there.then(lambda places: source.remove([held[n] for n in places]))
+    return target(held, envelopes).then(gone)
+
+
+def into(target: Shards, tell: Callable[[set[int]], None] | None = None) -> Target:
+    """Return the tail of a queue as a target: each message goes to the shard there that belongs to its own.
+
+    tell: is told to which shards messages have come.
+
+    No slot is reserved for a message that no record can hold; one that is too big with its last error goes without it.
+    """
+
+    def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[Slot]:
+        def loaded(places: Iterable[int], *, whole: bool = True) -> Rows[Slot]:
+            some = [envelopes[n] if whole else replace(envelopes[n], last_error=None) for n in places]
+            return load(target, some, [target.home(held[n].slot.shard) for n in places], moved=True)
+
+        keepable = Rows(_unkeepable(envelope) or envelope for envelope in envelopes)
+        slots = keepable.then(loaded).recover(RecordTooBig, lambda places: loaded(places, whole=False))
+        if tell and (shards := {slot.shard for slot in slots if isinstance(slot, Slot)}):
+            tell(shards)
+        return slots
+
+    return store
 
 
 def _unkeepable(envelope: Envelope) -> InvalidRequest | None:

@@ -11,6 +11,7 @@ from latchwork.queue.sharded.depth import GRACE
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.stats import stats_of
+from latchwork.queue.sharded.transfer import into
 from latchwork.store import MemoryStore
 
 DAYS = 86_400
@@ -62,8 +63,8 @@ def test_what_expired_in_the_sideline_and_among_the_parked_is_told(store, clock)
     queue = opened(store)
     queue.publish_many(range(4))
     one, two, *_ = queue.receive(4)
-    queue._moved([one], queue.sideline.pointers, [one.held.envelope])
-    queue._moved([two], queue.parked.pointers, [two.held.envelope])
+    queue._move([one], into(queue.sideline.pointers), [one.held.envelope])
+    queue._move([two], into(queue.parked.pointers), [two.held.envelope])
     assert told(queue) == (0, 1, 1, 0)
     clock.advance(16 * DAYS)
     assert told(queue) == (0, 0, 0, 2)

@@ -130,7 +130,7 @@ def test_however_they_are_brought_back_or_elsewhere(queues):
         delivery.nack(delay=0.4)
     moved(there)
     for delivery in there.receive(COUNT):
-        there._park(delivery.held, there.parked.pointers, Reason.EXHAUSTED)
+        there._park(delivery, Reason.EXHAUSTED)
     assert len(there.redrive(COUNT)) == COUNT
     assert order(there) == list(range(COUNT))
 

@@ -40,7 +40,10 @@ from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
-from .stored import Entry, LastRetry, Waiting, horizon_in, is_retry, last_retry_in, waiting_in
+from ..shards import Shards
+from ..slots import Stamped
+from ..transfer import Target
+from .stored import Entry, LastRetry, Waiting, horizon_in, is_retry, last_retry_in, name_of_retry, waiting_in
 
 WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
@@ -113,6 +116,30 @@ def limit_of(config: QueueConfig) -> timedelta:
 def bucket_of(due: int) -> int:
     """Return the bucket in which an entry waits: it ends at `number * WIDTH` ms, not before the entry is due."""
     return -(-due // WIDTH)
+
+
+def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Target:
+    """Return the delayed messages of a queue as a target for messages in hand, each due then. Two calls.
+
+    An entry has the delivery in its name, so it is stored once, however often that is asked for.
+    """
+
+    def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[str]:
+        shards = [queue.home(one.slot.shard) for one in held]
+        named = zip(envelopes, held, strict=True)
+        names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery) for envelope, one in named]
+        try:
+            rows = delayed.publish(envelopes, shards, dues, names=names)
+        except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
+            if len(held) == 1:
+                return Rows([failure])
+            each = zip(held, envelopes, dues, strict=True)
+            return Rows(later(delayed, queue, [due])([one], [envelope])[0] for one, envelope, due in each)
+        except LatchworkError as failure:
+            return Rows([failure] * len(held))
+        return rows.recover(AlreadyExists, lambda places: [names[n] for n in places])
+
+    return store
 
 
 class DelayedMessages:

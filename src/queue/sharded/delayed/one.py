@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....errors import InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Bin, Compute, Param, Put, Read, Update, exists
@@ -17,7 +17,7 @@ from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
-from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcomes_of
+from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of, counting
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
@@ -113,7 +113,7 @@ class DelayedView(DelayedMessages):
         # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
         number = bucket_of(now)
         failure = self._enter({number: there}, self.kept).get(number)
-        entered = Outcome.DONE if failure is None else _in_doubt(failure)
+        entered = outcome_of(failure)
         return [*rows, *((name, entered) for name in there)]
 
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
@@ -232,7 +232,7 @@ class DelayedView(DelayedMessages):
             away = structs.replace(entry.message, batch=None)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
             (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
-            outcomes.append((name, _in_doubt(row) if isinstance(row, LatchworkError) else Outcome.DONE))
+            outcomes.append((name, outcome_of(row)))
         return outcomes
 
 
@@ -240,14 +240,7 @@ def _outcome(row: Any) -> Outcome | LatchworkError:
     """Return the outcome of a guarded update of an entry."""
     if isinstance(row, NotFound | Refused):
         return Outcome.UNKNOWN if row.details.get("doubt") else Outcome.NOT_THERE
-    if isinstance(row, LatchworkError):
-        return _in_doubt(row)
-    return Outcome.DONE
-
-
-def _in_doubt(failure: LatchworkError) -> Outcome | LatchworkError:
-    certain = isinstance(failure, AlreadyExists) or not isinstance(failure, OutcomeUnknown)
-    return failure if certain else Outcome.UNKNOWN
+    return outcome_of(row)
 
 
 def _twice(here: Outcome | LatchworkError, there: Outcome | LatchworkError | None) -> Outcome:

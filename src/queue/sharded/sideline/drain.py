@@ -17,7 +17,7 @@ from ..pointers import ShardPointers
 from ..shards import Shards
 from ..slots import Slot, Stamped, StampMiss
 from ..subqueue import GRACE
-from ..transfer import move
+from ..transfer import into, move
 
 BATCH = 1_000
 
@@ -101,7 +101,7 @@ def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
     """Move the messages to their targets, one batch for each target: loaded there first, then deleted here."""
     report = PassReport()
     for target, group in _by_target(held, route):
-        outcomes = move(source, [h for h, _ in group], target, [envelope for _, envelope in group])
+        outcomes = move([h for h, _ in group], into(target), [envelope for _, envelope in group], source.remove)
         _, failed = outcomes.sift(h.slot for h, _ in group)
         errors, stayed = tuple(failed.values()), tuple(failed)
         done = len(outcomes) - len(errors)

@@ -27,9 +27,9 @@ from ..batches.ends import Home
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..peek import CHUNK, messages_in, unfired
 from ..shards import Shards
-from ..slots import Slot
+from ..slots import Slot, Stamped
 from ..subqueue import FailurePolicy, Subqueue
-from ..transfer import load
+from ..transfer import into, move
 from .redrive import as_new
 
 MOST = 1_000
@@ -127,6 +127,13 @@ def checked_ids(ids: Iterable[str | Message], longest: int = MAX_ID) -> list[str
 def name_of(one: str | Message) -> str:
     """Return the id of a message that is named."""
     return one.message_id if isinstance(one, Message) else one
+
+
+def outcome_of(row: object) -> Outcome | LatchworkError:
+    """Return the outcome of a message by that of a call for it, which was not refused."""
+    if isinstance(row, OutcomeUnknown):
+        return Outcome.UNKNOWN
+    return row if isinstance(row, LatchworkError) else Outcome.DONE
 
 
 def outcomes_of(
@@ -306,45 +313,35 @@ class SideView(Subqueue):
             except LatchworkError:
                 return Outcome.UNKNOWN
             return Outcome.DONE if record is not None and record.bins == {TAKEN: me} else Outcome.NOT_THERE
-        if isinstance(row, NotFound | Refused):
-            return Outcome.NOT_THERE
-        if isinstance(row, OutcomeUnknown):
-            return Outcome.UNKNOWN
-        return row if isinstance(row, LatchworkError) else Outcome.DONE
+        return Outcome.NOT_THERE if isinstance(row, NotFound | Refused) else outcome_of(row)
 
     def _bring(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
         """Take them, load them there, and leave tombstones here."""
         named = checked_ids(ids)
         queue.open_for_publishing()
         found, unread = self._found(named)
-        me = self.store.seams.unique()
-        rows: list[tuple[str, Outcome | LatchworkError]] = list(unread)
-        taken: list[tuple[WaitingMessage, Envelope]] = []
-        away = queue is not self._main
-        for one, row in zip(found, self._take(found, me), strict=True):
-            if isinstance(row, Envelope):
-                taken.append((one, replace(as_new(row), batch=None) if away else as_new(row)))
-            else:
-                rows.append((one.message_id, row))
-        shards = [queue.pointers.home(one.slot.shard) for one, _ in taken]
-        loaded = load(queue.pointers, [envelope for _, envelope in taken], shards, moved=True)
-        queue.active.loaded({slot.shard for slot in loaded if isinstance(slot, Slot)})
-        there = []
-        for (one, _), slot in zip(taken, loaded, strict=True):
-            if isinstance(slot, Slot):
-                there.append(one)
-            else:
-                rows.append((one.message_id, Outcome.UNKNOWN if isinstance(slot, OutcomeUnknown) else slot))
-        gone = self._drop(there, me, _STILL_MINE, _DROP if away else _DROP_ALL)
-        # It is there. Where it may be here as well it may come twice.
-        rows += [
-            (one.message_id, Outcome.DONE if row is Outcome.DONE else Outcome.UNKNOWN)
-            for one, row in zip(there, gone, strict=True)
-        ]
+        me, away = self.store.seams.unique(), queue is not self._main
+        taken, others = self._take(found, me).sift(found)
+        held = [Stamped(one.slot, me, row) for one, row in taken.items() if isinstance(row, Envelope)]
+        waiting, gone = {one.slot: one for one in found}, dict[Slot, Outcome | LatchworkError]()
+
+        def remove(some: Sequence[Stamped]) -> Rows[bool]:
+            there = [waiting[one.slot] for one in some]
+            rows = self._drop(there, me, _STILL_MINE, _DROP if away else _DROP_ALL)
+            gone.update(zip((one.slot for one in there), rows, strict=True))
+            # It is there. Where it may be here as well it may come twice.
+            return Rows(row is Outcome.DONE or OutcomeUnknown("it may be in both queues") for row in rows)
+
+        envelopes = [as_new(one.envelope) for one in held]
+        envelopes = [replace(one, batch=None) for one in envelopes] if away else envelopes
+        moved = move(held, into(queue.pointers, queue.active.loaded), envelopes, remove)
+        rows: list[tuple[str, Outcome | LatchworkError]] = [*unread]
+        rows += [(one.message_id, failure) for one, failure in others.items()]
+        rows += [(one.message_id, row) for one, row in taken.items() if isinstance(row, Outcome)]
+        rows += [(waiting[one.slot].message_id, outcome_of(row)) for one, row in zip(held, moved, strict=True)]
         if not away:
             return outcomes_of(named, rows)
-        outcomes = dict(zip([one.slot for one in there], gone, strict=True))
-        left = self._left_batches(found, [outcomes.get(one.slot, Outcome.NOT_THERE) for one in found])
+        left = self._left_batches(found, [gone.get(one.slot, Outcome.NOT_THERE) for one in found])
         return outcomes_of(named, rows, left)
 
     def _left_batches(

@@ -30,7 +30,7 @@ from ..shards import Shards
 from ..slots import Slot, Stamped
 from ..stamps import SEEN
 from ..sweep_record import MARKS, SubqueueKind, counter_bin, mark_name, pointer_bin
-from ..transfer import move
+from ..transfer import into, move
 from .report import LiveMessage, ShardReport, ShardTask, Stop
 
 BATCH = 1_000
@@ -326,7 +326,7 @@ class _Sweep:
         for some, target in ((interrupted, self.main), (others, self.target)):
             if not some:
                 continue
-            outcomes = move(self.queue, some, target, [self._swept(held.envelope) for held in some])
+            outcomes = move(some, into(target), [self._swept(held.envelope) for held in some], self.queue.remove)
             gone = [held for held, outcome in zip(some, outcomes, strict=True) if outcome is True]
             self.queue.strike({
                 held.slot: held.envelope.interrupted
