@@ -6,18 +6,24 @@ decoded nevertheless, its bad bytes as lone surrogates, as Python decodes names 
 then refused here. In all other threads, and outside of it, text is decoded as usual.
 
 It uses Python's own handler of decoding errors ("strict"), which is called for each such text and only then; so it
-costs nothing if all text is sound.
+costs nothing if all text is sound. The handler is one for the whole process: it is replaced while such calls are under
+way, and no longer. It passes on to the one that was there before whatever another thread decodes meanwhile.
 """
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
-_strict, _escape = codecs.lookup_error("strict"), codecs.lookup_error("surrogateescape")
+from ...forks import reset_in_child
+from ...seams import SYSTEM
+
+Handler = Callable[[UnicodeError], tuple[str | bytes, int]]
+_escape = codecs.lookup_error("surrogateescape")
 
 
 class Strange:
@@ -31,9 +37,11 @@ def lenient() -> Iterator[Strange]:
     """Decode whatever text the client gets in this thread; says whether some of it was no UTF-8."""
     strange = Strange()
     token = _present.set(strange)
+    _replacement.begin()
     try:
         yield strange
     finally:
+        _replacement.end()
         _present.reset(token)
 
 
@@ -50,13 +58,47 @@ def _is_strange(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(_is_strange, value))
 
 
-def _handled(failure: UnicodeError) -> tuple[str | bytes, int]:
+class _Replacement:
+    """The handler of this process while calls are under way. Each time it is a new one: a program that has put its own
+    before it, meanwhile, keeps that.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._ours = codecs.lookup_error("strict")
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Begin without calls: the threads that made them are the parent's."""
+        self._lock, self._calls = SYSTEM.lock(), 0
+        self._put_back()
+
+    def begin(self) -> None:
+        with self._lock:
+            self._calls += 1
+            if self._calls == 1:
+                self._before = codecs.lookup_error("strict")
+                self._ours = partial(_handled, self._before)
+                codecs.register_error("strict", self._ours)
+
+    def end(self) -> None:
+        with self._lock:
+            self._calls -= 1
+            if not self._calls:
+                self._put_back()
+
+    def _put_back(self) -> None:
+        if codecs.lookup_error("strict") is self._ours:
+            codecs.register_error("strict", self._before)
+
+
+def _handled(before: Handler, failure: UnicodeError) -> tuple[str | bytes, int]:
     strange = _present.get()
     if strange is None or not isinstance(failure, UnicodeDecodeError):
-        return _strict(failure)
+        return before(failure)
     strange.met = True
     return _escape(failure)
 
 
 _present: ContextVar[Strange | None] = ContextVar("latchwork_lenient", default=None)
-codecs.register_error("strict", _handled)
+_replacement = _Replacement()
