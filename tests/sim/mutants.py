@@ -379,15 +379,15 @@ CIRCULAR = tuple(Mutant("circular", *rule) for rule in CIRCULAR_RULES)
 # ---- the sharded queue, its sweeper and its shovel (P5)
 
 
-def _deleted_first(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
-    removed = source.remove(held)
-    loading.load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
+def _deleted_first(held: Any, target: Any, envelopes: Any, remove: Any) -> Any:
+    removed = remove(held)
+    target(held, envelopes)
     return removed
 
 
-def _deleted_anyway(source: Any, held: Any, target: Any, envelopes: Any) -> Any:
-    loading.load(target, envelopes, [h.slot.shard % target.shards for h in held], moved=True)
-    return source.remove(held)
+def _deleted_anyway(held: Any, target: Any, envelopes: Any, remove: Any) -> Any:
+    target(held, envelopes)
+    return remove(held)
 
 
 @contextmanager

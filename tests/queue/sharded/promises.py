@@ -11,7 +11,7 @@ from latchwork.errors import LeaseLost, Unavailable
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
-from latchwork.queue.sharded.transfer import move
+from latchwork.queue.sharded.transfer import into, move
 from latchwork.store import Exists, Put
 from latchwork.testing.stores import Fault
 
@@ -256,7 +256,8 @@ def a_message_that_kills_its_consumers_is_parked(world: World) -> None:
 
 def _hand_out_again(world: World, process, delivery) -> None:
     """What sweep and shovel come to: the message again in the queue, with its history."""
-    move(process.queue.pointers, [delivery.held], process.queue.pointers, [delivery.held.envelope])
+    queue = process.queue.pointers
+    move([delivery.held], into(queue), [delivery.held.envelope], queue.remove)
     process.queue.active.loaded([delivery.shard])
 
 
