@@ -142,6 +142,9 @@ LATCH_POLICY = RetryPolicy(attempts=5, wait=0.01, max_wait=0.16)
 QUEUE_POLICY = RetryPolicy(attempts=3, wait=0.1, max_wait=1.0)
 """The default of queues and of everything else: 3 tries, 100 ms."""
 
+ONE_ATTEMPT = RetryPolicy(attempts=1)
+"""Where the caller itself decides what is asked again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Poll:

@@ -26,7 +26,7 @@ from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
 from .lease import checked_lease
-from .waits.metrics import measured
+from .waits.watch import measured
 
 G = TypeVar("G", bound="Grant")
 

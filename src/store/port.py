@@ -54,7 +54,7 @@ from .model.record import (  # fmt: skip
 )
 from .model.values import MAX_BIN, checked_bin, taken
 from .once import TokenClock, operate_once
-from .repeats import send_until_known
+from .repeats import reads_are_repeatable, send_until_known
 from .rows import Rows, attempted
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class RecordStore(ABC):
     def get(self, key: Key, *bins: str) -> Record | None:
         """Return the record, or None where there is none; only these bins, or all where none is named."""
         key = checked_key(key)
-        return self.policy.run(self.seams, self._get, key, checked_bins(bins), doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._get, key, checked_bins(bins), doubt=reads_are_repeatable)
 
     @overload
     def get_many(self, keys: Iterable[Key], *bins: str, each: Literal[False] = ...) -> list[Record | None]: ...
@@ -106,7 +106,7 @@ class RecordStore(ABC):
             return []
         if checked_switch("each", each):
             return self._read_each(wanted, bins)
-        return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._get_many, wanted, bins, doubt=reads_are_repeatable)
 
     def operate(
         self,
@@ -218,19 +218,19 @@ class RecordStore(ABC):
         _check_index(set, bin)
         if not isinstance(equals, str | int) or isinstance(equals, bool):
             raise InvalidRequest(f"a query for {shown(equals)}; an index finds str and int")
-        return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._query, set, bin, taken(equals), doubt=reads_are_repeatable)
 
     def scan(self, set: str) -> list[Record]:
         """Return all records of a set, in no order, with their keys. It reads the whole set: for people, not for the
         work of a program. Raises `InvalidRequest` on a store that cannot list its records.
         """
         checked_key(Key(set, "any"))
-        return self.policy.run(self.seams, self._scan, set, doubt=_reads_are_repeatable)
+        return self.policy.run(self.seams, self._scan, set, doubt=reads_are_repeatable)
 
     def ensure_index(self, set: str, bin: str, kind: type = str) -> None:
         """Make the index `{set}_{bin}` that `query` needs; one that exists already is no error."""
         _check_index(set, bin)
-        self.policy.run(self.seams, self._ensure_index, set, bin, kind, doubt=_reads_are_repeatable)
+        self.policy.run(self.seams, self._ensure_index, set, bin, kind, doubt=reads_are_repeatable)
 
     @abstractmethod
     def describe(self) -> StoreInfo:
@@ -296,7 +296,7 @@ class RecordStore(ABC):
     def _read_each(self, keys: list[Key], bins: Sequence[str]) -> list[Record | Corrupt | Unreadable | None]:
         """Read the records in one call; while that fails because of one of them, each half by itself."""
         try:
-            return [*self.policy.run(self.seams, self._get_many, keys, bins, doubt=_reads_are_repeatable)]
+            return [*self.policy.run(self.seams, self._get_many, keys, bins, doubt=reads_are_repeatable)]
         except (Corrupt, Unreadable) as failure:
             if len(keys) == 1:
                 return [failure]
@@ -428,10 +428,6 @@ def _check_index(set: str, bin: str) -> None:
 def _never_applied(outcomes: Sequence[Any]) -> dict[int, Unavailable]:
     """Return the errors of rows that may be sent again, by their places."""
     return {n: row for n, row in enumerate(outcomes) if isinstance(row, Unavailable) and again(row)}
-
-
-def _reads_are_repeatable() -> None:
-    """Allow a read in doubt to be sent again: it changes nothing."""
 
 
 __all__ = [

@@ -56,3 +56,7 @@ def after_repeat(before: Any, outcome: Any) -> Any:
     if isinstance(outcome, LatchworkError):
         outcome.details["doubt"] = True
     return True if outcome is False else outcome  # what is absent after doubt was deleted by the earlier attempt
+
+
+def reads_are_repeatable() -> None:
+    """Allow a read in doubt to be sent again: it changes nothing."""

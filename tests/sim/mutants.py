@@ -18,8 +18,8 @@ from msgspec import structs
 
 from latchwork.coord import contender, lease
 from latchwork.coord import fencing as fenced
-from latchwork.coord.latch import base as latch_base
 from latchwork.coord.latch import handle as latch_handle
+from latchwork.coord.latch import latch as latches
 from latchwork.coord.latch import layout as latch_layout
 from latchwork.coord.latch import watch as latch_watch
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
@@ -192,7 +192,7 @@ def _bins(**changes: Any) -> Callable[[], Any]:
     @contextmanager
     def patch() -> Iterator[None]:
         with ExitStack() as patches:
-            for module in (latch_base, latch_handle, latch_layout):
+            for module in (latches, latch_handle, latch_layout):
                 patches.enter_context(mock.patch.object(module, "bins_of", bins_of))
             yield
 
@@ -208,14 +208,14 @@ def _any_kind(farm: str, by_java: bool, kind: type) -> Any:
     return _any_party(farm, by_java, kind) & lacks(latch_layout.bins_of(farm).done, Param("party", str))
 
 
-def _gone_reads_as_released(self: Any, ids: Any, found: Any, real: Any = latch_base.Latch._progress) -> Any:
+def _gone_reads_as_released(self: Any, ids: Any, found: Any, real: Any = latches.Latch._progress) -> Any:
     try:
         return real(self, ids, found)
     except NotFound:
-        return latch_base.LatchProgress({}, 0)
+        return latches.LatchProgress({}, 0)
 
 
-def _without_names(self: Any, *args: Any, real: Any = latch_base.Latch._count_party) -> Any:
+def _without_names(self: Any, *args: Any, real: Any = latches.Latch._count_party) -> Any:
     self._identity()
     self._names = None
     return real(self, *args)
@@ -228,12 +228,12 @@ def _reads_of_any_latch() -> Iterator[None]:
             raise self._gone()
         return record
 
-    def progress(self: Any, ids: Any, found: Any, real: Any = latch_base.Latch._progress) -> Any:
+    def progress(self: Any, ids: Any, found: Any, real: Any = latches.Latch._progress) -> Any:
         return real(self, {}, found)
 
     with (
-        mock.patch.object(latch_base.Latch, "_checked", checked),
-        mock.patch.object(latch_base.Latch, "_progress", progress),
+        mock.patch.object(latches.Latch, "_checked", checked),
+        mock.patch.object(latches.Latch, "_progress", progress),
     ):
         yield
 
@@ -245,10 +245,10 @@ LATCH = (
     Mutant("latch", "counts ignore which latch they mean", "P8: id = nonce",
            _bins(is_mine=lambda bins: exists(bins.count))),
     Mutant("latch", "what has expired reads as released", "P8: absent is NOT_FOUND",
-           _swap(latch_base.Latch, "_progress", _gone_reads_as_released)),
+           _swap(latches.Latch, "_progress", _gone_reads_as_released)),
     Mutant("latch", "reads ignore which latch they mean", "P8: reads compare the nonce", _reads_of_any_latch),
     Mutant("latch", "a party that was not named counts", "P8: only the parties that were named count",
-           _swap(latch_base.Latch, "_count_party", _without_names)),
+           _swap(latches.Latch, "_count_party", _without_names)),
     Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
            _swap(latch_layout, "not_counted", lru_cache(_any_kind)), scripted=True),
     Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
@@ -256,7 +256,7 @@ LATCH = (
     Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
            _swap(latch_watch, "has_joined", lambda bins, farm: latch_layout.COUNT + farm in bins), scripted=True),
     Mutant("latch", "released without every farm's share", "P8: every farm in farms has its bin",
-           _swap(latch_base.LatchProgress, "released", property(lambda self: self.remaining <= 0))),
+           _swap(latches.LatchProgress, "released", property(lambda self: self.remaining <= 0))),
     Mutant("latch", "create overwrites", "P8: not exists(count#farm)", _bins(is_free=lambda bins: TRUE)),
     Mutant("latch", "counts below zero", "a DC latch never goes below zero",
            _bins(floored=lambda bins: Bin(bins.count) - Param("n"))),

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ...errors import LatchworkError
 from ...forks import reset_in_child
-from ...retry import Poll, RetryPolicy
+from ...retry import ONE_ATTEMPT, Poll
 from ...seams import Event, Seams
 from ...store.port import NEVER, Key, Record, RecordStore, Update
 from ..lease import MARK, STALE
@@ -47,7 +47,6 @@ SOON = 0.001
 TURNS = 8
 """Releases in a row after which no thread of this process is woken; then all processes have an equal chance."""
 INFINITY = float("inf")
-_ONE_ATTEMPT = RetryPolicy(attempts=1)
 
 
 class Wait:
@@ -134,7 +133,7 @@ class Wait:
 
     def single(self) -> RecordStore:
         """Return the store, with one attempt for each call."""
-        return self._store.with_policy(_ONE_ATTEMPT)
+        return self._store.with_policy(ONE_ATTEMPT)
 
 
 class Poller:

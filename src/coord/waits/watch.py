@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Unavailable
-from ...seams import Event
+from ...seams import Event, Seams
 from ...store.port import NEVER, Key, Record, RecordStore
+from ...store.repeats import reads_are_repeatable
 from ..lease import MARK
 from .poller import INFINITY, Wait, never, poller_of
 from .shared_reads import Answer, reads, record_of
@@ -38,7 +39,7 @@ class Watch(Wait):
         """
         store, handed, self.handed = self._store, self.handed, None
         if isinstance(handed, Unavailable | OutcomeUnknown):
-            handed = store.policy.after(handed, store.seams, self._own, self.single(), doubt=_reads_are_repeatable)
+            handed = store.policy.after(handed, store.seams, self._own, self.single(), doubt=reads_are_repeatable)
         elif isinstance(handed, LatchworkError):
             raise handed
         answer = self._own(store) if handed is None else handed
@@ -112,5 +113,17 @@ def not_before(least: float, due: Callable[[], float]) -> Callable[[], float]:
     return lambda: max(due(), least)
 
 
-def _reads_are_repeatable() -> None:
-    """Allow a read in doubt to be sent again: it changes nothing."""
+def measured(seams: Seams, kind: str, wait: Callable[[], T | None]) -> T | None:
+    """Call `wait` and return its result, after recording its duration and outcome.
+
+    kind: the primitive, for example `latch` or `lock`.
+    wait: returns None if the time was over.
+    """
+    began, outcome = seams.monotonic(), "failed"
+    try:
+        with seams.span("wait", kind=kind):
+            got = wait()
+        outcome = "timed_out" if got is None else "done"
+        return got
+    finally:
+        seams.note("waits", seams.monotonic() - began, kind=kind, outcome=outcome)

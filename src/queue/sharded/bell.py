@@ -16,7 +16,7 @@ from ...coord.waits.poller import poller_of
 from ...deadline import present
 from ...errors import LatchworkError, OutcomeUnknown
 from ...inputs import is_int
-from ...retry import RetryPolicy, again, reason
+from ...retry import ONE_ATTEMPT, again, reason
 from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
 from ...store.model.record import Values
 from ...store.repeats import after_repeat
@@ -29,7 +29,6 @@ GLANCES = 14
 """Reads of bells a second for which all queues of a process together wait, at most."""
 SHARDS = 24
 """Shards whose pointers all queues of a process together read within one interval of late looks, at most."""
-_ONE_ATTEMPT = RetryPolicy(attempts=1)
 
 
 class Bell:
@@ -63,7 +62,7 @@ class Bell:
         self.ring_due, rung = False, False
         sent = [*rows, self._ring]
         try:
-            outcomes = self._store.with_policy(_ONE_ATTEMPT).operate_many(sent)
+            outcomes = self._store.with_policy(ONE_ATTEMPT).operate_many(sent)
             unsettled = list(filter(lambda place: _may_pass(outcomes[place]), range(len(outcomes))))
             if unsettled and unsettled[0] < len(rows):
                 self._again(sent, unsettled, outcomes)

@@ -21,7 +21,7 @@ from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
 from ...store.model.form import Form
 from ...store.model.ops import Op
-from ...store.rows import Rows
+from ...store.rows import Rows, chunked
 from ..rows import read_each
 from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
@@ -156,7 +156,7 @@ def read(
     refuses its producer, who publishes again. Not promised: equal results once a message has expired.
     """
     end = queue.store.seams.monotonic() + GRACE
-    for step in _steps(after, last):
+    for step in chunked(range(after + 1, last + 1), STEP):
         yield _whole(queue, shard, step, owner, end=end, bins=bins)
 
 
@@ -185,13 +185,9 @@ def peek(queue: Shards, shard: int, after: int, last: int, *, bins: Sequence[str
     """Yield the messages that a range holds now, up to 1,000 at a time; changes nothing. bins: what is needed
     of each.
     """
-    for step in _steps(after, last):
+    for step in chunked(range(after + 1, last + 1), STEP):
         found = _present(queue, shard, step, bins, adopt=False)
         yield [(pointer, envelope) for pointer in step if (envelope := found.get(pointer)) is not None]
-
-
-def _steps(after: int, last: int) -> Iterator[range]:
-    return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
 def sizes(queue: Shards, slots: Sequence[Slot]) -> list[int]:
@@ -214,7 +210,7 @@ def acknowledge(queue: Shards, owner: Owner, shard: int, boundary: int) -> int:
     fired = ShardPointers.of(shard, queue.pointers_key(shard), _owned(queue, shard, owner)).checked().fired
     if fired >= boundary:
         return 0
-    for step in _steps(fired, boundary):
+    for step in chunked(range(fired + 1, boundary + 1), STEP):
         _discard(queue, shard, step)
     forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary}))]
     if isinstance(_part(queue, shard)[0], SharedPointers):

@@ -18,10 +18,9 @@ from ...errors import LatchworkError, Misconfigured, Unavailable
 from ...forks import members
 from ...seams import SYSTEM, Seams
 from ..model.record import StoreInfo
-from .info import describe
-from .notes import log_guarantees
+from .info import describe, log_guarantees
+from .policies import CallTimes
 from .results import FAILURES, error_of, fault_of
-from .times import CallTimes
 from .url import TLS_SWITCHES, TLS_TEXTS, AerospikeUrl
 
 MAX_AGE = 60.0

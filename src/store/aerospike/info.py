@@ -11,11 +11,16 @@ import aerospike
 
 from ...errors import InvalidRequest, Misconfigured, WaitTimeout
 from ...inputs import checked_store_name
+from ...logs import Log
 from ...plain import shown
 from ...retry import Poll
 from ...seams import Seams
 from ..port import Key, StoreInfo
 from .results import FAILURES, INDEX_EXISTS, NO_NODE, ClientFault, error_of, fault_of
+
+log = Log(__name__)
+_said: set[str] = set()
+"""The namespaces of whose guarantees this process has spoken."""
 
 INDEX_TIMEOUT = 60.0
 """Seconds that a new index may take before it can be asked."""
@@ -179,3 +184,32 @@ def _settings(answer: str) -> dict[str, str]:
 
 def _number(settings: dict[str, str], name: str) -> int:
     return int(settings.get(name, "0"))
+
+
+def log_guarantees(client: Any, namespace: str) -> StoreInfo | None:
+    """Return the servers' information about the namespace, if this process has not asked before; log its warnings."""
+    if namespace in _said:
+        return None
+    _said.add(namespace)  # before it asks, or another thread would say it too
+    try:
+        info = describe(client, namespace)
+    except Exception:  # noqa: BLE001 - a call does not fail for its warning; the client may be anything
+        _said.discard(namespace)
+        return None
+    _warn(info, namespace)
+    return info
+
+
+def _warn(info: StoreInfo, namespace: str) -> None:
+    if not info.strong_consistency:
+        log.warning(
+            "namespace %s is not strongly consistent (AP mode): both sides of a network split accept writes, and one "
+            "side's are lost when it heals; docs/reliability.md says what then fails",
+            namespace,
+        )
+    if info.nsup_period == 0:
+        log.warning(
+            "namespace %s has nsup-period 0: writes with a time to live fail, unless allow-ttl-without-nsup is true; "
+            "set nsup-period, say 120, in the server's configuration",
+            namespace,
+        )

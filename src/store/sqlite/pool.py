@@ -45,6 +45,7 @@ class SQLitePool:
         """The connection that is asked for the data version, and the time that it is so: nothing is written by it."""
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
+        self._turn = threading.Condition(self._writing)
         self._queue: set[object] = set()
         """Threads that wait for their turn to write."""
         self.left_open: SharedTransaction | None = None
@@ -139,6 +140,7 @@ class SQLitePool:
             _INHERITED.setdefault(self.path, []).append([*self._idle, *self._watching()])
         self._idle, self.lent, self._watcher = [], set(), None
         self._writing, self._lending = threading.RLock(), threading.RLock()
+        self._turn = threading.Condition(self._writing)
         self._queue, self.left_open, self.mine = set(), None, Mine()
 
     # ---- what a write transaction needs (transaction.py)
@@ -163,7 +165,11 @@ class SQLitePool:
     @property
     def has_turn(self) -> bool:
         """Whether it is this thread's turn: an interrupt that came while it was taken has left no word of that."""
-        return bool(self._writing._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001 - as Condition asks
+        try:
+            self._turn.notify(0)  # wakes nobody; refused where this thread does not hold the lock
+        except RuntimeError:
+            return False
+        return True
 
     def end_turn(self) -> None:
         """Let the next one write."""

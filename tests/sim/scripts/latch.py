@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from latchwork.coord.latch.base import Latch
-from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch, LatchLevel
+from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch, Latch, LatchLevel
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound
 from latchwork.store import Add, Key
 

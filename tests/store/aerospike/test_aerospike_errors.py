@@ -20,7 +20,7 @@ from latchwork.errors import (
 )
 from latchwork.retry import RetryPolicy, again
 from latchwork.store import Add, Bin, Exists, Key, ListRange, ListSet, MapAdd, MapPut, Param, Put, Read, Removal, Update
-from latchwork.store.aerospike import notes as aerospike_notes
+from latchwork.store.aerospike import info as aerospike_info
 from latchwork.store.aerospike.connection import MAX_AGE, Link
 from latchwork.store.aerospike.info import INDEX_TIMEOUT
 from latchwork.store.aerospike.ops import compile_ops
@@ -38,7 +38,7 @@ NAMESPACE = "replication-factor=1;strong-consistency={};nsup-period=120;default-
 @pytest.fixture(autouse=True)
 def _introduced(monkeypatch):
     """The namespace has been spoken of, so that only what a test asks for is asked."""
-    monkeypatch.setattr(aerospike_notes, "_said", {"ns"})
+    monkeypatch.setattr(aerospike_info, "_said", {"ns"})
 
 
 class Client:

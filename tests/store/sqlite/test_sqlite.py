@@ -384,7 +384,6 @@ class Told:
 
     def __init__(self, lock) -> None:
         self._lock, self.asked, self.release = lock, threading.Event(), lock.release
-        self._is_owned = lock._is_owned
 
     def acquire(self, timeout):
         self.asked.set()

@@ -25,7 +25,7 @@ from .life import AWAY, Life
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate
-from .signals import Signals
+from .signals import SIGNAL_POLL, Signals
 from .turn import ConsumerState, Turns
 
 log = Log(__name__)
@@ -37,8 +37,6 @@ SUPERVISE_SOON = 0.05
 """Seconds between two looks while messages that were not begun, or acknowledgements, wait."""
 MARKING = 1.0
 """Seconds at most in which a consumer that stops says so in the messages that it works on."""
-SIGNAL_POLL = 0.1
-"""Seconds between two looks of `run` at the signals received."""
 
 
 class Consumer(Unpicklable):

@@ -10,6 +10,9 @@ from typing import Any
 from ....forks import reset_in_child
 from ....logs import ends, let_end
 
+SIGNAL_POLL = 0.1
+"""Seconds between two looks of `run` at whether a signal has come."""
+
 
 class Signals:
     """A handler of both signals while it is entered, if that is in the main thread; in another it does nothing. In a

@@ -30,7 +30,7 @@ from .handler import check_handler
 from .life import Life
 from .prefetch import checked_prefetch
 from .rate import checked_rate
-from .signals import Signals
+from .signals import SIGNAL_POLL, Signals
 
 log = Log(__name__)
 
@@ -41,8 +41,6 @@ DEPTH_EVERY = 2.0
 """Seconds between two looks at the depth of a queue whose handler has thresholds."""
 AGAIN_EVERY = 2.0
 """Seconds between two looks for a group that was dropped, and may have been made again."""
-SIGNAL_POLL = 0.1
-"""Seconds between two looks at whether a signal has come."""
 
 
 @dataclass(frozen=True, slots=True)

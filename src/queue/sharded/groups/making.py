@@ -32,6 +32,7 @@ from ....store import (
 from ....store.decode import MAX_COUNTER, damaged
 from ....store.model.expr import Bound
 from ....store.model.record import Row
+from ....store.rows import chunked
 from ...rows import read_each
 from ..config import GroupConfig
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
@@ -146,17 +147,13 @@ def _first(shared: SharedPointers, start: Start, joined: Sequence[int], oldest: 
 
 def _published_since(shared: SharedPointers, shard: int, after: int, last: int, since: int) -> int:
     """Return the pointer before the first message that was published then or later, by its publisher's clock."""
-    for step in _steps(after, last):
+    for step in chunked(range(after + 1, last + 1), STEP):
         records = read_each(shared.store, [shared.key(Slot(shard, pointer)) for pointer in step], "enqueuedAt")
         for pointer, record in zip(step, records, strict=True):
             date = record.bins.get("enqueuedAt") if isinstance(record, Record) else None  # damaged: of no time
             if isinstance(date, int) and date >= since:
                 return pointer - 1
     return last
-
-
-def _steps(after: int, last: int) -> Iterable[range]:
-    return (range(n, min(n + STEP, last + 1)) for n in range(after + 1, last + 1, STEP))
 
 
 def leave(shared: SharedPointers) -> list[int]:
@@ -196,7 +193,7 @@ def end(
         if last - after > MAX_UNFIRED:  # the pointers are damaged: the group's messages are left to expire
             log.error("the group %r leaves messages in shard %d, whose pointers are damaged", config.name, shard)
             continue
-        for step in _steps(after, last):
+        for step in chunked(range(after + 1, last + 1), STEP):
             _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
     _delete(pointers.own, [pointers.own, *others], delayed)
     records.store.repeat_many([Update(key, (Put("active", "false"),), guard)])

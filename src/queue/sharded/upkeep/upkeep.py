@@ -49,7 +49,7 @@ NOTICE = 5.0
 another process has made one: one read."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
 """Seconds between two sweeps: half of the shortest sweep duration, within these bounds."""
-ERROR_BACKOFF = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
+DUTY_BACKOFF = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
 """Pauses after a duty that failed."""
 STOP_TIMEOUT = 10.0
 
@@ -152,7 +152,7 @@ class Upkeep:
                 pause, failures = duty.run(leadership), 0
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 failures += 1
-                pause = ERROR_BACKOFF.pause(failures, self._seams)
+                pause = DUTY_BACKOFF.pause(failures, self._seams)
                 if not leadership.lost.is_set():
                     self._failure_log.record(failure, _failed(type(duty).__name__.lower(), pause))
             leadership.lost.wait(pause)
