@@ -19,8 +19,7 @@ from ..coord.election.election import Leadership
 from ..coord.election.term import Term
 from ..errors import FencedOut, LatchworkError, Refused
 from ..logs import Log
-from ..queue.sharded.groups.making import DROPPED
-from ..queue.sharded.queue import QueueGroup, ShardedQueue
+from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.sweep_record import SweepRecord, pointer_bin
@@ -110,8 +109,7 @@ def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple
     for queue, bins in listed:
         try:
             leadership.check()
-            if isinstance(queue, QueueGroup) and DROPPED in bins:
-                queue.drop()  # its creator has died, or still drops it
+            if queue.ends(bins):
                 report += SweepReport(leadership.epoch, (queue.name,))
                 continue
             plans.append(QueueSweep(queue, sweeper.tasks(queue, bins, leadership.epoch)))

@@ -26,7 +26,7 @@ from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
 from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
-from .groups.making import end
+from .groups.making import DROPPED, check_there, end
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
 from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
@@ -252,6 +252,13 @@ class ShardedQueue(Subqueue):
                 [deliveries[n] for n in places], into(self.pointers), [envelopes[n] for n in places]
             ),
         )
+
+    def check_there(self) -> None:
+        """Raise `NotFound` where nobody can read any more what is stored for later: of a group that was dropped."""
+
+    def ends(self, record: Mapping[str, Any]) -> bool:  # noqa: ARG002 - of a group its record says so
+        """Whether a sweep is to leave it alone, as it has just ended."""
+        return False
 
     def open_for_publishing(self) -> None:
         """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
@@ -482,6 +489,16 @@ class QueueGroup(ShardedQueue):
         """Notice at once what this process publishes to the queue."""
         self.active.follow(queue.active)
         self.pointers.shared.follow(queue.pointers.members)
+
+    def check_there(self) -> None:
+        """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""
+        check_there(self.registry.records, self.config)
+
+    def ends(self, record: Mapping[str, Any]) -> bool:
+        """Complete the end of the group if its record says that it was dropped; whether it was."""
+        if DROPPED in record:
+            self.drop()  # the process that dropped it has died, or still does
+        return DROPPED in record
 
     def drop(self) -> None:
         """End the subscription. Six calls, and one or two for each 1,000 messages that it had left.

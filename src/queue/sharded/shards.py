@@ -80,6 +80,7 @@ from .pointers import (
 from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, Taking, own_ack
+from .sweep_record import SubqueueKind
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
@@ -159,6 +160,10 @@ class Shards:
     def home(self, shard: int) -> int:
         """Return the shard to which a message from a shard of another queue comes."""
         return shard % self.shards
+
+    def swept(self) -> dict[SubqueueKind, Shards]:
+        """Return the subqueues whose messages are swept, where this is the main one of a queue or of a group."""
+        return {SubqueueKind.MAIN: self}
 
     def key(self, slot: Slot) -> Key:
         """Return the key of a slot's data record."""

@@ -21,6 +21,7 @@ from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
 from ..shared_acks import SharedAck, acknowledge_shared
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, Taking, adopting, group_ack_of, passing, stamp_rules_of
+from ..sweep_record import SubqueueKind
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
@@ -213,6 +214,10 @@ class GroupPointers(Shards):
         from before the group began.
         """
         return shard >= self.shared.shards
+
+    def swept(self) -> dict[SubqueueKind, Shards]:
+        """Return the group's own shards, and its pointers in the queue's."""
+        return {SubqueueKind.MAIN: self.own, SubqueueKind.SHARED: self.shared}
 
     def home(self, shard: int) -> int:
         """Return the group's own shard for a message that comes from elsewhere."""

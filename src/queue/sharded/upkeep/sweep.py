@@ -23,7 +23,7 @@ from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, l
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
 from ....store.model.ops import Op
 from ..envelope import Envelope, Reason
-from ..groups.pointers import GroupPointers, shards_of
+from ..groups.pointers import shards_of
 from ..pointers import FIRE, KNOWN
 from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import Shards
@@ -134,10 +134,7 @@ class _Progress:
 
 def sides(main: Shards, sideline: Shards, parked: Shards) -> dict[SubqueueKind, Shards]:
     """Return the parts of a queue, or of a group, that are swept."""
-    found = {SubqueueKind.MAIN: main, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked}
-    if isinstance(main, GroupPointers):
-        found |= {SubqueueKind.MAIN: main.own, SubqueueKind.SHARED: main.shared}
-    return found
+    return {SubqueueKind.MAIN: main, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked} | main.swept()
 
 
 def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:

@@ -14,9 +14,9 @@ from ....store import KEEP, Compute, Key, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
 from ....store.port import Values
 from ..config import milliseconds
-from ..groups.making import DROPPED, MADE, forget_dead
+from ..groups.making import MADE, forget_dead
 from ..pointers import FIRE, KNOWN, LOAD, STREAM, Pointers
-from ..queue import QueueGroup, ShardedQueue
+from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..stamps import GROUPS
@@ -208,8 +208,7 @@ class Sweeper:
 
     def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
-        if isinstance(queue, QueueGroup) and DROPPED in bins:
-            queue.drop()  # its creator has died, or still drops it
+        if queue.ends(bins):
             return SweepReport(leadership.epoch, (queue.name,))
         tasks = self.tasks(queue, bins, leadership.epoch)
         shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))

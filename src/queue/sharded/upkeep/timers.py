@@ -14,10 +14,8 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import ReadAll
 from ....store.rows import Rows
 from ...rows import read_each, readable
-from ..config import GroupConfig
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
 from ..delayed.stored import Entry, horizon_in, ids_in, in_order
-from ..groups.making import check_there
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..queue import SPREAD, ShardedQueue
 
@@ -258,9 +256,7 @@ class QueueTimers:
         """
         if not ids:
             return True
-        config = self.queue.config
-        if isinstance(config, GroupConfig):  # as listed up to a minute ago; nobody reads the shards of a dropped one
-            check_there(self.queue.registry.records, config)
+        self.queue.check_there()  # it was listed up to a minute ago
         delayed = self._delayed
         guard = Bound(_DUE, {"end": number * WIDTH})
         taken, failures = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids]).sift(ids)
