@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...forks import reset_in_child
-from ...inputs import checked_each, checked_switch
+from ...inputs import checked_switch
 from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import RecordStore
@@ -25,12 +25,12 @@ from .delayed.one import DelayedView
 from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
-from .envelope import Codec, Envelope, Message, Reason, check_fits, checked_id, interrupted, not_begun, reason_of
+from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
 from .groups.making import DROPPED, check_there, end
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
 from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
-from .publishing.publish import Prepared, publish
+from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
 from .sideline.one import SideView
@@ -39,9 +39,6 @@ from .slots import Stamped
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into
 from .workers import WorkerReport, workers_of
-
-SPREAD = 100
-"""Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
 
 
 class Registry(Protocol):
@@ -268,40 +265,11 @@ class ShardedQueue(Subqueue):
         if not self.live.active:
             raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
 
-    def prepare(
-        self,
-        payloads: Collection[Any],
-        *,
-        key: str | None = None,
-        keys: Sequence[str | None] | None = None,
-        headers: dict[str, str] | None = None,
-        message_ids: Sequence[str] | None = None,
-    ) -> list[Prepared]:
-        """Return messages that can be stored, of what `publish_many` takes; no I/O.
-
-        Raises `InvalidRequest` and `RecordTooBig`.
-        """
-        checked_each("message ids", message_ids, len(payloads))
-        checked_each("keys", keys, len(payloads))
-        seams, now, carried = self.store.seams, self.pointers.now_ms(), self.store.seams.carry(headers)
-        ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
-        data = [self.codec.encode(payload) for payload in payloads]
-        check_fits(self.store, self.config.name, data, carried)  # before a pointer is reserved for it
-        keyed = keys or [key] * len(data)
-        return [
-            Prepared(
-                Envelope(one, msg_id, enqueued_at=now, headers=carried),
-                None if wanted is None else self.shard_of(wanted),
-            )
-            for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
-        ]
-
-    def shards_for(self, bound: Sequence[int | None]) -> list[int]:
-        """Return the shards of messages that are stored together: few where none is given, as each costs a row."""
+    def turns(self, n: int) -> int:
+        """Return the shard where `n` shares of messages without a key begin; the next ones begin after them."""
         with self._lock:
-            start, self._turn = self._turn, self._turn + 1 + len(bound) // SPREAD
-        shards = self.config.shards
-        return [(start + n // SPREAD) % shards if shard is None else shard for n, shard in enumerate(bound)]
+            start, self._turn = self._turn, self._turn + n
+        return start
 
     def shard_of(self, key: str) -> int:
         """Return the shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""

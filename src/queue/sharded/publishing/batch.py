@@ -15,7 +15,7 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnk
 from ....inputs import checked_seconds, checked_text, checked_timeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
-from ....store.rows import chunked
+from ....store.rows import Rows, attempted, chunked
 from ...rows import readable
 from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
 from ..batches.ends import Home, end_done
@@ -194,20 +194,19 @@ class QueueBatch:
         self._count(me, places, outcomes)
         return [one.message_id if isinstance(one, KeyEntry) else one for one in outcomes]
 
-    def _stored(self, messages: Sequence[Prepared], terms: Terms) -> list[KeyEntry | LatchworkError]:
+    def _stored(self, messages: Sequence[Prepared], terms: Terms) -> Rows[KeyEntry]:
         """Store the messages; return for each the message that it became, and the place in a batch that this message
         has.
         """
-        try:
+
+        def store() -> Rows[KeyEntry]:
             if terms.remembered is not None:
                 return publish_or_find(self._queue, wanted_of(self._queue, messages), terms.remembered)
-            outcomes = store_messages(self._queue, messages, terms)
-        except LatchworkError as failure:
-            return [failure] * len(messages)
-        return [
-            outcome if isinstance(outcome, LatchworkError) else KeyEntry(outcome, message.envelope.batch)
-            for message, outcome in zip(messages, outcomes, strict=True)
-        ]
+            return store_messages(self._queue, messages, terms).then(
+                lambda ids: [KeyEntry(one, messages[n].envelope.batch) for n, one in ids.items()]
+            )
+
+        return attempted(len(messages), store)
 
     def _count(self, me: str, places: Sequence[BatchPlace], outcomes: Sequence[KeyEntry | LatchworkError]) -> None:
         """Count the messages that are safe: first take out the ordinals of the others, then confirm the call."""

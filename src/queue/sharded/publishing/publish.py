@@ -19,12 +19,14 @@ from ....plain import shown
 from ....store.rows import Rows, chunked
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages, Due, checked_due
-from ..envelope import Envelope, checked_headers
+from ..envelope import Envelope, check_fits, checked_headers, checked_id
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
 from ..ledger.target import LedgerTarget
 from ..slots import Slot
 from ..transfer import CHUNK, load
 
+SPREAD = 100
+"""Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
 Outcome: TypeAlias = str | LatchworkError
 """The id of a message that is safe, or why it is not."""
 
@@ -59,16 +61,7 @@ class Publishable(LedgerTarget, Protocol):
 
     @property
     def delayed(self) -> DelayedMessages: ...
-    def prepare(
-        self,
-        payloads: Collection[Any],
-        *,
-        key: str | None = None,
-        keys: Sequence[str | None] | None = None,
-        headers: dict[str, str] | None = None,
-        message_ids: Sequence[str] | None = None,
-    ) -> list[Prepared]: ...
-    def shards_for(self, bound: Sequence[int | None]) -> list[int]: ...
+    def turns(self, n: int) -> int: ...
 
 
 Storing: TypeAlias = Callable[["Publishable", Sequence[Prepared], Terms], Sequence[Outcome]]
@@ -104,7 +97,7 @@ def publish(
     # 2. Make the messages, each for its shard, and store them.
     name = queue.config.name
     with queue.store.seams.span("publish", [common] if common else [], queue=name, messages=len(payloads)):
-        messages = queue.prepare(payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
+        messages = prepared(queue, payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
         if dedups is not None:
             messages = with_dedups(messages, dedups)
         outcomes = (store or store_messages)(queue, messages, terms)
@@ -140,6 +133,41 @@ def checked_terms(
     return Terms(None, remembered)
 
 
+def prepared(
+    queue: Publishable,
+    payloads: Collection[Any],
+    *,
+    key: str | None = None,
+    keys: Sequence[str | None] | None = None,
+    headers: dict[str, str] | None = None,
+    message_ids: Sequence[str] | None = None,
+) -> list[Prepared]:
+    """Return messages that can be stored, of what `publish_many` takes; no I/O.
+
+    Raises `InvalidRequest` and `RecordTooBig`.
+    """
+    checked_each("message ids", message_ids, len(payloads))
+    checked_each("keys", keys, len(payloads))
+    seams, now, carried = queue.store.seams, queue.pointers.now_ms(), queue.store.seams.carry(headers)
+    ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
+    data = [queue.codec.encode(payload) for payload in payloads]
+    check_fits(queue.store, queue.config.name, data, carried)  # before a pointer is reserved for it
+    keyed = keys or [key] * len(data)
+    return [
+        Prepared(
+            Envelope(one, msg_id, enqueued_at=now, headers=carried),
+            None if wanted is None else queue.shard_of(wanted),
+        )
+        for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
+    ]
+
+
+def _shards_for(queue: Publishable, bound: Sequence[int | None]) -> list[int]:
+    """Return the shards of messages that are stored together: few where none is given, as each costs a row."""
+    start, shards = queue.turns(1 + len(bound) // SPREAD), queue.config.shards
+    return [(start + n // SPREAD) % shards if shard is None else shard for n, shard in enumerate(bound)]
+
+
 def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Prepared]:
     """Return the messages with their dedup keys, one for each. Raises `InvalidRequest`."""
     checked_each("dedups", dedups, len(messages))
@@ -158,7 +186,7 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
         return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
     envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
     bound = {place for place, shard in enumerate(keyed) if shard is not None}
-    places = load(queue.pointers, envelopes, queue.shards_for(keyed), bound=bound)
+    places = load(queue.pointers, envelopes, _shards_for(queue, keyed), bound=bound)
     shards = [place.shard for place in places if isinstance(place, Slot)]
     queue.active.loaded(set(shards))
     note = queue.store.seams.note
@@ -171,7 +199,7 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
 
 def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMessage]:
     """Return the messages, which have dedup keys, as a ledger takes them."""
-    shards = queue.shards_for([message.shard for message in messages])
+    shards = _shards_for(queue, [message.shard for message in messages])
     return [
         KeyedMessage(one.dedup, one.envelope, shard, one.shard is not None)
         for one, shard in zip(messages, shards, strict=True)

@@ -17,18 +17,19 @@ from typing import Any
 from weakref import WeakMethod
 
 from ....background import Activity, FailureLog
-from ....errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, WaitTimeout
+from ....errors import InvalidRequest, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
 from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
 from ....logs import Log
 from ....plain import counted, shown
+from ....store.rows import Rows, attempted
 from ....unpicklable import Unpicklable
 from ..config import Span
 from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
-from .publish import Outcome, Publishable, checked_terms, store_messages, with_dedups
+from .publish import Outcome, Publishable, checked_terms, prepared, store_messages, with_dedups
 
 log = Log(__name__)
 
@@ -122,7 +123,7 @@ class Publisher(Unpicklable):
             on_duplicate=on_duplicate,
         )  # fmt: skip
         ids = None if message_id is None else [message_id]
-        messages = self._queue.prepare([payload], key=key, headers=checked_headers(headers), message_ids=ids)
+        messages = prepared(self._queue, [payload], key=key, headers=checked_headers(headers), message_ids=ids)
         if dedup is not None:
             messages = with_dedups(messages, [dedup])
         (message,) = messages
@@ -359,13 +360,13 @@ class Publisher(Unpicklable):
         queue, terms = self._queue, group[0].terms
         messages = [one.message for one in group]
         origins = [message.envelope.headers for message in messages if message.envelope.headers]
-        try:
+
+        def store() -> Rows[str]:
             with self._seams.span("publish", origins, queue=queue.name, messages=len(group)):
-                outcomes: Sequence[Outcome] = store_messages(queue, messages, terms)
-        except LatchworkError as failure:
-            outcomes = [failure] * len(group)
-        failures = [outcome for outcome in outcomes if isinstance(outcome, LatchworkError)]
-        if failures:
+                return store_messages(queue, messages, terms)
+
+        outcomes = attempted(len(group), store)
+        if failures := outcomes.errors():
             self._failure_log.record(
                 failures[0], f"{counted(len(failures), 'message')} not published to queue {shown(queue.name)}"
             )

@@ -17,7 +17,8 @@ from ...rows import read_each, readable
 from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
 from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
-from ..queue import SPREAD, ShardedQueue
+from ..publishing.publish import SPREAD
+from ..queue import ShardedQueue
 
 log = Log(__name__)
 
