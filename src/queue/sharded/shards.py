@@ -7,8 +7,9 @@ stamps the records it finds there. The main queue, its sideline and its parked m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from ...errors import (
@@ -128,6 +129,7 @@ _ALONE = all_of(Bin("delivery", str).eq(Param("me", str)), ALONE)
 """This delivery's, and no group's. Only a removal that keeps the id takes the payload from a message that a delivery
 holds, so a removal that keeps no id need not check for a payload.
 """
+_UNAWAITED = exists("data") & ALONE
 _ALONE_AND_WHOLE = QUEUE_STAMP_RULES.mine & ALONE
 
 
@@ -198,6 +200,14 @@ class Shards:
         lived = (self.ttl + self.sweep) * 1000
         found = rows.raise_unless(NotFound, Corrupt).values((0, 0))
         return [fired if since > lived and is_int(fired) else 0 for fired, since in found]
+
+    def states_with(self, *bins: str) -> list[tuple[ShardPointers, Mapping[str, Any]]]:
+        """Return the pointers of all shards, each with some more bins of its record, as they are then or later. One
+        call. Raises the store's errors, and `Corrupt` for a damaged shard.
+        """
+        keys = [self.pointers_key(n) for n in range(self.shards)]
+        found = [one.bins if one else {} for one in self.store.get_many(keys, LOAD, FIRE, *bins)]
+        return [(ShardPointers.of(n, keys[n], there), there) for n, there in enumerate(found)]
 
     def begin_firing(self, states: Sequence[ShardPointers]) -> None:
         """Make shards claimable that another library has loaded and not fired, or whose turn cannot be read. No call,
@@ -441,6 +451,25 @@ class Shards:
     def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())
 
+    # ---- as a stream reads them: it takes all, and stamps nothing (docs/protocols P7)
+
+    follows = False
+    """Whether the slots are another queue's, whose LOAD these pointers follow."""
+
+    def part_of(self, shard: int) -> tuple[Shards, int]:
+        """Return the pointers that a shard belongs to, and its number there: a group has shards of two kinds."""
+        return self, shard
+
+    def present(self, slots: Sequence[Slot], bins: Sequence[str], *, adopt: bool) -> dict[Slot, Envelope | None]:  # noqa: ARG002 - of groups
+        """Return what is in these slots; None for tombstones and messages that are done; empty ones are left out. One
+        call.
+
+        adopt: of groups, messages that do not name the group yet wait for it from now on.
+        """
+        records = self.store.get_many([self.key(slot) for slot in slots], *bins)
+        there = {slot: one.bins for slot, one in zip(slots, records, strict=True) if one is not None}
+        return dict(zip(there, from_all(list(there.values())), strict=True))
+
     # ---- interrupted work
 
     def interrupting(self, held: Sequence[Stamped], *, begun: bool) -> None:
@@ -548,6 +577,36 @@ class Shards:
         rows = zip(keys, read_each(self.store, keys, "keepId"), strict=True)
         finish(self.store, [(key, kept_for(row.bins.get("keepId"))) for key, row in rows if isinstance(row, Record)])
 
+    def discard(self, slots: Sequence[Slot], count: Callable[[Sequence[object]], None]) -> None:
+        """Delete messages for a stream, also messages of another library, which carry no id; tombstones stay (P5).
+
+        count: is given the bins `batch` of the messages before they are deleted.
+
+        Three calls. Messages that were published exactly once keep their id (P6). For messages that groups wait for,
+        two calls more (P17). A record that cannot be read stays; its error is raised once all others are done.
+        """
+        records = read_each(self.store, [self.key(slot) for slot in slots], "keepId", GROUPS, "batch")
+        there = {slot: record for slot, record in zip(slots, records, strict=True) if isinstance(record, Record)}
+        count([record.bins.get("batch") for record in there.values()])
+        ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
+        plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
+        gone = self.store.delete_many([Removal(self.key(slot), _UNAWAITED) for slot in plain], repeatable=True)
+        stripped = self.store.repeat_many([_dropping(ttls[slot]).fill(self.key(slot)) for slot in kept])
+        # A group may have adopted it since it was read.
+        rows = zip((*plain, *kept), (*gone, *stripped), strict=True)
+        refused = {slot for slot, row in rows if isinstance(row, Refused)}
+        among = [slot for slot in there if slot in refused or slot not in ttls]
+        me = self.store.seams.unique()
+        found, unread = self.look(among).sift(among)
+        acks = [
+            SharedAck(own_ack(self.key(slot), one.data, me, any_delivery=True), me, one.keep_id)
+            for slot, one in found.items()
+            if one is not None
+        ]
+        acked = acknowledge_shared(self.store, acks, OWN)
+        for some in (gone, stripped, acked, Rows(unread.values()), records):
+            some.raise_unless(Refused, NotFound)
+
     def _stripped(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Remove everything but the ids of the messages."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
@@ -568,3 +627,9 @@ class Shards:
             # The attempt in doubt may have done it, whatever this read failed with.
             return OutcomeUnknown(f"the acknowledgement of {held.envelope.msg_id} may have been done: {failure}")
         return () if record is not None and record.bins == {"delivery": held.delivery} else row
+
+
+@lru_cache(maxsize=16)
+def _dropping(ttl: int) -> Form:
+    """Return the update that leaves of a message only its id, for so many seconds, whoever has it."""
+    return Form(*(Put(bin, None) for bin in (*CONTENT, "delivery")), when=_UNAWAITED, ttl=ttl)

@@ -9,29 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 
 from msgspec import Struct, field
 
-from ...errors import FencedOut, InvalidRequest, NotFound, QueueOwned, Refused
+from ...errors import FencedOut, InvalidRequest, QueueOwned, Refused
 from ...inputs import checked_text
 from ...plain import shown
-from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Removal, Update, exists, missing
+from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Update, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import Bound, largest
-from ...store.model.form import Form
 from ...store.model.ops import Op
-from ...store.rows import Rows, chunked
+from ...store.rows import chunked
 from ..rows import read_each
 from .batches.blocks import Blocks, place_of_text
-from .envelope import BINS, CONTENT, Envelope, from_all, kept_for
-from .groups.pointers import GroupPointers, SharedPointers
+from .envelope import BINS, Envelope
 from .ledger.ledger import LEDGER_TTL
 from .pointers import FIRE, LOAD, STREAM, ShardPointers
 from .shards import Shards
-from .shared_acks import SharedAck, acknowledge_shared
 from .slots import Slot
-from .stamps import ALONE, GROUPS, OWN, SHARED, own_ack
+from .stamps import SHARED
 from .subqueue import GRACE
 
 EPOCH = "stream-epoch"
@@ -54,7 +51,6 @@ _TAKE = (missing(STREAM) | _MINE) & _NEWER
 _HELD = _MINE & Bin(EPOCH).eq(Param("epoch"))
 _FORWARD = largest(Bin(FIRE), Param("to"))
 _SEEN_LOADED = largest(Bin(LOAD), Param("to"))
-_ALONE = exists("data") & ALONE
 
 
 class _Owned(Struct, frozen=True):
@@ -105,7 +101,7 @@ def take(queue: Shards, stream: str) -> Owner:
 
 def _taking(queue: Shards, shard: int, ops: tuple[Op, ...], guard: Bound) -> Update:
     key = queue.pointers_key(shard)
-    if isinstance(_part(queue, shard)[0], SharedPointers):  # where they are not, the group was dropped
+    if queue.part_of(shard)[0].follows:  # where they are not, the group was dropped
         return Update(key, ops, guard, ttl=NEVER)
     return Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
 
@@ -122,18 +118,11 @@ def states(queue: Shards, owner: Owner) -> list[ShardPointers]:
     """Return the pointers of all shards. One call, of a group two. Raises `FencedOut` where another has taken
     one over.
     """
-    if isinstance(queue, GroupPointers):
-        found_states = [state.checked() for state in queue.states()]
-        for shard, one in enumerate(_owners(queue)):  # after them, so that they were its own when they were read
-            if one != (owner.stream, owner.epoch):
-                raise _fenced(queue, shard, owner)
-        return found_states
-    records = queue.store.get_many([queue.pointers_key(n) for n in range(queue.shards)], LOAD, FIRE, STREAM, EPOCH)
-    found = [record.bins if record else {} for record in records]
-    for shard, bins in enumerate(found):
+    found = queue.states_with(STREAM, EPOCH)
+    for shard, (_, bins) in enumerate(found):
         if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
             raise _fenced(queue, shard, owner)
-    return [ShardPointers.of(n, queue.pointers_key(n), bins).checked() for n, bins in enumerate(found)]
+    return [state.checked() for state, _ in found]
 
 
 def release(queue: Shards, owner: Owner) -> None:
@@ -213,7 +202,7 @@ def acknowledge(queue: Shards, owner: Owner, shard: int, boundary: int) -> int:
     for step in chunked(range(fired + 1, boundary + 1), STEP):
         _discard(queue, shard, step)
     forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary}))]
-    if isinstance(_part(queue, shard)[0], SharedPointers):
+    if queue.part_of(shard)[0].follows:
         forward.append(Put(LOAD, Bound(_SEEN_LOADED, {"to": boundary})))  # the queue's LOAD, as the group knows it
     try:
         queue.store.operate(
@@ -266,11 +255,6 @@ def _fenced(queue: Shards, shard: int, owner: Owner) -> FencedOut:
     )
 
 
-def _part(queue: Shards, shard: int) -> tuple[Shards, int]:
-    """Return the pointers that a shard belongs to: a group has shards of its own beside the queue's."""
-    return queue.part_of(shard) if isinstance(queue, GroupPointers) else (queue, shard)
-
-
 def _present(
     queue: Shards, shard: int, pointers: Sequence[int], bins: Sequence[str], *, adopt: bool
 ) -> dict[int, Envelope | None]:
@@ -279,13 +263,9 @@ def _present(
 
     adopt: messages that do not name the group yet wait for it from now on, so that a second read finds them.
     """
-    part_, inner = _part(queue, shard)
-    if isinstance(part_, SharedPointers):
-        shared = part_.present([Slot(inner, pointer) for pointer in pointers], bins, adopt=adopt)
-        return {slot.pointer: envelope for slot, envelope in shared.items()}
-    records = queue.store.get_many([queue.key(Slot(shard, pointer)) for pointer in pointers], *bins)
-    there = {pointer: one.bins for pointer, one in zip(pointers, records, strict=True) if one is not None}
-    return dict(zip(there, from_all(list(there.values())), strict=True))
+    part_, inner = queue.part_of(shard)
+    found = part_.present([Slot(inner, pointer) for pointer in pointers], bins, adopt=adopt)
+    return {slot.pointer: envelope for slot, envelope in found.items()}
 
 
 def _given_up(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
@@ -301,49 +281,14 @@ def _given_up(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
 
 def _discard(queue: Shards, shard: int, pointers: Sequence[int]) -> None:
     """Delete what is at these pointers."""
-    part_, inner = _part(queue, shard)
-    slots = [Slot(inner, pointer) for pointer in pointers]
-    part_.discard(slots) if isinstance(part_, SharedPointers) else _delete(part_, slots)
+    part_, inner = queue.part_of(shard)
+    part_.discard([Slot(inner, pointer) for pointer in pointers], partial(_count, queue))
 
 
-def _delete(queue: Shards, slots: Sequence[Slot]) -> None:
-    """Delete messages, also messages of another library, which carry no id; tombstones stay (P5).
-
-    Messages of a batch are counted first (P18), one call more. Messages that were published exactly once keep their id
-    (P6). For messages that groups wait for, two calls more (P17). A record that cannot be read stays; its error is
-    raised once all others are done.
+def _count(queue: Shards, texts: Sequence[object]) -> None:
+    """Count messages in their batches, which the bins `batch` name (P18), before they are deleted. No call if there are
+    none. Raises the first error of a message that could not be counted.
     """
-    records = read_each(queue.store, [queue.key(slot) for slot in slots], "keepId", GROUPS, "batch")
-    there = {slot: record for slot, record in zip(slots, records, strict=True) if isinstance(record, Record)}
-    batches = [record.bins.get("batch") for record in there.values()]
-    places = [place for text in batches if isinstance(text, str) and (place := place_of_text(text))]
+    places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
     for failure in filter(None, Blocks(queue.store, queue.client_id).mark(places).failures):
         raise failure
-    ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
-    plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
-    gone = queue.store.delete_many([Removal(queue.key(slot), _ALONE) for slot in plain], repeatable=True)
-    stripped = queue.store.repeat_many([_dropping(ttls[slot]).fill(queue.key(slot)) for slot in kept])
-    # A group may have adopted it since it was read.
-    rows = zip((*plain, *kept), (*gone, *stripped), strict=True)
-    refused = {slot for slot, row in rows if isinstance(row, Refused)}
-    acked = _ack_shared(queue, [slot for slot in there if slot in refused or slot not in ttls])
-    for some in (gone, stripped, acked, records):
-        some.raise_unless(Refused, NotFound)
-
-
-@lru_cache(maxsize=16)
-def _dropping(ttl: int) -> Form:
-    """Return the update that leaves of a message only its id, for so many seconds."""
-    return Form(*(Put(bin, None) for bin in (*CONTENT, "delivery")), when=_ALONE, ttl=ttl)
-
-
-def _ack_shared(queue: Shards, slots: Sequence[Slot]) -> Rows[bool]:
-    """Acknowledge for the stream messages that groups may wait for. No call, or two or three."""
-    me = queue.store.seams.unique()
-    found, unread = queue.look(slots).sift(slots)
-    acks = [
-        SharedAck(own_ack(queue.key(slot), one.data, me, any_delivery=True), me, one.keep_id)
-        for slot, one in found.items()
-        if one is not None
-    ]
-    return Rows([*acknowledge_shared(queue.store, acks, OWN), *unread.values()])

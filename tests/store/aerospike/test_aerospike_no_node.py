@@ -13,7 +13,7 @@ from aerospike import exception as driver
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable, Unreadable
 from latchwork.retry import RetryPolicy, again
 from latchwork.store import Key, Put, Read, Removal, Update
-from latchwork.store.aerospike import AerospikeStore, notes
+from latchwork.store.aerospike import AerospikeStore, info
 from latchwork.testing.clock import ManualClock
 
 KEYS = [Key("edge", name) for name in "abc"]
@@ -32,7 +32,7 @@ NO_NODE, NO_CONNECTION, TIMEOUT, ROWS_FAILED = 1, -10, 9, -16
 @pytest.fixture(autouse=True)
 def _introduced(monkeypatch):
     """The namespace has been spoken of, so that only what a test asks for is asked."""
-    monkeypatch.setattr(notes, "_said", {"ns"})
+    monkeypatch.setattr(info, "_said", {"ns"})
 
 
 class Client:

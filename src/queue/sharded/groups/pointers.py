@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unreadable
@@ -142,6 +142,8 @@ class SharedPointers(Shards):
 
     # ---- as a stream sees it (docs/protocols P7): it takes all, and stamps nothing
 
+    follows = True
+
     def present(self, slots: Sequence[Slot], bins: Sequence[str], *, adopt: bool) -> dict[Slot, Envelope | None]:
         """Return what is in these slots for the group; None if there is nothing for it (any more). Empty slots are left
         out.
@@ -181,7 +183,7 @@ class SharedPointers(Shards):
             if not one or self.tag not in (one.bins.get(GROUPS) or {})  # none where only its id is kept
         ]
 
-    def discard(self, slots: Sequence[Slot]) -> None:
+    def discard(self, slots: Sequence[Slot], count: Callable[[Sequence[object]], None]) -> None:  # noqa: ARG002 - batches are the queue's own
         """Acknowledge the messages of these slots for the group's stream. Two calls; one more if no other reader waits.
 
         A refused row was acknowledged by an earlier attempt. A record that cannot be read stays; its error is raised
@@ -261,6 +263,12 @@ class GroupPointers(Shards):
         ]
         by_shard = {state.shard: state for state in found}
         return [by_shard[n] for n in numbers]
+
+    def states_with(self, *bins: str) -> list[tuple[ShardPointers, Mapping[str, Any]]]:
+        """Return the pointers of all shards, and then these bins, of the group's own records. Two calls."""
+        states = [state.checked() for state in self.states()]
+        records = self.store.get_many([self.pointers_key(n) for n in range(self.shards)], *bins)
+        return [(state, one.bins if one else {}) for state, one in zip(states, records, strict=True)]
 
     def settled(self) -> list[int]:
         """Return what `Shards.settled` returns, for the group's own shards; the shared ones are swept with the

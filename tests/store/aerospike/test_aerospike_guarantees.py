@@ -8,7 +8,7 @@ import pytest
 
 from latchwork.errors import Unavailable
 from latchwork.store import Key
-from latchwork.store.aerospike import notes
+from latchwork.store.aerospike import info
 from latchwork.store.aerospike.store import AerospikeStore
 
 KEY = Key("notes", "k")
@@ -34,8 +34,8 @@ class Client:
 @pytest.fixture
 def said(monkeypatch, caplog):
     """What has been said so far, in a process that has said nothing before."""
-    monkeypatch.setattr(notes, "_said", set())
-    caplog.set_level(logging.WARNING, logger=notes.__name__)
+    monkeypatch.setattr(info, "_said", set())
+    caplog.set_level(logging.WARNING, logger=info.__name__)
     return lambda: [record.getMessage() for record in caplog.records]
 
 
@@ -74,7 +74,7 @@ def test_a_log_that_is_kept_in_the_store_itself_does_not_stop_its_first_call(sai
             store.get(KEY)
 
     handler = Keeping()
-    logger = logging.getLogger(notes.__name__)
+    logger = logging.getLogger(info.__name__)
     logger.addHandler(handler)
     try:
         assert store.get(KEY).bins == {"n": 1}
