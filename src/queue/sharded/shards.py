@@ -556,7 +556,8 @@ class Shards:
         # 2. Of a message with `keep_id` the id stays.
         outcomes = Rows([False] * len(held)).merge(gone, removed)
         marked = [n for n, h in enumerate(held) if h.envelope.groups is None and h.envelope.keep_id]
-        outcomes.merge(marked, self._stripped([held[n] for n in marked]))
+        if marked:
+            outcomes.merge(marked, self._stripped([held[n] for n in marked]))
         # 3. Groups wait for the others, or have adopted a message since it was stamped.
         among = [n for n, outcome in enumerate(outcomes) if outcome is False]
         return outcomes.merge(among, self._ack_shared([held[n] for n in among]))

@@ -88,11 +88,14 @@ def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, lis
     me = source.store.seams.unique()
     found: Rows[Any] = Rows(source.stamp(slots, me, count=False))
     absent = [n for n, what in enumerate(found) if what is StampMiss.ABSENT]
+    given_up = Rows[bool]()
     if absent:
         source.store.seams.sleep(GRACE)
-    given_up = source.give_up([slots[n] for n in absent])
+        given_up = source.give_up([slots[n] for n in absent])
+        found.merge(absent, given_up)
     came = [n for n, gone in zip(absent, given_up, strict=True) if gone is False]
-    found.merge(absent, given_up).merge(came, source.stamp([slots[n] for n in came], me, count=False))
+    if came:
+        found.merge(came, source.stamp([slots[n] for n in came], me, count=False))
     held = [Stamped(slot, me, what) for slot, what in zip(slots, found, strict=True) if isinstance(what, Envelope)]
     return held, given_up.count(True), found.errors()
 
