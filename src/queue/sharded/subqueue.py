@@ -465,8 +465,10 @@ class Subqueue(Unpicklable, ABC):
         delivered twice; an error = it is still in hand, or may be delivered twice. Raises no error of the store.
         """
         envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
-        outcomes = self._move(deliveries, into(self.pointers, self.active.loaded), envelopes)
+        outcomes = self._move(deliveries, into(self.pointers), envelopes)
         record_outcomes(self.pointers, outcomes, "handed_back")
+        if there := outcomes.sift(deliveries)[0]:
+            self.active.loaded({self.pointers.home(delivery.shard) for delivery in there})
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:
