@@ -428,7 +428,9 @@ class Subqueue(Unpicklable, ABC):
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
             for delivery, (reason, error) in zip(deliveries, verdicts, strict=True)
         ]
-        outcomes = self._fail(deliveries, envelopes)
+        open_ = [n for n, delivery in enumerate(deliveries) if not delivery.settled]
+        outcomes = Rows([False] * len(deliveries))
+        outcomes.merge(open_, self._fail([deliveries[n] for n in open_], [envelopes[n] for n in open_]))
         record_each(self.pointers, outcomes, [envelope.reason or "" for envelope in envelopes])
         return outcomes
 

@@ -189,6 +189,16 @@ def test_what_a_dead_consumer_had_comes_to_the_tail_of_the_queue(store, clock):
     assert [(d.payload, d.attempts, d.reason) for d in queue.receive(2)] == [("second", 1, None), ("first", 2, "swept")]
 
 
+def test_the_log_says_of_no_message_that_it_is_parked_which_was_settled_before(clock, caplog):
+    queue = made(MemoryStore(clock), max_deliveries=1)
+    queue.publish_many(["done", "fails"])
+    done, fails = sorted(queue.receive(2), key=lambda delivery: delivery.payload)
+    done.ack()
+    with caplog.at_level(logging.ERROR):
+        assert queue.fail_many([done, fails], [("timeout", None)] * 2) == [False, True]
+    assert [record.message_id for record in caplog.records] == [fails.message_id]
+
+
 def test_a_message_that_kills_its_processes_is_parked_after_its_last_attempt(clock):
     queue, died = made(MemoryStore(clock), max_deliveries=3), 0
     queue.publish("poison")
