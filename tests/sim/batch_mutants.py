@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded import delivery
 from latchwork.queue.sharded.batches import ends, records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
@@ -83,9 +82,9 @@ class _OwnBlockAlone:
 
 BATCH_RULES = (
     ("the mark comes after the delete", "P18: first the mark, then the delete",
-     _swap(delivery, "_count_and_remove", _deleted_first), False, 170),
+     _swap(ends, "_count_and_remove", _deleted_first), False, 170),
     ("what was not counted is deleted", "P18: where the mark fails nothing is deleted",
-     _swap(delivery, "_count_and_remove", _deleted_though_not_counted), False, 1190),
+     _swap(ends, "_count_and_remove", _deleted_though_not_counted), False, 1190),
     ("deliveries are counted", "P18: ordinals, each once", _counted),
     ("what a dead publisher left is waited for", "P18: ordinals of calls that had not ended go out",
      _swap(BatchRecords, "settle_open", _nothing_taken_out)),

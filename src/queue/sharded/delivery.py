@@ -14,8 +14,6 @@ from ...errors import InvalidRequest, LatchworkError, LeaseLost
 from ...inputs import checked_many
 from ...retry import Poll
 from ...store.rows import Rows
-from .batches.blocks import Blocks, place_of
-from .batches.ends import Home, end_done
 from .envelope import Envelope, Reason, date, kept_error
 from .shards import Shards
 from .slots import Stamped
@@ -34,8 +32,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str: ...
-    @property
-    def home(self) -> Home: ...
+    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None: ...
 
@@ -178,28 +175,12 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
 
     One call; one more where any is of a batch, which counts it first (P18).
     """
-    view, held = deliveries[0].view, [delivery.held for delivery in deliveries]
-    whole: set[str] = set()
-    if any(one.envelope.batch is not None for one in held):
-        outcomes, whole = _count_and_remove(view.pointers, held)
-    else:
-        outcomes = view.pointers.remove(held)
+    view = deliveries[0].view
+    outcomes, then = view.settle([delivery.held for delivery in deliveries])
     record_outcomes(view.pointers, outcomes, "acked")
     mark_settled(deliveries, outcomes)
-    if whole:
-        end_done(view.home, whole)
+    then()
     return outcomes
-
-
-def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
-    """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
-
-    A message that its batch could not count is not deleted: it comes again.
-    """
-    counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
-    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
-    marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
-    return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 
 
 def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:

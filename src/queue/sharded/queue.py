@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -18,6 +18,7 @@ from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import RecordStore
 from ...store.rows import Rows
+from .batches.ends import settle
 from .batches.records import BatchRecords
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
@@ -98,10 +99,9 @@ class ShardedQueue(Subqueue):
         """Replace the lock in a forked child: a thread of the parent may hold it."""
         self._lock = self.store.seams.lock()
 
-    @property
-    def home(self) -> ShardedQueue:
-        """The queue itself."""
-        return self
+    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+        """Delete messages that were handled, each once its batch has counted it."""
+        return settle(self, self.pointers, held)
 
     def _open(self) -> bool:
         self.used = True

@@ -20,7 +20,6 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
-from .batches.ends import Home
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -102,10 +101,9 @@ class Subqueue(Unpicklable, ABC):
         """The name in the keys of its records."""
         return self.pointers.name
 
-    @property
     @abstractmethod
-    def home(self) -> Home:
-        """The queue that the batches of its messages belong to."""
+    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+        """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, shards={self.pointers.shards})"

@@ -5,16 +5,20 @@ That is the one that acknowledges the last message, or closes the batch later; e
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from ....errors import Corrupt, LatchworkError
 from ....logs import Log
+from ....store.rows import Rows
 from ..envelope import Envelope
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..ledger.target import HasRecords, LedgerTarget
-from .blocks import parts_of
+from ..shards import Shards
+from ..slots import Stamped
+from .blocks import Blocks, parts_of, place_of
 from .records import BatchRecords, BatchState, Tally, names_in
 
 log = Log(__name__)
@@ -37,6 +41,34 @@ class Home(Protocol):
     def name(self) -> str: ...
     @property
     def registry(self) -> Finds: ...
+
+
+def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+    """Delete messages that were handled, each once its batch has counted it.
+
+    queue: where they are: the home of their batches, or a side of it.
+
+    Returns the outcomes, and what ends the batches that may be done now. One call; one more where any is of a batch.
+    """
+    if all(one.envelope.batch is None for one in held):
+        return queue.remove(held), _nothing
+    outcomes, whole = _count_and_remove(queue, held)
+    return outcomes, partial(end_done, home, whole)
+
+
+def _nothing() -> None:
+    """End no batch."""
+
+
+def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
+    """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
+
+    A message that its batch could not count is not deleted: it comes again.
+    """
+    counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
+    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
+    marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
+    return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 
 
 def end_done(queue: Home, batches: Collection[str]) -> None:

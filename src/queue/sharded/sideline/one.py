@@ -5,7 +5,7 @@ Only messages that were not received: a message that a consumer holds comes back
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from itertools import islice
@@ -23,7 +23,7 @@ from ....store.rows import Rows
 from ...rows import read_each
 from ..active import ActiveShards
 from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
-from ..batches.ends import Home
+from ..batches.ends import Home, settle
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..peek import CHUNK, messages_in, unfired
 from ..shards import Shards
@@ -174,10 +174,9 @@ class SideView(Subqueue):
         super().__init__(pointers, codec, failure_policy)
         self._main = main
 
-    @property
-    def home(self) -> TargetQueue:
-        """The queue that this is a side of."""
-        return self._main
+    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+        """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""
+        return settle(self._main, self.pointers, held)
 
     def search(
         self,

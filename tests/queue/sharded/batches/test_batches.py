@@ -23,8 +23,8 @@ from latchwork.errors import (
 )
 from latchwork.logs import Log
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
-from latchwork.queue.sharded import delivery as delivery_file
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.batches import ends as ends_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
 from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, Ending
@@ -90,7 +90,7 @@ def alone():
 @pytest.fixture
 def left_to_the_leader(monkeypatch):
     """Whoever acknowledges the last message, or closes a batch that is done, dies before it does more."""
-    for module in (batch_file, delivery_file):
+    for module in (batch_file, ends_file):
         monkeypatch.setattr(module, "end_done", lambda *_: None)
 
 
