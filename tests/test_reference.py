@@ -22,6 +22,7 @@ UNSHARED = {
     "latchwork.queue.circular.groups.Batch": "a list, as one read returned it",
     "latchwork.seams.Seams": "the clocks of the machine",
     "latchwork.store.contract.StoreContract": "a class of tests",
+    "latchwork.store.rows.Rows": "a list, as one call returned it",
     "latchwork.testing.stores.Call": "an entry of a history",
     "latchwork.testing.stores.Outage": "the plan of a store",
 }

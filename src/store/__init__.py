@@ -20,10 +20,11 @@ from .model.ops import (
     Touch,
 )
 from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
+from .rows import Rows
 from .sqlite.store import SQLiteStore
 
 __all__ = [
     "KEEP", "NEVER", "Add", "Bin", "Compute", "Exists", "Key", "ListAppend", "ListRange", "ListSet", "MapAdd", "MapGet",
     "MapPut", "MapRemove", "MapTrim", "MemoryStore", "Once", "Param", "Put", "Read", "ReadAll", "Record", "RecordStore",
-    "Removal", "SQLiteStore", "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
+    "Removal", "Rows", "SQLiteStore", "StoreInfo", "Touch", "Update", "exists", "has", "lacks", "missing",
 ]  # fmt: skip
