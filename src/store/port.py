@@ -184,7 +184,10 @@ class RecordStore(ABC):
             updates = checked_many("updates", updates)
         if len(updates) != 1:
             return send_until_known(self, updates, self.operate_many, instead)
-        return attempted(1, lambda: [self.repeat(updates[0])])
+        try:
+            return Rows((self.repeat(updates[0]),))
+        except LatchworkError as failure:
+            return Rows((failure,))
 
     def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
         """Delete the record if the guard holds. True if it was there, False if it was not.
@@ -209,7 +212,10 @@ class RecordStore(ABC):
             return self._rows(rows, self._delete_many)
         if len(rows) != 1:
             return send_until_known(self, rows, partial(self._rows, attempt=self._delete_many))
-        return attempted(1, lambda: [self._delete_repeatedly(rows[0])])
+        try:
+            return Rows((self._delete_repeatedly(rows[0]),))
+        except LatchworkError as failure:
+            return Rows((failure,))
 
     def query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         """Return the records of a set whose bin has this value, in no order, with their keys. Needs `ensure_index`

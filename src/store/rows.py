@@ -30,10 +30,10 @@ class Rows(list[T | LatchworkError], Generic[T]):
         undone: the errors that say that it was not done; by default `NotFound` and `Refused`.
         """
         refusals = undone or (NotFound, Refused)
-        return Rows(
+        return Rows([
             row is not False if not isinstance(row, LatchworkError) else False if isinstance(row, refusals) else row
             for row in self
-        )
+        ])  # fmt: skip
 
     def errors(self) -> list[LatchworkError]:
         """Return the errors, in order."""
@@ -83,7 +83,8 @@ class Rows(list[T | LatchworkError], Generic[T]):
 def attempted(n: int, call: Callable[[], Sequence[T | LatchworkError]]) -> Rows[T]:
     """Return the outcomes of n rows as the call returns them; where it raises an error, that of each row."""
     try:
-        return Rows(call())
+        rows = call()
+        return rows if isinstance(rows, Rows) else Rows(rows)
     except LatchworkError as failure:
         return Rows([failure] * n)
 

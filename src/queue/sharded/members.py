@@ -60,7 +60,7 @@ class Members:
         """
         unknown = sorted({s for s, pointer in slots if s not in self._seen or self._seen[s].loaded < pointer})
         damaged = self._look(unknown) if unknown else {}
-        found = Rows[tuple[str, ...]]()
+        found: Rows[tuple[str, ...]] = Rows()
         for shard, pointer in slots:
             if shard in damaged:
                 found.append(damaged[shard])

@@ -73,16 +73,24 @@ def load(
     tombstone there), or if its create was acknowledged too late: more than half the sweep duration after the
     reservation was sent. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
-    outcomes = Rows[Slot]()
-    chunks = [slice(0, 1)] if len(envelopes) == 1 else _chunks(envelopes)
-    for chunk in chunks:
+    if len(envelopes) == 1:  # as nearly always
+        return _loaded(queue, envelopes, shards, moved, bound)
+    outcomes: Rows[Slot] = Rows()
+    for chunk in _chunks(envelopes):
         here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
-        together = queue.store.together()
-        at_once = type(together) is not nullcontext  # in one transaction, on a store that has any
-        loading = _Loading(queue, envelopes[chunk], shards[chunk], moved, here, at_once)
-        run = partial(as_one, together, loading.run, loading.undone) if at_once else loading.run
-        outcomes += attempted(chunk.stop - chunk.start, run)
+        outcomes += _loaded(queue, envelopes[chunk], shards[chunk], moved, here)
     return outcomes
+
+
+def _loaded(
+    queue: Shards, envelopes: Sequence[Envelope], shards: Sequence[int], moved: bool, bound: Collection[int]
+) -> Rows[Slot]:
+    """Load at most 1,000 messages: in one transaction, on a store that has any."""
+    together = queue.store.together()
+    at_once = type(together) is not nullcontext
+    loading = _Loading(queue, envelopes, shards, moved, bound, at_once)
+    run = partial(as_one, together, loading.run, loading.undone) if at_once else loading.run
+    return attempted(len(envelopes), run)
 
 
 def move(held: Sequence[Stamped], target: Target, envelopes: Sequence[Envelope], remove: Removing) -> Rows[bool]:
@@ -156,7 +164,7 @@ class _Loading(Struct, eq=False):
         self.queue.members.forget()
         self.queue.bell.ring_later()  # it may have been due for other messages too
 
-    def run(self) -> list[Loaded]:
+    def run(self) -> Rows[Slot]:
         """Return where each message now is, or why it is not."""
         queue, seams = self.queue, self.queue.store.seams
         pending: Sequence[int] = range(len(self.envelopes))
@@ -196,7 +204,8 @@ class _Loading(Struct, eq=False):
             if not again:
                 break
             pending, wanted = again, [self._sound(self.shards[place], avoided) for place in again]
-        return [at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in outcomes.items()]
+        found = [at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in outcomes.items()]
+        return Rows(found)
 
     def _sound(self, shard: int, damaged: Collection[int]) -> int:
         """Return the shard, or the next one that is not damaged; the shard itself where all are."""

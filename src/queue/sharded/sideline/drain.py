@@ -88,7 +88,7 @@ def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, lis
     me = source.store.seams.unique()
     found: Rows[Any] = Rows(source.stamp(slots, me, count=False))
     absent = [n for n, what in enumerate(found) if what is StampMiss.ABSENT]
-    given_up = Rows[bool]()
+    given_up: Rows[bool] = Rows()
     if absent:
         source.store.seams.sleep(GRACE)
         given_up = source.give_up([slots[n] for n in absent])
