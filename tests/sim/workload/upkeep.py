@@ -14,7 +14,7 @@ from unittest import mock
 
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
 from latchwork.queue.sharded.queue import ShardedQueue
-from latchwork.queue.sharded.upkeep import scheduling
+from latchwork.queue.sharded.upkeep import farms, scheduling
 from latchwork.queue.sharded.upkeep import upkeep as upkeeps
 from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.retry import Poll
@@ -106,7 +106,7 @@ class Upkept(Scenario):
         stack = ExitStack()
         for module, name, value in (
             (upkeeps, "LEASE", LEASE), (upkeeps, "LOOKS", Poll(low=0.6, high=1.0)), (upkeeps, "LISTED", 10.0),
-            (upkeeps, "NOTICE", 2.0), (scheduling, "LOOK", 3.0),
+            (upkeeps, "NOTICE", 2.0), (farms, "NOTICE", 2.0), (scheduling, "LOOK", 3.0),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(module, name, value))
         return stack

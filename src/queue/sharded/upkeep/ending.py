@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import LatchworkError
 from ....store import Record
@@ -13,6 +10,7 @@ from ...rows import read_each
 from ..batches.ends import end
 from ..batches.records import NAMES, Tally, names_in
 from ..queue import QueueGroup, ShardedQueue
+from .farms import HasQueues
 
 DISCOVER = 5.0
 """Seconds between two looks at which batches there are."""
@@ -22,13 +20,6 @@ AGAIN = 15.0
 """Seconds after which a batch whose end failed is tried again."""
 STEP = 1_000
 """Batches that are read at once."""
-
-
-class HasQueues(Protocol):
-    """A source of the queues whose batches are to be ended."""
-
-    def queues(self) -> list[ShardedQueue]: ...
-    def failure_log(self) -> FailureLog: ...
 
 
 class Ending:

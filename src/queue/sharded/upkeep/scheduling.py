@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from ....background import FailureLog
@@ -14,6 +14,7 @@ from ....plain import shown
 from ..delayed.schedules import Schedule, ScheduleRecords, from_ms, last_in, to_ms
 from ..ledger.ledger import Ledger, Outgoing
 from ..registry import QueueRegistry
+from .farms import Farms
 
 log = Log(__name__)
 
@@ -23,16 +24,10 @@ AGAIN = 2.0
 """Seconds after which schedules that could not be read are read again."""
 
 
-class HasRegistries(Protocol):
-    """A source of the farms whose schedules are to be published."""
-
-    def registries(self) -> list[QueueRegistry]: ...
-
-
 class Scheduling:
     """The duty that publishes the ticks of every farm that are due."""
 
-    def __init__(self, farms: HasRegistries) -> None:
+    def __init__(self, farms: Farms) -> None:
         self._farms = farms
         self._failures: dict[tuple[str, str], FailureLog] = {}
 

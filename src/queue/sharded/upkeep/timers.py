@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ....background import FailureLog
 from ....coord.election.term import Leadership
@@ -19,6 +19,7 @@ from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..queue import ShardedQueue
+from .farms import HasQueues
 
 log = Log(__name__)
 
@@ -42,12 +43,6 @@ _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= 
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") < SERVER_NOW)
 _HAS_IDS = (Compute(exists(IDS)),)
-
-
-class HasQueues(Protocol):
-    """A source of the queues whose delayed messages are to be moved."""
-
-    def queues(self) -> list[ShardedQueue]: ...
 
 
 def is_for_good(failure: LatchworkError) -> bool:

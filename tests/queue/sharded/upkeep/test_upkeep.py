@@ -11,6 +11,7 @@ from latchwork.coord import LeaseElection
 from latchwork.coord.lock import LOCKS
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, ShovelConfig, Sweeper
 from latchwork.queue.sharded import registry
+from latchwork.queue.sharded.upkeep import farms
 from latchwork.queue.sharded.upkeep import upkeep as module
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, election_name, upkeep_of
 from latchwork.store import Exists, Key, MemoryStore, Put
@@ -136,7 +137,7 @@ def test_the_leader_keeps_up_every_farm_whose_processes_stand_for_election():
     def leader(store):
         upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
         upkeep.join("a member")
-        store.seams.sleep(3 * module.LIST)
+        store.seams.sleep(3 * farms.LIST)
         assert upkeep.leads
         upkeep.leave("a member")
 
@@ -151,7 +152,7 @@ def test_the_leader_keeps_up_every_farm_whose_processes_stand_for_election():
             return delivery.attempts > 1
 
         with Consumer(queue, handle):
-            store.seams.sleep(2 * module.LIST)
+            store.seams.sleep(2 * farms.LIST)
 
     stage.act("elsewhere", elsewhere, after=5)
     stage.play()
@@ -166,12 +167,12 @@ def test_a_candidate_that_names_no_farm_ends_no_upkeep(candidate):
     def elsewhere(store):
         election = LeaseElection(store, election_name("c"), candidate=candidate)
         election.start(lambda leadership: None)
-        store.seams.sleep(4 * module.LIST)
+        store.seams.sleep(4 * farms.LIST)
         election.stop()
 
-    stage.act("process", consuming(handled, 3 * module.LIST, handler=lambda delivery: delivery.attempts > 1))
+    stage.act("process", consuming(handled, 3 * farms.LIST, handler=lambda delivery: delivery.attempts > 1))
     stage.act("elsewhere", elsewhere, after=20)
-    stage.act("publisher", lambda store: queue_on(store).publish("m"), after=2 * module.LIST)
+    stage.act("publisher", lambda store: queue_on(store).publish("m"), after=2 * farms.LIST)
     stage.play()
     assert handled == [("m", 1), ("m", 2)]
 
