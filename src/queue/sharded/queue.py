@@ -27,7 +27,7 @@ from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
 from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
-from .groups.making import DROPPED, check_there, end
+from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
 from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
@@ -253,6 +253,13 @@ class ShardedQueue(Subqueue):
     def check_there(self) -> None:
         """Raise `NotFound` where nobody can read any more what is stored for later: of a group that was dropped."""
 
+    def was_dropped(self) -> bool:
+        """Whether its record is gone as somebody has dropped it; else the store has lost the record."""
+        return False
+
+    def make_again(self) -> None:
+        """Make what else the store has lost, after its record."""
+
     def ends(self, record: Mapping[str, Any]) -> bool:  # noqa: ARG002 - of a group its record says so
         """Whether a sweep is to leave it alone, as it has just ended."""
         return False
@@ -461,6 +468,14 @@ class QueueGroup(ShardedQueue):
     def check_there(self) -> None:
         """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""
         check_there(self.registry.records, self.config)
+
+    def was_dropped(self) -> bool:
+        """Whether another process has dropped the group; False where the store has lost its record. Two calls."""
+        return was_dropped(self.registry.records, self.config, self.pointers.shared, self.made_at)
+
+    def make_again(self) -> None:
+        """Join the queue's shards again, from their beginning. Some six calls."""
+        complete(self.registry.records, self.config, self.pointers.shared, "oldest", [0] * self.config.shards)
 
     def ends(self, record: Mapping[str, Any]) -> bool:
         """Complete the end of the group if its record says that it was dropped; whether it was."""

@@ -24,7 +24,7 @@ from .active import IDLE_LOOK
 from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
 from .delayed.schedules import Schedule, ScheduleRecords
-from .groups.making import DROPPED, MADE, Start, checked_start, complete, was_dropped
+from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .groups.pointers import shards_of
 from .queue import QueueGroup, ShardedQueue
 from .record import (
@@ -406,7 +406,7 @@ class QueueRegistry:
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
                 return
-            if self._is_used(name) and not self._was_dropped(name):
+            if self._is_used(name) and not self._adopted()[name].was_dropped():
                 self._make_again(name)
                 return
             with self._lock:
@@ -417,13 +417,6 @@ class QueueRegistry:
         """Whether the queue was used since the last refresh, and was not deactivated."""
         with self._lock:
             return any(one.used and one.live.active for one in self._held.get(name, ()))
-
-    def _was_dropped(self, name: str) -> bool:
-        """Whether this is a group that another process has dropped. Two calls, none for a queue."""
-        group = self._adopted()[name]
-        if not isinstance(group, QueueGroup):
-            return False
-        return was_dropped(self.records, group.config, group.pointers.shared, group.made_at)
 
     def _make_again(self, name: str) -> None:
         """Write the record of a queue again. A queue in use keeps its record alive, so if it is missing, the store has
@@ -438,8 +431,7 @@ class QueueRegistry:
         queue = self._adopted()[name]
         config, live = queue.config, queue.live
         self._create(config)
-        if isinstance(queue, QueueGroup):
-            complete(self.records, queue.config, queue.pointers.shared, "oldest", [0] * config.shards)
+        queue.make_again()
         self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
         self._adopt(config, self.records.read(name))
 

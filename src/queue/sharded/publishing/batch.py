@@ -25,7 +25,7 @@ from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
 from ..peek import CHUNK, unfired
 from ..record import lifetime
-from ..shards import Shards
+from ..subqueue import Subqueue
 from .publish import (
     Outcome,
     Prepared,
@@ -85,13 +85,7 @@ class BatchedQueue(Home, Publishable, Protocol):
     """A queue as far as its batches need it: `ShardedQueue` is one."""
 
     @property
-    def parked(self) -> Parked: ...
-
-
-class Parked(Protocol):
-    """The parked messages of a queue: `Subqueue` is one."""
-
-    pointers: Shards
+    def parked(self) -> Subqueue: ...
 
 
 class QueueBatch:
