@@ -25,8 +25,8 @@ LOOK = 5.0
 LONGEST = milliseconds(2 * MAX_EXPIRY)
 """Milliseconds for which a message may still have to wait: no backoff is longer, so a later time is damaged."""
 MOST_EMPTY = 20
-"""Batches without a message, one after the other, after which a pass leaves the rest of a shard to the next pass: with a
-damaged number of messages it would keep the other queues from theirs for hours."""
+"""Batches without a message, one after the other, after which a pass leaves the rest of a shard to the next pass: with
+a damaged number of messages it would keep the other queues from theirs for hours."""
 
 
 class Shovel:
@@ -120,7 +120,11 @@ class Shovel:
             return (main, replace(held.envelope, not_before=0)) if due else (source, held.envelope)
 
         report, empty = PassReport(), 0
-        for batch in drain_shard(source, state, route, enough=lambda: self._stop.is_set() or empty >= MOST_EMPTY):
+
+        def enough() -> bool:
+            return self._stop.is_set() or empty >= MOST_EMPTY
+
+        for batch in drain_shard(source, state, route, enough=enough):
             report += batch
             empty = 0 if batch.taken or batch.errors else empty + 1
         return report
