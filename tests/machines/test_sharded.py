@@ -1,7 +1,7 @@
 """A sharded queue with its sideline, parked messages, sweeper, shovel and registry over two stores.
 
 The model is what is owed: until it is acknowledged or has expired, every published message is in the queue, in the
-sideline, parked, or held by a consumer.
+sideline, parked, among the delayed ones for its next attempt, or held by a consumer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from latchwork.errors import AlreadyExists, NotFound, Refused
 from latchwork.queue import QueueConfig, QueueRegistry, Reason, Shovel, ShovelConfig, Sweeper
+from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.retry import Poll
+from tests.queue.sharded.delayed.test_delayed import Term
 from tests.queue.sharded.world import Election
 
 from .twins import Twins, came_to, failed
@@ -50,11 +52,13 @@ class ShardedQueues(Twins):
 
     @initialize(
         shards=st.integers(1, 3), max_deliveries=st.integers(1, 3), backoff=st.none() | st.just(Poll(0.2, 5.0, 2.0)),
-        shovel=st.none() | st.just(ShovelConfig(60)), messages=sizes, received=st.integers(0, 3),
+        shovel=st.none() | st.just(ShovelConfig(60)), retry=st.booleans(), messages=sizes, received=st.integers(0, 3),
     )  # fmt: skip
-    def make(self, *, shards, max_deliveries, backoff, shovel, messages, received):
+    def make(self, *, shards, max_deliveries, backoff, shovel, retry, messages, received):
+        # The records of a message that is tried again are named by the time of its server: two clocks, two names.
+        stays = {"retry": False} if shovel is None and not (retry and self.movable) else {}
         self.config = QueueConfig(
-            "q", shards=shards, max_deliveries=max_deliveries, backoff=backoff, shovel=shovel,
+            "q", shards=shards, max_deliveries=max_deliveries, backoff=backoff, shovel=shovel, **stays,
             sweep_duration=SWEEP, message_expiry=EXPIRY, queue_expiry=2 * EXPIRY,
         )  # fmt: skip
         self.registries = [
@@ -179,6 +183,13 @@ class ShardedQueues(Twins):
         report = self.both(lambda queue: Shovel(queue).run_once(), self.queues[which])
         assert came_to(report).errors == ()
 
+    @precondition(lambda self: self.config.retries is not None)
+    @rule(which=st.booleans())
+    def try_again(self, which):
+        """What has failed comes back once it is due."""
+        came = came_to(self.both(lambda queue: QueueTimers(queue).run(Term()), self.queues[which]))
+        assert came is NotFound or came >= 0, "nothing has failed yet"
+
     @precondition(lambda self: "parked" in self.filled())
     @rule(which=st.booleans(), limit=sizes, reason=st.none() | reasons, dry=st.booleans())
     def redrive(self, which, limit, reason, dry):
@@ -230,9 +241,9 @@ class ShardedQueues(Twins):
     def kept(self) -> set[str]:
         """The messages that there are records of, wherever."""
         memory = self.stores[0]
-        keys = [key for key in memory._records if key.set.endswith("data_set")]
+        keys = [key for key in memory._records if key.set.endswith(("data_set", "delay_set"))]
         found = [record.bins for record in memory.get_many(keys, "msgId", "data") if record] if keys else []
-        return {bins["msgId"] for bins in found if "data" in bins}
+        return {bins["msgId"] for bins in found if "data" in bins and "msgId" in bins}
 
     @invariant()
     def nothing_that_is_owed_is_lost(self):
