@@ -232,7 +232,11 @@ def test_a_damaged_help_file_costs_no_message(original, trial, damage, proved):
     for kind in ("idx", "writeMeta", "readMeta", "cursor"):
         names = sorted(name for name in original.files if name.endswith(kind))
         for seed in seeds(damage):
-            there = use(trial(damaged(original, Random(seed).choice(names), damage, seed)))
+            files = damaged(original, Random(seed).choice(names), damage, seed)
+            there = use(trial(files))
+            if isinstance(there, Corrupt) and kind == "writeMeta":  # it names a page that may have been there
+                assert "delete /d/q-writeMeta" in there.args[0]
+                there = use(trial({name: data for name, data in files.items() if name != "q-writeMeta"}))
             assert there == original.sent
     proved("damaged files", "paged queue, help files", **trial.calls)
 

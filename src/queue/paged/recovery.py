@@ -17,6 +17,8 @@ from .layout import Layout, Place
 
 _log = Log(__name__)
 _CHUNK = 1024 * 1024
+MOST_MISSING = 100
+"""Pages behind the last one that may be missing; writeMeta that names a later one is damaged, as it has no checksum."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ def recover(layout: Layout, page_size: int) -> Recovered | None:
 def _check_last(layout: Layout, numbers: Sequence[int]) -> None:
     """Check that the page is there of which messages were synced last. Raises `Corrupt`: they cannot be read."""
     page, position = layout.synced()
-    if position and page > max(numbers, default=0):
+    last = max(numbers, default=0)
+    if position and page > last + MOST_MISSING:
+        _log.warning("%s names page %d, and the last is %d: it is damaged", layout.path("writeMeta"), page, last)
+    elif position and page > last:
         raise Corrupt(
             f"{layout.page(page)} is missing, of which {position} bytes were synced: bring the file back; or delete "
             f"{layout.path('writeMeta')} to go on without the messages in it",

@@ -17,7 +17,7 @@ from latchwork.queue.sharded.envelope import Reason
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
-from latchwork.testing.clock import ManualClock
+from latchwork.testing.clock import InlineClock
 from tests.queue.sharded.delayed.test_delayed import Farms, Term
 
 KEY, COUNT = "order-7", 8
@@ -25,7 +25,7 @@ KEY, COUNT = "order-7", 8
 
 @pytest.fixture
 def clock():
-    return ManualClock()
+    return InlineClock()  # the publisher stores where it is asked to, in no thread
 
 
 @pytest.fixture(params=["memory", "aerospike"])
