@@ -100,8 +100,8 @@ class FarmMembers(Struct, frozen=True):
                 raise damaged(key, f"farm {shown(farm)} has a member that is not in {BEAT} or {ABOUT}") from None
             except (ValueError, RecursionError):
                 raise damaged(key, f"{ABOUT}{shown(farm)} holds something else than JSON") from None
-            seen = max(stamp, since)  # the server reads its clock for each of them: a millisecond may lie in between
-            yield name, Member(name, farm, known, since / 1000, fence, lease / 1000, seen / 1000, id, stamp)
+            joined = min(since, stamp)  # the server reads its clock for each of them: a millisecond may lie in between
+            yield name, Member(name, farm, known, joined / 1000, fence, lease / 1000, stamp / 1000, id, stamp)
 
     def ends(self) -> Iterator[tuple[str, tuple[str, str]]]:
         """Yield how each former member ended, and its id, by name."""

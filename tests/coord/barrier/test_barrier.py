@@ -76,7 +76,7 @@ def test_all_hear_what_all_have_brought_generation_after_generation(store, name)
 def test_a_party_whose_time_is_over_breaks_it_for_all_and_the_next_one_is_whole_again(store, name):
     one, other = barrier(store, name), barrier(store, name)
     with pytest.raises(WaitTimeout):
-        one.wait("p", 1, timeout=0.3)
+        one.wait("p", 1, timeout=1)
     assert one.progress().last == "late p"
     three = [barrier(store, name + "3", ("p", "q", "r")) for _ in range(2)]
     late, told = meet(lambda: three[0].wait("p", timeout=1.0), lambda: three[1].wait("q", timeout=30))
