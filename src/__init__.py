@@ -40,6 +40,7 @@ from .lazy import offer
 from .version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from .coord.effects.step import once
     from .store.aerospike.store import AerospikeStore
     from .store.connect import connect
 
@@ -47,7 +48,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # noqa: TID251 - 
 
 
 __all__ = [
-    "connect", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
+    "connect", "once", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
     "BinMismatch", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler", "InvalidRequest",
     "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
     "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
@@ -55,4 +56,7 @@ __all__ = [
 ]  # fmt: skip
 
 # the C client is loaded only where it is used, and a command that needs no store loads none
-__getattr__, __dir__ = offer(__name__, {".store.aerospike.store": "AerospikeStore", ".store.connect": "connect"})
+__getattr__, __dir__ = offer(
+    __name__,
+    {".coord.effects.step": "once", ".store.aerospike.store": "AerospikeStore", ".store.connect": "connect"},
+)

@@ -6,6 +6,7 @@ from ..lazy import offer
 
 if TYPE_CHECKING:
     from .barrier.barrier import Barrier, BarrierProgress
+    from .effects.step import OnceFunction, OnceStep, Step
     from .election.across import GlobalElection
     from .election.election import Leadership, LeaseElection
     from .election.zookeeper import ZooKeeperElection
@@ -20,13 +21,14 @@ __all__ = [
     "FencedLock", "Grant", "Leadership", "LeaseElection", "ZooKeeperElection", "GlobalElection", "CountDownLatch",
     "CountUpDownLatch", "LatchLevel", "LatchProgress", "Semaphore", "Permits", "Holder",
     "Group", "Membership", "Member", "Change", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter", "Decision",
-    "Barrier", "BarrierProgress",
+    "Barrier", "BarrierProgress", "OnceStep", "OnceFunction", "Step",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
     __name__,
     {
         ".barrier.barrier": "Barrier BarrierProgress",
+        ".effects.step": "OnceFunction OnceStep Step",
         ".election.across": "GlobalElection",
         ".election.election": "Leadership LeaseElection",
         ".election.zookeeper": "ZooKeeperElection",

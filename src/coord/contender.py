@@ -16,14 +16,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from ..deadline import Deadline
 from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
 from ..retry import Poll, may_pass, outlive
 from ..seams import Event
-from ..store.model.expr import Bound
+from ..store.model.expr import Bound, Expr
 from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
@@ -124,9 +124,11 @@ class Contender(BaseContender):
     If the record is absent, the lease is free.
 
     extra: more operations to apply with the acquisition.
+    also: one more condition of an acquisition, if the record exists.
+    ttl: seconds that the record lives after each write of the lease; default for ever.
     """
 
-    _bins = rules.BINS
+    _bins: tuple[str, ...] = rules.BINS
 
     def __init__(
         self,
@@ -136,25 +138,28 @@ class Contender(BaseContender):
         lease: float,
         *,
         extra: tuple[Op, ...] = (),
+        also: Bound | None = None,
+        ttl: int = NEVER,
     ) -> None:
         super().__init__(store, key, owner, lease)
-        self.extra = extra
+        self.extra, self.also, self.ttl = extra, also, ttl
         self.observed: Observation | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), extra=self.extra), (self.store, self.key, self.owner, self.lease)
+        make = partial(type(self), extra=self.extra, also=self.also, ttl=self.ttl)
+        return make, (self.store, self.key, self.owner, self.lease)
 
     def renew(self, fence: int) -> TakenLease:
         """Renew the lease. Raises `Refused` or `NotFound` if it is not held under this fence any more."""
         began = self.store.seams.boottime()
-        self.store.operate(self.key, *rules.RENEW, when=rules.held(fence), ttl=NEVER, repeatable=True)
+        self.store.operate(self.key, *rules.RENEW, when=rules.held(fence), ttl=self.ttl, repeatable=True)
         return TakenLease(fence, rules.believed_until(began, self.lease))
 
     def release(self, fence: int) -> bool:
         """Release the lease. False if it was not held under this fence any more."""
         ops, began = (*rules.RELEASE, Compute(rules.FRESH_MARK)), self.store.seams.monotonic()
         try:
-            mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=NEVER, repeatable=True)[0]
+            mark = self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.ttl, repeatable=True)[0]
         except (Refused, NotFound) as refusal:
             return bool(refusal.details["doubt"])
         self._released(mark, began)
@@ -344,10 +349,10 @@ class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
             contender.key,
             *rules.acquire(contender.owner, contender.lease, self.id),
             *contender.extra,
-            when=way or rules.free(self.id),
+            when=_both(way or rules.free(self.id), contender.also),
             exists=Exists.ANY,
             or_absent=True,
-            ttl=NEVER,
+            ttl=contender.ttl,
             repeatable=True,
         )
         return int(fence)
@@ -372,3 +377,12 @@ class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
 
     def _renew(self, fence: int) -> TakenLease:
         return self._contender.renew(fence)
+
+
+def _both(one: Bound, other: Bound | None) -> Bound:
+    return one if other is None else Bound(_and(one.expr, other.expr), {**one.params, **other.params})
+
+
+@lru_cache(maxsize=256)
+def _and(one: Expr, other: Expr) -> Expr:
+    return one & other

@@ -10,10 +10,19 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ...errors import InvalidRequest, LatchworkError, LeaseLost
-from ...inputs import checked_many
+from ...coord.effects import marks
+from ...coord.effects.step import LEASE, PATIENCE, OnceStep
+from ...coord.lease import checked_lease
+from ...errors import FencedOut, Interrupted, InvalidRequest, LatchworkError, LeaseLost
+from ...inputs import checked_many, checked_timeout
+from ...plain import shown
 from ...retry import Poll
+from ...store.model.expr import Guard
+from ...store.model.ops import READS, Op
+from ...store.model.record import KEEP, Exists, Key, Update, checked
 from ...store.rows import Rows
+from .config import Span
+from .effects import MessageEffects, Otherwise, checked_step, kept_for
 from .envelope import Envelope, Reason, date, kept_error
 from .shards import Shards
 from .slots import Stamped
@@ -58,6 +67,8 @@ class Delivery(Struct, frozen=True, eq=False):
     """When it was extended last, in seconds, monotonic; 0 = never."""
     stop: Callable[[], LatchworkError | None] | None = None
     """Says why the work on it should end now, if it should."""
+    applied: set[tuple[Key, str, str]] | None = None
+    """The effects that this handle has applied: each name once in each record."""
 
     @property
     def message_id(self) -> str:
@@ -155,8 +166,149 @@ class Delivery(Struct, frozen=True, eq=False):
         for failure in extend_all([self]):
             raise failure
 
+    # ---- effects that happen once, however often the message is delivered
+
+    def operate(
+        self,
+        key: Key,
+        *ops: Op,
+        name: str = "",
+        when: Guard | None = None,
+        exists: Exists | None = None,
+        or_absent: bool = False,
+        ttl: int = KEEP,
+        result: Any = True,
+        otherwise: Any = Otherwise.RAISE,
+        bin: str = marks.BIN,
+        keep: Span | None = None,
+    ) -> Any:
+        """Apply all operations to one record of the store, once for this message, however often it is delivered; return
+        the `result` of the one time. Each group of a queue has effects of its own.
+
+        The update and the memory of it are one atomic step: the record's bin `effects` remembers the message. So there
+        is no moment at which a crash could double it.
+
+        ops: operations that write; what the handler wants to know of them is their `result`.
+        name: tells several effects of one message on one record apart.
+        when: the guard. Where it is false, nothing is written and `Refused` is raised; a later delivery asks again.
+        exists, or_absent, ttl: as in `RecordStore.operate`; `exists` is ANY by default, but UPDATE if you pass `when`.
+        result: a value, or an expression that is evaluated after the operations, as `Bin("balance")`: remembered, and
+            returned in every delivery.
+        otherwise: decides the case in which the guard is false: this value is remembered and returned instead, also by
+            every later delivery, whatever the guard says then.
+        bin: where the record remembers it.
+        keep: seconds or a timedelta for which it is remembered at least; default: twice as long as a message lives.
+
+        One call; two in a record with more than 100 effects within `keep`. Three if it was applied before.
+
+        Raises, with nothing written: `FencedOut` if the message is another consumer's by now, or may be; `Refused`,
+        `NotFound` and `AlreadyExists` as `RecordStore.operate`; `RecordTooBig`; `InvalidRequest` if this name was used
+        for this record in this delivery before. Raises `OutcomeUnknown` if it may have been applied: the next delivery
+        finds out.
+
+        Not promised: that a record which was deleted, or has expired, remembers anything.
+        """
+        absent = or_absent or when is None
+        if exists is None:
+            exists = Exists.ANY if absent else Exists.UPDATE
+        update = checked(Update(key, ops, when, exists, absent and exists is not Exists.CREATE, ttl))
+        effect = self._effect(name, result, otherwise, bin, keep)
+        _check_ops(ops, bin)
+        applied, mine = self.applied or set(), (update.key, bin, name)
+        if mine in applied:
+            raise InvalidRequest(
+                f"{self!r} has applied an effect to {update.key} before, by the name {shown(name)}: give each effect "
+                "of a message on a record a name of its own, else it counts as the same"
+            )
+        self._check_not_lost()
+        done = marks.apply(self.view.pointers.store, update, effect)
+        if done.found:
+            self._check_held()
+        applied.add(mine)
+        force_setattr(self, "applied", applied)
+        return done.result
+
+    def once(
+        self,
+        name: str,
+        *,
+        keep: Span | None = None,
+        timeout: float | None = PATIENCE,
+        lease: float = LEASE,
+    ) -> OnceStep:
+        """Return a step of the work on this message, with any effect, that is done once: its result is kept, and handed
+        to later deliveries.
+
+            with delivery.once("mail") as step:
+                if not step.done:
+                    step.result = mailer.send(mail, idempotency_key=step.token)
+
+        or `delivery.once("mail").run(send, mail)`. At most one delivery works on the steps of a message at a time, and
+        on one of them: steps do not nest. `step.token` is the same in every delivery, `step.fence` greater in each.
+
+        keep: seconds or a timedelta for which it is remembered; default: twice as long as a message lives.
+        timeout: seconds to wait while another delivery still works on it; 0 = do not wait, None = no limit.
+        lease: seconds, after which this delivery may go on with a step whose process has died.
+
+        No call by itself. The block takes two calls, and one for each third of the lease that it lasts; two where the
+        step is done. It raises `FencedOut` if the message is another consumer's by now, or if another delivery has
+        taken the step over; `LockUnavailable` after the timeout.
+
+        Not promised: an effect outside of the store happens once only if its receiver honours `step.token`: a process
+        may die between the effect and the end of the block, and then the next delivery repeats it.
+        """
+        effects, queue = self._effects(), self.view.pointers
+        token = effects.token(checked_step(name)).hex()
+        return OnceStep(
+            queue.store, effects.key, name, token,
+            label=f"the step {shown(name)} of the message {self.message_id!r}",
+            keep=kept_for(keep, queue.ttl), timeout=checked_timeout(timeout), lease=checked_lease(lease),
+            check=self._check_not_lost,
+        )  # fmt: skip
+
+    def _effects(self) -> MessageEffects:
+        return MessageEffects(self.view.pointers.client_id, self.view.home.reader, self.message_id)
+
+    def _effect(self, name: str, result: Any, otherwise: Any, bin: str, keep: Span | None) -> marks.Effect:
+        effects = self._effects()
+        token = effects.token(name if name == "" else checked_step(name))
+        other = marks.NO_RESULT if otherwise is Otherwise.RAISE else otherwise
+        return marks.Effect(token, effects.set, kept_for(keep, self.view.pointers.ttl), bin, result, other)
+
+    def _check_not_lost(self) -> None:
+        """Raise `FencedOut` if the message is known not to be this delivery's any more. No call."""
+        try:
+            self.check()
+        except Interrupted:
+            return  # the worker stops: the handler decides where
+        except LeaseLost as failure:
+            raise FencedOut(str(failure), message_ids=[self.message_id]) from None
+
+    def _check_held(self) -> None:
+        """Raise `FencedOut` if the message is another consumer's by now. One call."""
+        for failure in extend_all([self]):
+            if not isinstance(failure, LeaseLost):
+                raise failure
+            force_setattr(self, "settled", True)  # nothing is left to do with it: no handler fails it
+            raise FencedOut(
+                f"an effect of {self!r} was applied before, and the message is another consumer's by now: stop",
+                message_ids=[self.message_id],
+            ) from None
+
     def __repr__(self) -> str:
         return f"Delivery({self.view.name!r}, {self.message_id!r}, shard={self.shard}, pointer={self.pointer})"
+
+
+def _check_ops(ops: Iterable[Op], bin: str) -> None:
+    """Raise `InvalidRequest` for operations whose results could not be remembered, or that touch the marks."""
+    for op in ops:
+        if isinstance(op, READS):
+            raise InvalidRequest(
+                f"{type(op).__name__} in an effect: a later delivery could not read what it read; name what is wanted "
+                "as the result, as result=Bin('balance')"
+            )
+        if op.bin == bin:
+            raise InvalidRequest(f"bin {bin!r} remembers the effects of the record: name another one by bin=...")
 
 
 def ack_all(deliveries: Iterable[Delivery]) -> None:

@@ -103,6 +103,11 @@ class ShardedQueue(Subqueue):
         """Delete messages that were handled, each once its batch has counted it."""
         return settle(self, self.pointers, held)
 
+    @property
+    def reader(self) -> str:
+        """The name of the group that reads it; "" for the queue's own consumers."""
+        return ""
+
     def _open(self) -> bool:
         self.used = True
         if self.store.seams.monotonic() >= self.registry.next_refresh:
@@ -129,8 +134,8 @@ class ShardedQueue(Subqueue):
 
         key: messages of one key go to one shard, where an ordered consumer handles messages that were published one
             after another in that order.
-        message_id: the caller's own id, for people; it may be used twice. `AlreadyExists` while a delayed message has
-            it.
+        message_id: the caller's own id. It may be used twice, but the effects of both messages (`Delivery.operate`,
+            `Delivery.once`) then happen once. `AlreadyExists` while a delayed message has it.
         delay: seconds or a timedelta, up to the queue's expiry and a year, by the server's clock.
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of
@@ -447,6 +452,11 @@ class QueueGroup(ShardedQueue):
     def group_name(self) -> str:
         """The group's name within its queue."""
         return self.config.name.removeprefix(f"{self._queue_name}{OF}")
+
+    @property
+    def reader(self) -> str:
+        """The group's name within its queue."""
+        return self.group_name
 
     @property
     def queue_name(self) -> str:

@@ -1,0 +1,361 @@
+"""Updates of records that are applied once: the record remembers each in the update itself (docs/protocols P23).
+
+A map bin of the record has a mark for each effect: its token, until when it is kept, and its result. Where the bin is
+full, older marks move to records of their own, and the bin remembers that by its generation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ...errors import (
+    AlreadyExists,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    RecordTooBig,
+    Refused,
+    Unavailable,
+)
+from ...inputs import is_int
+from ...store.decode import damaged
+from ...store.model.expr import (  # fmt: skip
+    EXPRESSIONS,
+    SERVER_NOW,
+    Bound,
+    Const,
+    Expr,
+    If,
+    ListOf,
+    MapHas,
+    MapSize,
+    MapValue,
+    Param,
+    has,
+    largest,
+    missing,
+    unbound,
+)
+from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Put, Read
+from ...store.port import Exists, Key, RecordStore, Update
+
+BIN = "effects"
+ROOM = 100
+"""Entries of the bin, at most; the store copies them with each update of the record."""
+GENERATION = 0
+"""The entry of the bin that is no mark: present once a mark has left it, and another number each time."""
+EFFECT = "effect"
+"""The bin of a mark's own record."""
+TURNS = 8
+"""How often an effect begins again because others have changed the marks meanwhile."""
+MAX_KNOWN = 1_024
+"""Records of which a process remembers the generation; one that is forgotten costs two calls."""
+NO_RESULT = object()
+
+_TOKEN, _MARK_KEEP = Param("\0token", bytes), Param("\0keep")
+_KNOWN, _ROOM = Param("\0generation"), Param("\0room")
+"""Named like none of the caller's, whose guard and operations they join."""
+_known: WeakKeyDictionary[RecordStore, dict[Key, int]] = WeakKeyDictionary()
+
+
+def token_of(*parts: str) -> bytes:
+    """Return the token of the effect that these parts name: 16 bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        text = part.encode()
+        digest.update(b"%d:" % len(text) + text)
+    return digest.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The way in which an update is remembered.
+
+    token: names it among all others.
+    set: of the records of marks that have left their bin.
+    keep: seconds.
+    bin: of the map with the marks.
+    result: what to remember, a value or an expression that is evaluated after the update.
+    otherwise: what to remember where the guard refuses the update; NO_RESULT = nothing, it is `Refused`.
+    """
+
+    token: bytes
+    set: str
+    keep: int
+    bin: str = BIN
+    result: Any = True
+    otherwise: Any = NO_RESULT
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The result of an effect, and whether it was found: an earlier attempt had made it, or one in doubt."""
+
+    result: Any
+    found: bool
+
+
+def apply(store: RecordStore, update: Update, effect: Effect) -> Applied:
+    """Apply the update, unless it was applied before; return its result. One call at first.
+
+    Raises `Refused`, `NotFound` or `AlreadyExists` where it was not applied, `OutcomeUnknown` where it may have been or
+    may still be, and `Unavailable`, `RecordTooBig` where it was not.
+    """
+    return _Attempt(store, update, effect).run()
+
+
+# ---- the guard and the mark
+
+
+@lru_cache(maxsize=4096)
+def _guard(bin: str, moved: bool, when: Expr | None) -> Expr:
+    """Return "not applied, there is room, and the generation is as known", and the caller's own guard."""
+    new = ~MapHas(bin, _TOKEN) & (MapSize(bin) < _ROOM)
+    if moved:
+        unused = MapValue(bin, Const(GENERATION)).eq(_KNOWN) & new
+    else:
+        unused = missing(bin) | (new & ~MapHas(bin, Const(GENERATION)))
+    return unused if when is None else unused & when
+
+
+@lru_cache(maxsize=256)
+def _same_generation(bin: str, moved: bool) -> Expr:
+    return MapValue(bin, Const(GENERATION)).eq(_KNOWN) if moved else ~MapHas(bin, Const(GENERATION))
+
+
+@lru_cache(maxsize=256)
+def _next_generation(bin: str) -> Expr:
+    return If(has(bin, GENERATION), largest(MapValue(bin, Const(GENERATION)) + 1, SERVER_NOW), SERVER_NOW)
+
+
+@lru_cache(maxsize=4096)
+def _mark(result: Expr) -> Expr:
+    return ListOf((SERVER_NOW + _MARK_KEEP, result))
+
+
+_TRUE = Const(True)
+_LONGER = ListOf((SERVER_NOW + _MARK_KEEP, Param("\0result")))
+
+
+def _marked(result: Any, keep: int) -> Bound:
+    """Return the mark with this result, a value or an expression."""
+    expr, params = unbound(result)
+    if not isinstance(expr, EXPRESSIONS):
+        expr = _TRUE if result is True else Const(result)
+    return Bound(_mark(expr), {**params, _MARK_KEEP.name: keep * 1000})
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """The marks of a record as they were read, and the server's time in ms.
+
+    generation: None = no mark has left the bin.
+    """
+
+    entries: Mapping[bytes, Sequence[Any]]
+    generation: int | None
+    now: int
+
+
+class _Attempt:
+    """One effect on its way."""
+
+    def __init__(self, store: RecordStore, update: Update, effect: Effect) -> None:
+        self.store, self.update, self.effect = store, update, effect
+        self.key, self.when, self.params = update.key, *unbound(update.when)
+        self.doubt = self.emptied = False
+
+    def run(self) -> Applied:
+        """Return the result. Raises the errors of `apply`."""
+        for _ in range(TURNS):
+            generation = _generations(self.store).get(self.key)
+            # 1. A mark may have left the record's bin.
+            if generation is not None:
+                found = self._own_record()
+                if found is not None:
+                    return found
+            # 2. Apply the update, and mark it.
+            try:
+                return self._send(generation)
+            except LatchworkError as failure:
+                self.doubt = self.doubt or bool(failure.details.get("doubt"))
+                if not isinstance(failure, Refused | AlreadyExists | RecordTooBig):
+                    raise self._final(failure) from failure
+                refusal = failure
+            # 3. The marks say why it was refused.
+            marks = self._look()
+            if marks is None:
+                continue  # the record has gone since
+            if (mark := marks.entries.get(self.effect.token)) is not None:
+                return self._found(mark, marks.now)
+            if marks.generation != generation:
+                _learn(self.store, self.key, marks.generation)
+            elif self._is_full(marks, refusal):
+                self._make_room(marks, everything=isinstance(refusal, RecordTooBig))
+            elif isinstance(refusal, RecordTooBig | AlreadyExists) or self.effect.otherwise is NO_RESULT:
+                raise self._final(refusal)
+            elif self._decide(generation):
+                return Applied(self.effect.otherwise, found=False)
+        raise self._final(
+            Unavailable(f"the effect on {self.key} was not applied: others changed its marks each time; try again")
+        )
+
+    def _guarded(self, generation: int | None, when: Expr | None, params: Mapping[str, Any]) -> Bound:
+        known = {} if generation is None else {_KNOWN.name: generation}
+        guard = _guard(self.effect.bin, generation is not None, when)
+        return Bound(guard, {**params, **known, _TOKEN.name: self.effect.token, _ROOM.name: ROOM})
+
+    def _send(self, generation: int | None) -> Applied:
+        update, effect = self.update, self.effect
+        values = self.store.operate(
+            self.key,
+            *update.ops,
+            MapPut(effect.bin, effect.token, _marked(effect.result, effect.keep)),
+            MapGet(effect.bin, effect.token),
+            when=self._guarded(generation, self.when, self.params),
+            exists=update.exists,
+            or_absent=update.exists is not Exists.UPDATE or update.or_absent,
+            ttl=update.ttl,
+            repeatable=True,
+        )
+        return Applied(values[-1][1], found=False)
+
+    def _decide(self, generation: int | None) -> bool:
+        """Remember that the guard refused the update; whether nothing came between."""
+        effect = self.effect
+        try:
+            self.store.operate(
+                self.key,
+                MapPut(effect.bin, effect.token, _marked(effect.otherwise, effect.keep)),
+                when=self._guarded(generation, None, {}),
+                repeatable=True,
+            )
+        except (Refused, NotFound):
+            return False
+        return True
+
+    # ---- what the record remembers
+
+    def _look(self) -> _Marks | None:
+        """Read the marks; None if there is no record. Raises `Corrupt` where they are damaged."""
+        try:
+            entries, now = self.store.operate(self.key, Read(self.effect.bin), Compute(SERVER_NOW))
+        except NotFound:
+            return None
+        except LatchworkError as failure:
+            raise self._final(failure) from failure
+        marks = dict({} if entries is None else self._map(entries))
+        generation = marks.pop(GENERATION, None)
+        if not (generation is None or is_int(generation)) or not all(map(_is_mark, marks.values())):
+            raise damaged(self.key, f"bin {self.effect.bin!r} holds what is no mark of an effect")
+        return _Marks(marks, generation, now)
+
+    def _map(self, entries: Any) -> dict[Any, Any]:
+        if isinstance(entries, dict):
+            return entries
+        raise damaged(self.key, f"bin {self.effect.bin!r} is a {type(entries).__name__}, and no map of effects")
+
+    def _found(self, mark: Sequence[Any], now: int) -> Applied:
+        """Return the result of an effect that was applied, and keep its mark for longer where half of its time is
+        over.
+        """
+        until, result = mark
+        keep = self.effect.keep
+        if until - now < keep * 500:
+            longer = Put(EFFECT, Bound(_LONGER, {_MARK_KEEP.name: keep * 1000, "\0result": result}))
+            with suppress(LatchworkError):  # the next attempt that finds it does so
+                self.store.operate(
+                    self._key_of(self.effect.token), longer, exists=Exists.ANY, ttl=keep, repeatable=True
+                )
+        return Applied(result, found=True)
+
+    # ---- marks that have left their bin
+
+    def _key_of(self, token: bytes) -> Key:
+        return Key(self.effect.set, f"E/{token_of(token.hex(), *self.key).hex()}")
+
+    def _own_record(self) -> Applied | None:
+        """Return the result by the mark's own record; None if there is none."""
+        key = self._key_of(self.effect.token)
+        try:
+            mark, now = self.store.operate(key, Read(EFFECT), Compute(SERVER_NOW))
+        except NotFound:
+            return None
+        except LatchworkError as failure:
+            raise self._final(failure) from failure
+        if not _is_mark(mark):
+            raise damaged(key, f"bin {EFFECT!r} holds what is no mark of an effect")
+        return self._found(mark, now)
+
+    def _is_full(self, marks: _Marks, refusal: LatchworkError) -> bool:
+        if isinstance(refusal, RecordTooBig):
+            return bool(marks.entries) and not self.emptied
+        return len(marks.entries) + (marks.generation is not None) >= ROOM
+
+    def _make_room(self, marks: _Marks, *, everything: bool) -> None:
+        """Move the older half of the marks, or all, to records of their own. Two calls, or three."""
+        self.emptied = everything
+        oldest = sorted(marks.entries.items(), key=lambda entry: entry[1][0])
+        leaving = oldest if everything else oldest[: max(1, len(oldest) // 2)]
+        # 1. Each gets a record of its own, for as long as it is to be kept.
+        rows = [
+            Update(self._key_of(token), (Put(EFFECT, list(mark)),), exists=Exists.CREATE, ttl=-(-left // 1000))
+            for token, mark in leaving
+            if (left := mark[0] - marks.now) > 0
+        ]
+        for row in self.store.repeat_many(rows) if rows else ():
+            if isinstance(row, LatchworkError) and not isinstance(row, AlreadyExists):
+                raise self._final(row)
+        # 2. Then all leave the bin at once, unless others have changed it.
+        bin, known = self.effect.bin, {} if marks.generation is None else {_KNOWN.name: marks.generation}
+        same = Bound(_same_generation(bin, marks.generation is not None), known)
+        ops = (
+            MapRemove(bin, tuple(token for token, _ in leaving)),
+            MapPut(bin, GENERATION, _next_generation(bin)),
+            MapGet(bin, GENERATION),
+        )
+        try:
+            (generation,) = self.store.operate(self.key, *ops, when=same, repeatable=True)
+            _learn(self.store, self.key, generation)
+        except (Refused, NotFound):
+            return
+        except LatchworkError as failure:
+            raise self._final(failure) from failure
+
+    # ---- how it ends
+
+    def _final(self, failure: LatchworkError) -> LatchworkError:
+        """Return the error of the caller: with an attempt in doubt, no failure of a later step is an answer."""
+        if self.doubt and not isinstance(failure, OutcomeUnknown):
+            return OutcomeUnknown(
+                f"the effect on {self.key} may have been applied, or may still be: an attempt was not answered, and "
+                f"then {failure.code}; ask again, or let the next delivery of the message ask",
+                key=self.key,
+            )
+        if isinstance(failure, Refused):
+            return Refused(f"the guard of the effect on {self.key} did not hold; nothing was written", key=self.key)
+        return failure
+
+
+def _is_mark(mark: Any) -> bool:
+    return isinstance(mark, list) and len(mark) == 2 and is_int(mark[0])
+
+
+def _generations(store: RecordStore) -> dict[Key, int]:
+    return _known.setdefault(store, {})
+
+
+def _learn(store: RecordStore, key: Key, generation: int | None) -> None:
+    known = _generations(store)
+    if len(known) >= MAX_KNOWN:
+        known.clear()
+    if generation is None:
+        known.pop(key, None)
+    else:
+        known[key] = generation
