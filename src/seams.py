@@ -96,6 +96,9 @@ class Flag:
 class Seams(Instrumentation):
     """The clocks, sleeps, ids and random numbers of this machine. A test gives a subclass instead."""
 
+    time_passes = True
+    """Whether time passes by itself; False = only when the program sleeps or waits, also in the background."""
+
     def monotonic(self) -> float:
         """Return seconds on a clock that never goes back and that no administrator sets. It may stop while
         suspended.

@@ -42,6 +42,8 @@ class ManualClock(Seams):
     `slept` holds the seconds of every sleep. Safe to share between threads; a sleep moves the clock for all of them.
     """
 
+    time_passes = False
+
     def __init__(self, *, seed: float | str | None = None, max_sleeps: int = 100_000) -> None:
         self._random = None if seed is None else random.Random(checked_seed(seed))
         self._passed = 0.0
@@ -114,6 +116,8 @@ class ManualClock(Seams):
 
 class SkewedClock(Seams):
     """Another machine's view of a manual clock: only its wall clock differs. Safe to share between threads."""
+
+    time_passes = False
 
     def __init__(self, clock: ManualClock, seconds: float) -> None:
         self.clock, self.seconds = clock, checked_number("seconds", seconds, -MOST, MOST)

@@ -176,8 +176,9 @@ class OnceStep:
             raise InvalidRequest(f"{self!r} is in a block already: make another handle")
         self._check()
         try:
-            # No variable has the grant, which a traceback would keep.
-            self._grant = granted(partial(Grant, self._label, self._contender, self._wait()), keep_alive=True)
+            # On a clock that a test moves, a renewal in the background would move it.
+            take, renewed = partial(Grant, self._label, self._contender, self._wait()), self._store.seams.time_passes
+            self._grant = granted(take, keep_alive=renewed)  # no variable has it, which a traceback would keep
             self._step = Step(self._label, self.token, self._grant.fence, check=self._grant.check)
         except _StepDone as found:
             self._step = self._as_done(found.done)
