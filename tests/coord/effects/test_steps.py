@@ -1,0 +1,307 @@
+"""A step that is done once, whoever asks for it and however often (docs/protocols P23), over every backend."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+
+import pytest
+
+import latchwork
+from latchwork.coord import OnceStep
+from latchwork.coord.effects.step import DONE, MAX_RESULT, ONCE, RESULTS
+from latchwork.errors import (
+    Corrupt,
+    FencedOut,
+    InvalidRequest,
+    LockUnavailable,
+    OutcomeUnknown,
+    RecordTooBig,
+    Unavailable,
+    Unreadable,
+)
+from latchwork.store import Key, MemoryStore, Put
+from latchwork.testing import CountingStore, ManualClock
+from latchwork.testing.stores import Crash, Fault, FaultyStore, Outage
+
+
+@pytest.fixture
+def key(name):
+    return Key(ONCE, name)
+
+
+def test_the_work_of_a_key_is_done_once_and_its_result_is_kept(store, name):
+    calls = []
+    for n in range(3):
+        with latchwork.once(store, key=name) as step:
+            if not step.done:
+                calls.append(n)
+                step.result = {"receipt": n, "lines": [1, 2.5, None, b"x"]}
+        assert step.result == {"receipt": 0, "lines": [1, 2.5, None, b"x"]}
+    assert calls == [0]
+
+
+def test_a_function_is_called_once_for_each_key_and_repeats_get_its_result(store, name):
+    calls = []
+
+    @latchwork.once(store, key=lambda order, *, note="": f"{name} {order}", keep=timedelta(days=30))
+    def charge(order: int, *, note: str = "") -> str:
+        """Charge it."""
+        calls.append((order, note))
+        return f"receipt {order}"
+
+    assert [charge(7), charge(7, note="again"), charge(8)] == ["receipt 7", "receipt 7", "receipt 8"]
+    assert calls == [(7, ""), (8, "")]
+    assert (charge.__name__, charge.__doc__) == ("charge", "Charge it.")
+    assert charge.step(7).token != charge.step(8).token == charge.step(8, note="x").token
+
+
+def test_two_functions_of_one_key_do_not_share_results_unless_they_have_one_name(store, name):
+    def twice(of_name=None):
+        @latchwork.once(store, key=lambda: name, name=of_name)
+        def one():
+            return 1
+
+        @latchwork.once(store, key=lambda: name, name=of_name)
+        def two():
+            return 2
+
+        return one(), two()
+
+    assert twice() == (1, 2)
+    assert twice("shared") == (1, 1)
+
+
+def test_a_method_and_a_function_without_arguments_can_be_decorated(store, name):
+    class Service:
+        calls = 0
+
+        @latchwork.once(store, key=lambda self, order: f"{name} {order}")
+        def charge(self, order):
+            self.calls += 1
+            return order
+
+    service, reports = Service(), []
+    assert [service.charge(7), service.charge(7)] == [7, 7]
+    assert service.calls == 1
+    report = latchwork.once(store, key=f"{name} report")(lambda day: reports.append(day))
+    assert [report("monday"), report("tuesday")] == [None, None]
+    assert reports == ["monday"]
+
+
+def test_what_the_work_raised_is_not_kept_and_the_next_one_does_it(store, name):
+    step = latchwork.once(store, key=name)
+    with pytest.raises(ZeroDivisionError):
+        step.run(lambda: 1 // 0)
+    assert step.run(lambda: 7) == 7
+    assert step.run(lambda: 8) == 7
+
+
+def test_while_one_works_on_it_others_are_told_so_or_wait_for_the_result(store, name):
+    began, go_on, found = threading.Event(), threading.Event(), []
+
+    def slow():
+        began.set()
+        assert go_on.wait(30)
+        return "first"
+
+    threads = [threading.Thread(target=lambda: found.append(latchwork.once(store, key=name).run(slow)))]
+    threads[0].start()
+    assert began.wait(30)
+    with pytest.raises(LockUnavailable, match="works on it, with fence"):
+        latchwork.once(store, key=name, timeout=0).run(slow)
+    threads.append(threading.Thread(target=lambda: found.append(latchwork.once(store, key=name).run(slow))))
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found == ["first", "first"]
+
+
+def test_it_costs_two_calls_also_where_it_is_done():
+    counting = CountingStore(MemoryStore(ManualClock()))
+    for calls in ({"operate": 2}, {"operate": 1, "get": 1}):
+        counting.reset()
+        latchwork.once(counting, key="k").run(lambda: 7)
+        assert counting.calls == calls
+
+
+def test_it_is_remembered_for_keep_from_the_last_time_that_it_was_asked_for_in_its_second_half():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    ran = []
+    once = latchwork.once(store, key="k", keep=timedelta(hours=2))
+    for hours in (0, 1.5, 1.5, 0.5, 1.4, 2.5):
+        clock.advance(hours * 3600)
+        once.run(lambda hours=hours: ran.append(hours))
+    assert ran == [0, 2.5]
+
+
+# ---- a holder that was replaced, or died
+
+
+def test_a_step_of_a_process_that_died_is_free_after_a_lease_and_has_the_same_token_and_a_higher_fence():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    dying = FaultyStore(store)
+    tokens = []
+    with pytest.raises(Crash), latchwork.once(dying, key="k") as step:
+        tokens.append((step.token, step.fence))
+        dying.next("crash_before")
+        step.result = "lost"
+    began = clock.monotonic()
+    with latchwork.once(store, key="k") as step:
+        assert not step.done
+        tokens.append((step.token, step.fence))
+    assert 10 < clock.monotonic() - began < 11
+    assert tokens[0][0] == tokens[1][0]
+    assert tokens[0][1] < tokens[1][1]
+
+
+def test_the_result_of_a_holder_that_was_replaced_is_refused_and_it_is_told():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    former = latchwork.once(store, key="k")
+    with pytest.raises(FencedOut, match="taken over by another attempt"), former as step:
+        assert latchwork.once(store, key="k").run(lambda: "second") == "second"
+        with pytest.raises(FencedOut):
+            step.check()
+        step.result = "first"
+    assert latchwork.once(store, key="k").run(lambda: "third") == "second"
+
+
+def test_a_step_is_renewed_while_the_work_lasts(name):
+    store = MemoryStore()
+    others = []
+    with latchwork.once(store, key=name, lease=0.3) as step:
+        for _ in range(4):
+            try:
+                latchwork.once(store, key=name, timeout=0.3).run(lambda: others.append(1))
+            except LockUnavailable:
+                continue
+        step.check()
+    assert others == []
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "dropped", "request_lost", "duplicate", Fault("late", after=1)])
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_fault_at_either_call_leaves_it_done_once(fault, call):
+    store, ran = MemoryStore(ManualClock()), []
+    faulty = FaultyStore(store, {call: fault})
+    assert latchwork.once(faulty, key="k").run(lambda: ran.append(1)) is None
+    faulty.deliver()
+    assert latchwork.once(store, key="k").run(lambda: ran.append(2)) is None
+    assert ran == [1]
+
+
+def test_an_outage_shorter_than_a_lease_at_the_end_of_the_work_leaves_no_window():
+    clock = ManualClock()
+    faulty = FaultyStore(MemoryStore(clock), {})
+    with latchwork.once(faulty, key="k", lease=10) as step:
+        faulty.plan = Outage(clock, clock.monotonic(), clock.monotonic() + 8, "reply_lost")
+        step.result = 7
+    assert latchwork.once(faulty, key="k").run(lambda: 8) == 7
+    with pytest.raises((OutcomeUnknown, Unavailable)), latchwork.once(faulty, key="l", lease=10):
+        faulty.plan = Outage(clock, clock.monotonic(), clock.monotonic() + 60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_that_ends_in_the_block_does_not_end_the_step(tmp_path):
+    store = latchwork.connect(f"sqlite:{tmp_path}/s.db")
+    once = latchwork.once(store, key="k")
+    with once as step:
+        child = os.fork()
+        if not child:
+            try:
+                once.__exit__(None, None, None)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(LockUnavailable):
+            latchwork.once(store, key="k", timeout=0).run(lambda: 1)
+        step.result = 7
+    assert once.run(lambda: 8) == 7
+
+
+# ---- results
+
+
+def test_a_result_that_cannot_be_kept_is_an_error_and_the_work_is_not_repeated(store, name):
+    ran = []
+
+    def work(result):
+        ran.append(1)
+        return result
+
+    for number, (result, error) in enumerate(
+        (({1, 2}, InvalidRequest), (2**70, InvalidRequest), ("x" * MAX_RESULT, RecordTooBig))
+    ):
+        with pytest.raises(error):
+            latchwork.once(store, key=f"{name} {number}").run(work, result)
+        with pytest.raises(Unreadable, match="could not be kept"):
+            latchwork.once(store, key=f"{name} {number}").run(work, result)
+    assert len(ran) == 3
+
+
+def test_a_result_may_be_set_again_and_not_after_it_is_done(store, name):
+    once = latchwork.once(store, key=name)
+    with once as step:
+        with pytest.raises(InvalidRequest):
+            step.result = object()
+        step.result = "a reference"
+    with once as step, pytest.raises(InvalidRequest, match=r"step\.done"):
+        step.result = "another"
+    assert step.result == "a reference"
+
+
+def test_a_damaged_record_is_told_of(store, key):
+    latchwork.once(store, key=key.name).run(lambda: 7)
+    for bin, wrong in ((DONE, 7), (DONE, {"": "x"}), (RESULTS, {})):
+        before = store.get(key).bins[bin]
+        store.operate(key, Put(bin, wrong))
+        with pytest.raises(Corrupt):
+            latchwork.once(store, key=key.name, timeout=0).run(lambda: 8)
+        store.operate(key, Put(bin, before))
+    assert latchwork.once(store, key=key.name).run(lambda: 8) == 7
+
+
+# ---- what is refused before any call
+
+
+async def later():
+    """Nothing would wait for it."""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": ""}, "key"),
+        ({"key": "k" * 1001}, "at most 1,000"),
+        ({"key": 7}, "key"),
+        ({"key": "k", "keep": 59}, "keep"),
+        ({"key": "k", "timeout": -1}, "timeout"),
+        ({"key": "k", "lease": 0}, "lease"),
+        ({"key": "k", "name": "n"}, "name with a key"),
+    ],
+)
+def test_what_no_step_can_be_is_refused_before_any_call(options, said):
+    counting = CountingStore(MemoryStore(ManualClock()))
+    with pytest.raises(InvalidRequest, match=said):
+        latchwork.once(counting, **options)
+    assert counting.total == 0
+
+
+def test_a_key_that_is_no_name_an_async_function_and_a_second_block_are_refused():
+    counting = CountingStore(MemoryStore(ManualClock()))
+    with pytest.raises(InvalidRequest, match="the key of a call"):
+        latchwork.once(counting, key=lambda order: order)(print)(None)
+    with pytest.raises(InvalidRequest, match="async"):
+        latchwork.once(counting, key=lambda: "k")(later)
+    with pytest.raises(InvalidRequest, match="no step of a store|is not a store"):
+        latchwork.once("memory:", key="k")
+    assert counting.total == 0
+    once = latchwork.once(counting, key="k")
+    assert isinstance(once, OnceStep)
+    with once, pytest.raises(InvalidRequest, match="in a block already"):
+        once.__enter__()
