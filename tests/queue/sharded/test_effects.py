@@ -22,12 +22,10 @@ from latchwork.errors import (
     OutcomeUnknown,
     RecordTooBig,
     Refused,
-    Unavailable,
-    Unreadable,
 )
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import QueueConfig
 from latchwork.store import Add, Bin, Exists, Key, Put, Read
-from latchwork.testing.stores import Fault, FaultyStore
+from latchwork.testing.stores import Fault
 
 RICH = Bin("balance") >= 10
 
