@@ -62,6 +62,7 @@ from latchwork.store.model.ops import MapPut, Put
 from .across_mutants import ACROSS_RULES
 from .batch_mutants import BATCH_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, POLLER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
+from .effect_mutants import EFFECT_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 from .rate_mutants import RATE_RULES
 from .retry_mutants import RETRY_RULES
@@ -534,6 +535,7 @@ LEDGER_RULES = (
      _swap(LedgerRecords, "change", _always_changed), False, 2_990),
 )  # fmt: skip
 LEDGER = tuple(Mutant("ledger", *rule) for rule in LEDGER_RULES)
+EFFECTS = tuple(Mutant("effects", *rule) for rule in EFFECT_RULES)
 
 
 # ---- elections (P3): the lock's rules, under the election's promises
@@ -577,5 +579,6 @@ BATCHES = tuple(
 
 MUTANTS = (
     STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + RATE + GROUPS + ENDING
-    + PUBLISHER + UPKEEP + LEDGER + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER + BATCHES
+    + PUBLISHER + UPKEEP + LEDGER + EFFECTS + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER
+    + BATCHES
 )  # fmt: skip

@@ -8,6 +8,7 @@ from .base import Scenario
 from .batches import Batches
 from .circular import Circular
 from .consumer import Prefetching
+from .effects import Effects
 from .election import Election
 from .groups import Groups
 from .latch import LatchScenario
@@ -43,6 +44,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Groups,
         Batches,
         Ledgers,
+        Effects,
         Publishers,
         Upkept,
         Polling,
