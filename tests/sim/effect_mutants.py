@@ -53,7 +53,8 @@ def _marked_afterwards(self: Any, generation: Any) -> Any:
     self.store.operate(self.key, *update.ops, when=guard, exists=Exists.ANY, or_absent=True, repeatable=True)
     mark = MapPut(effect.bin, effect.token, marks._marked(effect.result, effect.keep))
     read = marks.MapGet(effect.bin, effect.token)
-    (found,) = self.store.operate(self.key, mark, read, exists=Exists.ANY, repeatable=True)
+    room = missing(effect.bin) | (MapSize(effect.bin) < marks.ROOM)
+    (found,) = self.store.operate(self.key, mark, read, when=room, repeatable=True)
     return marks.Applied(found[1], found=False)
 
 
@@ -132,6 +133,6 @@ EFFECT_RULES = (
     ("the end of a step needs no fence", "P23.9: guarded by the fence",
      _swap(step.StepContender, "_keep", _kept_by_anybody)),
     ("a step is released before it is done", "P23.10: one update", _swap(step.StepContender, "_keep", _released_first)),
-    ("nobody asks whether the message is still his", "P23.11: asked where it was applied before",
+    ("nobody asks whether the message was lost", "P23.11: asked where it was applied before",
      _swap(Delivery, "_check_held", lambda self: None)),
 )  # fmt: skip
