@@ -125,7 +125,7 @@ class Contender(BaseContender):
 
     extra: more operations to apply with the acquisition.
     also: one more condition of an acquisition, if the record exists.
-    ttl: seconds that the record lives after each write of the lease; default for ever.
+    ttl: seconds that the record lives after each write of the lease; default: it never expires.
     """
 
     _bins: tuple[str, ...] = rules.BINS

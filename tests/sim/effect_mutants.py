@@ -97,6 +97,13 @@ def _of_the_delivery(self: Any) -> MessageEffects:
 # ---- steps
 
 
+class _Nothing:
+    """What is kept here is forgotten at once."""
+
+    def setdefault(self, _: Any, nothing: Any) -> Any:
+        return nothing
+
+
 def _in_any_case(self: Any, *args: Any, real: Any = step.StepContender.__init__, **options: Any) -> None:
     real(self, *args, **options)
     self.also = None
@@ -133,6 +140,8 @@ EFFECT_RULES = (
     ("the end of a step needs no fence", "P23.9: guarded by the fence",
      _swap(step.StepContender, "_keep", _kept_by_anybody)),
     ("a step is released before it is done", "P23.10: one update", _swap(step.StepContender, "_keep", _released_first)),
+    ("each handle watches a lease anew", "P23.12: handles share what they have seen",
+     _swap(step, "_observed", _Nothing()), False, 2_000),
     ("nobody asks whether the message was lost", "P23.11: asked where it was applied before",
      _swap(Delivery, "_check_held", lambda self: None)),
 )  # fmt: skip

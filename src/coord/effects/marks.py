@@ -43,6 +43,7 @@ from ...store.model.expr import (  # fmt: skip
     unbound,
 )
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Put, Read
+from ...store.once import TokenClock
 from ...store.port import Exists, Key, RecordStore, Update
 
 BIN = "effects"
@@ -61,7 +62,8 @@ NO_RESULT = object()
 _TOKEN, _MARK_KEEP = Param("\0token", bytes), Param("\0keep")
 _KNOWN, _ROOM = Param("\0generation"), Param("\0room")
 """Named like none of the caller's, whose guard and operations they join."""
-_known: WeakKeyDictionary[RecordStore, dict[Key, int]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[TokenClock, dict[Key, int]] = WeakKeyDictionary()
+"""The generations that the process knows: all views of a store have one clock."""
 
 
 def token_of(*parts: str) -> bytes:
@@ -348,7 +350,7 @@ def _is_mark(mark: Any) -> bool:
 
 
 def _generations(store: RecordStore) -> dict[Key, int]:
-    return _known.setdefault(store, {})
+    return _known.setdefault(store.token_clock, {})
 
 
 def _learn(store: RecordStore, key: Key, generation: int | None) -> None:

@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 from ...deadline import Deadline
 from ...errors import (
@@ -38,6 +39,7 @@ from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Bound, Expr, ListOf, Param, lacks
 from ...store.model.ops import MapPut, Op, Touch
 from ...store.model.values import MAX_DEPTH, bound, taken
+from ...store.once import TokenClock
 from ...store.port import MAX_TTL, NEVER, Key, RecordStore
 from .. import lease as rules
 from ..contender import Acquisition, Contender, TakenLease
@@ -71,6 +73,8 @@ class Step:
     token: the same in every attempt: give it to a provider as its idempotency key.
     fence: of this attempt, greater than that of every earlier one; of a step that is done, that of the attempt that has
         done it.
+
+    Safe to share between threads; the last result that is set counts.
     """
 
     def __init__(
@@ -135,7 +139,8 @@ class OnceStep:
 
     token: the same in every attempt: give it to a provider as its idempotency key.
 
-    A handle is for one block at a time. The blocks of all handles with one key, in all processes, exclude each other.
+    Use a handle in one thread at a time, and for one block at a time. The blocks of all handles with one key, in all
+    processes, exclude each other.
     """
 
     def __init__(
@@ -282,7 +287,9 @@ def done_in(key: Key, bins: Mapping[str, Any]) -> dict[str, DoneStep]:
 
 
 class OnceFunction(Generic[P, R]):
-    """A function that is called once for each key; later calls return the result of the first."""
+    """A function that is called once for each key; later calls return the result of the first. Safe to share between
+    threads.
+    """
 
     def __init__(self, work: Callable[P, R], step: Callable[P, OnceStep]) -> None:
         if inspect.iscoroutinefunction(checked_callable("the function", work)):
@@ -401,6 +408,13 @@ class _StepDone(Exception):
         self.done = done
 
 
+MAX_OBSERVED = 1_024
+"""Steps under way that a process remembers to have seen. One that is forgotten is watched anew."""
+_observed: WeakKeyDictionary[TokenClock, dict[Key, Observation]] = WeakKeyDictionary()
+"""Handles that ask once, as for one web request, would never see a dead holder's lease for its whole length. So all
+handles of a process share what they have seen."""
+
+
 class StepContender(Contender):
     """One party that wants to do a step. Its acquisitions are refused where the step is done."""
 
@@ -410,13 +424,20 @@ class StepContender(Contender):
         super().__init__(store, key, owner, lease, also=_NOT_DONE.bind(step=step), ttl=ttl)
         self.step, self.left = step, NEVER
         self.done: DoneStep | None = None
+        self.observed = _observed.setdefault(store.token_clock, {}).get(key)
 
     def observe(self, answer: Answer) -> Observation | None:
         """Remember the lease as it was read, and whether the step is done."""
         record = answer.record
         self.done = done_in(self.key, record.bins).get(self.step) if record else None
         self.left = record.ttl if record else NEVER
-        return super().observe(answer)
+        observed, known = super().observe(answer), _observed.setdefault(self.store.token_clock, {})
+        known.pop(self.key, None)
+        if observed is not None and observed.view.locked:
+            if len(known) >= MAX_OBSERVED:
+                del known[next(iter(known))]
+            known[self.key] = observed
+        return observed
 
     def finish(self, fence: int, kept: list[Any] | str) -> None:
         """Keep that the step is done, with its result, and release the lease. One call.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 import warnings
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -94,7 +95,7 @@ def test_it_costs_one_call_and_three_where_it_was_applied_before(world, account)
 
 
 def test_another_message_another_record_and_another_name_are_other_effects(world, account):
-    process, first = delivered(world)
+    _, first = delivered(world)
     _, other = delivered(world)
     beside = Key(account.set, f"{account.name}-2")
     for delivery in (first, other):
@@ -182,10 +183,8 @@ def test_a_record_that_is_made_by_an_effect_is_made_once(world):
 def test_a_fault_at_the_update_applies_it_once_or_says_that_it_is_unknown(world, account, fault):
     process, first = delivered(world)
     process.store.next(fault)
-    try:
+    with suppress(OutcomeUnknown):
         assert debit(first, account, result=Bin("balance")) == 90
-    except OutcomeUnknown:
-        pass
     process.store.deliver()
     assert debit(again(process, first), account, result=Bin("balance")) == 90
     assert balance(world, account) == 90
@@ -203,7 +202,7 @@ def test_a_refusal_after_a_doubt_is_unknown_as_the_update_may_still_arrive(world
     assert balance(world, account) == 20
 
 
-def test_an_attempt_that_was_replaced_is_refused_and_does_not_fail_the_message(simulated, account=None):
+def test_an_attempt_that_was_replaced_is_refused_and_does_not_fail_the_message(simulated):
     world = simulated
     account = Key("accounts", "a")
     world.store.operate(account, Put("balance", 100), exists=Exists.ANY)
