@@ -20,7 +20,7 @@ import pytest
 from latchwork.cli import hoist, main
 from latchwork.cli.snapshot import queue_facts
 from latchwork.coord import CountDownLatch, FencedLock
-from latchwork.errors import Unavailable
+from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
@@ -209,6 +209,27 @@ def test_what_a_command_fails_is_sidelined_shovelled_parked_and_redriven(lw):
     assert len(lw("queue", "redrive", "q", *SHOP, "--dry-run", "--json").json) == 1
     assert len(lw("queue", "redrive", "q", *SHOP, "--json").json) == 1
     assert lw("queue", "consume", "q", *SHOP).out == "1\n"
+
+
+def test_the_steps_of_a_message_that_are_done_are_named_also_when_it_is_gone(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "1", *SHOP)
+    (delivery,) = QueueRegistry(connect(sqlite_url), "shop").get("q").receive()
+    show = ("queue", "show", "q", *SHOP, "--id", delivery.message_id)
+    none = lw(*show)
+    assert (none.code, none.out) == (3, "no step is done\n")
+    delivery.once("charge").run(lambda: {"receipt": 7})
+    delivery.once("mail").run(lambda: None)
+    with pytest.raises(InvalidRequest):
+        delivery.once("report").run(set)
+    delivery.ack()
+    rows = lw(*show, "--json").json
+    results = {"charge": {"receipt": 7}, "mail": None, "report": None}
+    assert {row["step"]: row["result"] for row in rows} == results
+    assert [row["step"] for row in rows if row["not_kept"]] == ["report"]
+    assert rows[0]["done_at"].endswith("+00:00")
+    assert '{"receipt": 7}' in lw(*show).out
+    assert lw("queue", "show", "q", *SHOP).code == 2
 
 
 def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):

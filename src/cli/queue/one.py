@@ -1,4 +1,6 @@
-"""`latchwork queue search|discard|redrive|move`: one message at a time, in a sideline, parked or delayed."""
+"""`latchwork queue search|discard|redrive|move|show`: one message at a time, in a sideline, parked or delayed; and what
+is done of it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import shown
 from ...queue import Outcome, ShardedQueue
+from ...queue.sharded.envelope import date
+from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
 from . import batch as queue_batch
@@ -124,7 +129,39 @@ def move(
     _print_outcomes(session, lambda: view.move(_named(id), target), side)
 
 
-for _command in (search, discard, redrive, move):
+def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
+    """Name the steps of messages that are done (`delivery.once`), oldest first, with their results.
+
+    Steps are remembered for longer than their message lives, so this also answers for one that is gone. Of a group:
+    give QUEUE@GROUP. What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
+    Exit code 3 if no step of these messages is done.
+
+    Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f5061728
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    rows = [
+        _row_of_step(one, step, done, json_value=session.json)
+        for one in _named(id)
+        for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
+    ]
+    session.table(rows, empty="no step is done")
+    if not rows:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _row_of_step(message: str, step: str, done: DoneStep, *, json_value: bool) -> dict[str, Any]:
+    kept = done.kept[0] if isinstance(done.kept, list) else None
+    return {
+        "message_id": message,
+        "step": step,
+        "done_at": date(done.at).isoformat(timespec="seconds"),
+        "result": kept if json_value else to_json(kept),
+        "not_kept": done.kept if isinstance(done.kept, str) else None,
+    }
+
+
+for _command in (search, discard, redrive, move, show):
     app.command()(_command)
 app.add_typer(queue_batch.app, name="batch")
 app.add_typer(queue_group.app, name="group")

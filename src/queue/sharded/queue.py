@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
 
+from ...coord.effects.step import DoneStep
 from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_switch
@@ -26,6 +27,7 @@ from .delayed.one import DelayedView
 from .delayed.stored import MAX_NAME
 from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
 from .depth import QueueDepth, depth_of, looked_through
+from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
 from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers, shards_of
@@ -312,6 +314,14 @@ class ShardedQueue(Subqueue):
         """
         views = (self.pointers, self.sideline.pointers, self.parked.pointers)
         return looked_through(list(zip(views, self.states(), strict=True)))
+
+    def steps(self, message_id: str) -> dict[str, DoneStep]:
+        """Return the steps of a message that are done (`Delivery.once`), by name, also of one that is gone. One call.
+
+        Raises `Corrupt` where their record is damaged.
+        """
+        effects = MessageEffects(self.pointers.client_id, self.reader, checked_id(message_id))
+        return effects.done(self.store)
 
     def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
         """Move up to `limit` parked messages back, parked for `reason` or for any; return them.
