@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import latchwork
 from latchwork.cli.app import app
 from latchwork.coord import (
     Barrier,
@@ -38,7 +39,7 @@ from latchwork.queue import (
     Shovel,
 )
 from latchwork.seams import SYSTEM
-from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.ops import writes
 from latchwork.testing import ManualClock, bring_back
 from latchwork.testing.stores import FaultyStore
@@ -221,6 +222,23 @@ def one_message(store, name):
     return outcomes == {message.message_id: Outcome.DONE} and payloads(made) == ["m"]
 
 
+def effects(store, name):
+    made, account = queue_on(store, name), Key("capabilities", name)
+    store.operate(account, Put("balance", 9), exists=Exists.ANY, ttl=600)
+    made.publish("m", message_id="m")
+    found = []
+    for _ in range(2):
+        (delivery,) = made.receive() or made.sideline.receive()
+        found.append(delivery.operate(account, Add("balance", -2), result=Bin("balance")))
+        delivery.nack()
+    return found == [7, 7] and store.get(account).bins["balance"] == 7
+
+
+def steps(store, name):
+    made = latchwork.once(store, key=name, keep=600)
+    return [made.run(lambda n=n: n) for n in range(2)] == [0, 0]
+
+
 def batches(store, name):
     made = queue_on(store, name)
     with made.batch("load", then=Publish("report")) as batch:
@@ -243,7 +261,8 @@ PROGRAMS = {
     "election by lease": election, "circular queue": circular, "work queue": work_queue,
     "handlers, several messages at a time": consumer,
     "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
-    "deduplication": dedup, "schedules": schedules, "groups": groups, "one message at a time": one_message,
+    "deduplication": dedup, "schedules": schedules, "groups": groups, "effects that happen once": effects,
+    "steps that are done once": steps, "one message at a time": one_message,
     "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
 ELSEWHERE = {
@@ -385,6 +404,27 @@ def handled_again(**options):
     return len(seen) == 2 and len(set(seen)) == 1
 
 
+def stale_effect():
+    """The message is another's by then, which has applied the effect: the former attempt is refused."""
+    store, account = MemoryStore(ManualClock()), Key("capabilities", "stale")
+    queue = queue_on(store, "stale")
+    queue.publish("m")
+    (former,) = queue.receive()
+    bring_back(queue)
+    (newer,) = queue.receive()
+    newer.operate(account, Add("n", 1))
+    late = type(former)(former.payload, former.held, former.view, store.seams.monotonic())
+    return refused(lambda: late.operate(account, Add("n", 1))) and store.get(account).bins["n"] == 1
+
+
+def stale_step():
+    store = MemoryStore(ManualClock())
+    former = latchwork.once(store, key="stale")
+    former.__enter__().result = 1
+    latchwork.once(store, key="stale").run(lambda: 2)
+    return refused(lambda: former.__exit__(None, None, None))
+
+
 HANDED_OUT_AGAIN = {
     "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
     "publisher for threads": lambda: stale_delivery(published_by_a_publisher),
@@ -396,6 +436,7 @@ FENCED = {
     "semaphore": lambda: semaphore(MemoryStore(), "n"), "read-write lock": lambda: rwlock(MemoryStore(), "n"),
     "election by lease": stale_leader, "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
     "handlers, several messages at a time": stale_delivery,
+    "effects that happen once": stale_effect, "steps that are done once": stale_step,
 }  # fmt: skip
 FENCED_ELSEWHERE = {
     "election by ZooKeeper": (

@@ -24,7 +24,7 @@ from latchwork.queue import (
     ShovelConfig,
     Worker,
 )  # fmt: skip
-from latchwork.store import RecordStore
+from latchwork.store import Add, Bin, Key, RecordStore
 from latchwork.testing import ManualClock
 
 
@@ -44,6 +44,18 @@ def coordination(store: RecordStore) -> list[str]:
     return [*waiting, member, str((fence > 0, (result or 0) > 0, len(slots), decision.allowed))]
 
 
+def charge(amount: int, *, currency: str) -> str:
+    return f"{amount} {currency}"
+
+
+def once_each(store: RecordStore) -> list[str]:
+    charge_once = latchwork.once(store, key=lambda amount, *, currency: f"{amount} {currency}")(charge)
+    receipt: str = charge_once(7, currency="EUR")
+    token: str = charge_once.step(7, currency="EUR").token
+    daily: str = latchwork.once(store, key="2030-01-31", timeout=0).run(charge, 8, currency="EUR")
+    return [receipt, daily, str(len(token))]
+
+
 def queues(store: RecordStore, folder: Path) -> list[str]:
     bus = LargeQueue.create(store, "bus", 100)
     bus.enqueue("hello")
@@ -57,6 +69,11 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
         published: str = publication.result(timeout=5)
     taken: list[Delivery] = queue.receive(10)
     for delivery in taken:
+        balance: object = delivery.operate(Key("accounts", "7"), Add("balance", -1), result=Bin("balance"))
+        receipt: str = delivery.once("charge").run(charge, 7, currency="EUR")
+        with delivery.once("mail", keep=timedelta(days=7)) as step:
+            if not step.done:
+                step.result = [step.token, receipt, str(balance)]
         delivery.ack()
     worker = Worker(registry)
 
@@ -81,7 +98,12 @@ def main() -> list[str]:
     with TemporaryDirectory() as folder:
         store = latchwork.connect("memory:")
         try:
-            return [*coordination(store), *queues(store, Path(folder)), str(ManualClock().monotonic())]
+            return [
+                *coordination(store),
+                *once_each(store),
+                *queues(store, Path(folder)),
+                str(ManualClock().monotonic()),
+            ]
         except LatchworkError as failure:
             return [failure.code]
 

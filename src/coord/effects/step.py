@@ -242,7 +242,7 @@ class OnceStep:
             acquisition = StepAcquisition(self._contender)
             claim = outlive(seams, deadline, acquisition.take, passing=may_pass) or acquisition.look()
             if claim is None and self._timeout != 0:
-                # Without marks of waiting parties: they would keep the record for ever.
+                # Without marks of waiting parties: with them the record would not expire.
                 claim = acquisition.wait(LOCK_POLL, deadline=deadline, mark=False)
         if claim is None:
             raise LockUnavailable(
@@ -409,7 +409,7 @@ class _StepDone(Exception):
 
 
 MAX_OBSERVED = 1_024
-"""Steps under way that a process remembers to have seen. One that is forgotten is watched anew."""
+"""Steps under way that a process remembers to have seen. One that is forgotten is watched again."""
 _observed: WeakKeyDictionary[TokenClock, dict[Key, Observation]] = WeakKeyDictionary()
 """Handles that ask once, as for one web request, would never see a dead holder's lease for its whole length. So all
 handles of a process share what they have seen."""

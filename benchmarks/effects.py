@@ -1,0 +1,104 @@
+"""What effects that happen once cost (P23), beside the same handler without them.
+
+Run it from the project's root as `python -m benchmarks.effects`. A message is published, received, handled and
+acknowledged. Targets: an effect on a record is one call, two and 0.2 where the record has had more than 100; a step is
+two. A ratio is of the rates of both handlers, in turns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from itertools import count
+
+from benchmarks._harness import Case, CountingStore, aerospike_url, arguments, interleaved, table
+from benchmarks.targets import Verdict, judged
+from latchwork.queue import Delivery, QueueConfig, QueueRegistry, ShardedQueue
+from latchwork.store import Add, Exists, Key, Put
+from latchwork.store.aerospike.store import AerospikeStore
+
+NUMBERS = count()
+MANY = 300
+"""Messages over which calls are counted: the making of room, each 50 effects, counts with its part."""
+PAYLOAD = "x" * 256
+HOT = Key("bench_accounts", "hot")
+PLAIN, EFFECT, BUSY, STEP = "store.operate", "delivery.operate", "delivery.operate, a busy record", "delivery.once"
+Handler = Callable[[Delivery], object]
+
+
+def cold(delivery: Delivery) -> Key:
+    """The key of a record of the message's own."""
+    return Key("bench_accounts", delivery.message_id)
+
+
+def handlers(store: CountingStore) -> dict[str, Handler]:
+    """The handlers, by name."""
+    return {
+        PLAIN: lambda delivery: store.operate(cold(delivery), Add("balance", 1), exists=Exists.ANY, ttl=600),
+        EFFECT: lambda delivery: delivery.operate(cold(delivery), Add("balance", 1), ttl=600),
+        BUSY: lambda delivery: delivery.operate(HOT, Add("balance", 1)),
+        STEP: lambda delivery: delivery.once("step").run(lambda: 7),
+    }
+
+
+def handled(queue: ShardedQueue, handle: Handler) -> None:
+    """Publish a message, receive and handle it, acknowledge it."""
+    queue.publish(PAYLOAD)
+    (delivery,) = queue.receive()
+    handle(delivery)
+    delivery.ack()
+
+
+def calls(store: CountingStore, queue: ShardedQueue, handle: Handler) -> float:
+    """Calls that the handler makes, of a message."""
+    queue.publish_many([PAYLOAD] * MANY)
+    deliveries = queue.receive(MANY)
+    store.calls.clear()
+    for delivery in deliveries:
+        handle(delivery)
+    made = store.total() / MANY
+    queue.ack_many(deliveries)
+    return made
+
+
+def repeated(store: CountingStore, queue: ShardedQueue, handle: Handler) -> float:
+    """Calls that the handler makes of a message whose effect was made before."""
+    queue.publish(PAYLOAD)
+    (first,) = queue.receive()
+    handle(first)
+    second = Delivery(first.payload, first.held, first.view, store.seams.monotonic())
+    store.calls.clear()
+    handle(second)
+    second.ack()
+    return float(store.total() - 1)
+
+
+def main() -> None:
+    options = arguments(__doc__.partition("\n")[0])
+    with aerospike_url(options.url) as url:
+        store = CountingStore(AerospikeStore.from_url(url))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            queue = QueueRegistry(store, "bencheffects").create(QueueConfig(f"q{next(NUMBERS)}", shards=8))
+        store.operate(HOT, Put("balance", 0), exists=Exists.ANY)
+        ways = handlers(store)
+        calls(store, queue, ways[BUSY])  # from now on it has had more than 100 effects
+        cost = {name: calls(store, queue, handle) for name, handle in ways.items()}
+        again = {name: repeated(store, queue, handle) for name, handle in ways.items() if name != PLAIN}
+        cases = [Case(name, lambda handle=handle: handled(queue, handle)) for name, handle in ways.items()]
+        rates = interleaved(cases, options.seconds)
+        rows = [
+            (name, f"{cost[name]:.2f}", f"{again[name]:.0f}" if name in again else "-", rates.rate(name),
+             rates.ratio(name, PLAIN))
+            for name in ways
+        ]  # fmt: skip
+        print(table(("handler", "calls", "calls if done before", "messages a second", f"x {PLAIN}"), rows) + "\n")
+        print(judged([
+            Verdict("delivery.operate: calls", 1, cost[EFFECT], at_least=False),
+            Verdict("delivery.operate, a busy record: calls", 2.2, cost[BUSY], at_least=False),
+            Verdict("delivery.once: calls", 2, cost[STEP], at_least=False),
+        ]))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
