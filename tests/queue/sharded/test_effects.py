@@ -382,6 +382,9 @@ def test_a_step_is_done_once_and_later_deliveries_get_its_result_and_the_same_to
         assert delivery.once("mail").token == sent[0]
         assert delivery.once("sms").run(sent.append, "sms") is None
     assert sent == [sent[0], "sms"]
+    steps = process.queue.steps(first.message_id)
+    assert {name: done.kept for name, done in steps.items()} == {"mail": [{"receipt": 7}], "sms": [None]}
+    assert process.queue.steps("another") == {}
 
 
 def test_a_step_costs_two_calls_also_where_it_is_done(world):
