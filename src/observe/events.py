@@ -87,6 +87,12 @@ EVENTS: Mapping[str, Event] = _named(
         {"by": ("resource", "holder")},
     ),
     Event(
+        "effects",
+        Kind.COUNTER,
+        "Effects that happen once, of records and of steps: done now, or found as an earlier attempt had left them",
+        {"kind": ("record", "step"), "outcome": ("done", "found")},
+    ),
+    Event(
         "waits",
         Kind.HISTOGRAM,
         "Waits for a latch or a barrier, and for a lock, a semaphore or a limit that had to be waited for",

@@ -163,6 +163,21 @@ def test_an_update_without_trouble_tells_of_no_doubt(record, telemetry):
     assert telemetry.times("doubts") == 0
 
 
+# ---- effects
+
+
+def test_an_effect_is_told_of_as_done_and_each_repeat_that_it_saved_as_found(store, telemetry):
+    queue = queue_of(store, retry=False)
+    queue.publish("m")
+    for view in (queue, queue.sideline):
+        (delivery,) = view.receive()
+        delivery.operate(KEY, Add("n", 1))
+        delivery.once("mail").run(lambda: 7)
+        delivery.nack()
+    for kind in ("record", "step"):
+        assert [telemetry.total("effects", kind=kind, outcome=one) for one in ("done", "found")] == [1, 1]
+
+
 # ---- fences and waits
 
 

@@ -109,7 +109,9 @@ def apply(store: RecordStore, update: Update, effect: Effect) -> Applied:
     Raises `Refused`, `NotFound` or `AlreadyExists` where it was not applied, `OutcomeUnknown` where it may have been or
     may still be, and `Unavailable`, `RecordTooBig` where it was not.
     """
-    return _Attempt(store, update, effect).run()
+    applied = _Attempt(store, update, effect).run()
+    store.seams.note("effects", kind="record", outcome="found" if applied.found else "done")
+    return applied
 
 
 # ---- the guard and the mark

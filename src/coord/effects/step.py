@@ -206,6 +206,7 @@ class OnceStep:
             with Deadline(self._store.seams, self._lease) as deadline:
                 finish = partial(self._contender.finish, step.fence, step.kept)
                 outlive(self._store.seams, deadline, finish, passing=may_pass)
+            self._store.seams.note("effects", kind="step", outcome="done")
         except LatchworkError:
             if error is None:
                 raise
@@ -260,6 +261,7 @@ class OnceStep:
         """Return the step as an earlier attempt has done it. No call; one once half of its time is over."""
         if 0 < self._contender.left < self._keep / 2:
             self._store.operate(self._key, Touch(), ttl=self._keep, repeatable=True)
+        self._store.seams.note("effects", kind="step", outcome="found")
         return Step(self._label, self.token, done.fence, done=done)
 
 

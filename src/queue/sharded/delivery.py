@@ -267,6 +267,11 @@ class Delivery(Struct, frozen=True, eq=False):
         )  # fmt: skip
 
     def _effects(self) -> MessageEffects:
+        if not self.message_id:
+            raise InvalidRequest(
+                f"{self!r} has no id, as one that is damaged or of another program: its effects could not be told from "
+                "those of others"
+            )
         return MessageEffects(self.view.pointers.client_id, self.view.home.reader, self.message_id)
 
     def _effect(self, name: str, result: Any, otherwise: Any, bin: str, keep: Span | None) -> marks.Effect:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from latchwork.coord.effects import marks
 from latchwork.coord.effects.marks import BIN, GENERATION
@@ -342,6 +342,16 @@ def test_a_damaged_bin_is_told_of_and_nothing_is_written(world, account):
         with pytest.raises(Corrupt, match=BIN):
             debit(delivery, account)
     assert balance(world, account) == 90
+
+
+def test_a_message_without_an_id_has_no_effects_of_its_own(simulated):
+    process, first = delivered(simulated)
+    held = first.held._replace(envelope=replace(first.held.envelope, msg_id=""))
+    nameless, before = type(first)(first.payload, held, first.view, first.received), process.calls
+    for effect in (lambda: debit(nameless, Key("accounts", "a")), lambda: nameless.once("mail")):
+        with pytest.raises(InvalidRequest, match="no id"):
+            effect()
+    assert process.calls == before
 
 
 @pytest.mark.parametrize(
