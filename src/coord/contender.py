@@ -125,7 +125,7 @@ class Contender(BaseContender):
 
     extra: more operations to apply with the acquisition.
     also: one more condition of an acquisition, if the record exists.
-    ttl: seconds that the record lives after each write of the lease; default: it never expires.
+    ttl: seconds that the record lives after each write of the lease; None = it never expires.
     """
 
     _bins: tuple[str, ...] = rules.BINS
@@ -139,10 +139,10 @@ class Contender(BaseContender):
         *,
         extra: tuple[Op, ...] = (),
         also: Bound | None = None,
-        ttl: int = NEVER,
+        ttl: int | None = None,
     ) -> None:
         super().__init__(store, key, owner, lease)
-        self.extra, self.also, self.ttl = extra, also, ttl
+        self.extra, self.also, self.ttl = extra, also, NEVER if ttl is None else ttl
         self.observed: Observation | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -44,7 +44,7 @@ from ...store.model.expr import (  # fmt: skip
 )
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Put, Read
 from ...store.once import TokenClock
-from ...store.port import Exists, Key, RecordStore, Update
+from ...store.port import MAX_TTL, Exists, Key, RecordStore, Update
 
 BIN = "effects"
 ROOM = 100
@@ -62,8 +62,8 @@ NO_RESULT = object()
 _TOKEN, _MARK_KEEP = Param("\0token", bytes), Param("\0keep")
 _KNOWN, _ROOM = Param("\0generation"), Param("\0room")
 """Named like none of the caller's, whose guard and operations they join."""
-_known: WeakKeyDictionary[TokenClock, dict[Key, int]] = WeakKeyDictionary()
-"""The generations that the process knows: all views of a store have one clock."""
+_known: WeakKeyDictionary[TokenClock, dict[tuple[Key, str], int]] = WeakKeyDictionary()
+"""The generations that the process knows, by record and bin: all views of a store have one clock."""
 
 
 def token_of(*parts: str) -> bytes:
@@ -173,12 +173,13 @@ class _Attempt:
     def __init__(self, store: RecordStore, update: Update, effect: Effect) -> None:
         self.store, self.update, self.effect = store, update, effect
         self.key, self.when, self.params = update.key, *unbound(update.when)
+        self.place = (update.key, effect.bin)
         self.doubt = self.emptied = False
 
     def run(self) -> Applied:
         """Return the result. Raises the errors of `apply`."""
         for _ in range(TURNS):
-            generation = _generations(self.store).get(self.key)
+            generation = _generations(self.store).get(self.place)
             # 1. A mark may have left the record's bin.
             if generation is not None:
                 found = self._own_record()
@@ -199,7 +200,7 @@ class _Attempt:
             if (mark := marks.entries.get(self.effect.token)) is not None:
                 return self._found(mark, marks.now)
             if marks.generation != generation:
-                _learn(self.store, self.key, marks.generation)
+                _learn(self.store, self.place, marks.generation)
             elif self._is_full(marks, refusal):
                 self._make_room(marks, everything=isinstance(refusal, RecordTooBig))
             elif isinstance(refusal, RecordTooBig | AlreadyExists) or self.effect.otherwise is NO_RESULT:
@@ -242,6 +243,8 @@ class _Attempt:
             )
         except (Refused, NotFound):
             return False
+        except LatchworkError as failure:
+            raise self._final(failure) from failure
         return True
 
     # ---- what the record remembers
@@ -282,7 +285,7 @@ class _Attempt:
     # ---- marks that have left their bin
 
     def _key_of(self, token: bytes) -> Key:
-        return Key(self.effect.set, f"E/{token_of(token.hex(), *self.key).hex()}")
+        return Key(self.effect.set, f"E/{token_of(token.hex(), self.effect.bin, *self.key).hex()}")
 
     def _own_record(self) -> Applied | None:
         """Return the result by the mark's own record; None if there is none."""
@@ -309,7 +312,12 @@ class _Attempt:
         leaving = oldest if everything else oldest[: max(1, len(oldest) // 2)]
         # 1. Each gets a record of its own, for as long as it is to be kept.
         rows = [
-            Update(self._key_of(token), (Put(EFFECT, list(mark)),), exists=Exists.CREATE, ttl=-(-left // 1000))
+            Update(
+                self._key_of(token),
+                (Put(EFFECT, list(mark)),),
+                exists=Exists.CREATE,
+                ttl=min(-(-left // 1000), MAX_TTL),
+            )
             for token, mark in leaving
             if (left := mark[0] - marks.now) > 0
         ]
@@ -326,7 +334,7 @@ class _Attempt:
         )
         try:
             (generation,) = self.store.operate(self.key, *ops, when=same, repeatable=True)
-            _learn(self.store, self.key, generation)
+            _learn(self.store, self.place, generation)
         except (Refused, NotFound):
             return
         except LatchworkError as failure:
@@ -351,15 +359,15 @@ def _is_mark(mark: Any) -> bool:
     return isinstance(mark, list) and len(mark) == 2 and is_int(mark[0])
 
 
-def _generations(store: RecordStore) -> dict[Key, int]:
+def _generations(store: RecordStore) -> dict[tuple[Key, str], int]:
     return _known.setdefault(store.token_clock, {})
 
 
-def _learn(store: RecordStore, key: Key, generation: int | None) -> None:
+def _learn(store: RecordStore, place: tuple[Key, str], generation: int | None) -> None:
     known = _generations(store)
     if len(known) >= MAX_KNOWN:
         known.clear()
     if generation is None:
-        known.pop(key, None)
+        known.pop(place, None)
     else:
-        known[key] = generation
+        known[place] = generation

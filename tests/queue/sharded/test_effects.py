@@ -286,6 +286,16 @@ def test_a_mark_that_moves_between_the_look_and_the_update_is_found(world, accou
     assert balance(world, account) == 100 - 10 * 21
 
 
+def test_each_bin_of_a_record_has_its_own_memory(world, account, small):
+    process, first = delivered(world)
+    process.queue.publish_many(range(12))
+    debit(first, account, bin="here")
+    for number, delivery in enumerate(process.queue.receive(12)):
+        debit(delivery, account, bin=("here", "there")[number % 2])
+    debit(first, account, bin="there")
+    assert balance(world, account) == 100 - 10 * 14
+
+
 def handle_of(process, delivery):
     """The same delivery, in the hands of another process: as a copy of an attempt, whose requests arrive late."""
     return type(delivery)(delivery.payload, delivery.held, process.queue, process.store.seams.monotonic())
