@@ -192,17 +192,42 @@ def test_the_result_of_a_holder_that_was_replaced_is_refused_and_it_is_told():
     assert latchwork.once(store, key="k").run(lambda: "third") == "second"
 
 
-def test_a_step_is_renewed_while_the_work_lasts(name):
-    store = MemoryStore()
-    others = []
-    with latchwork.once(store, key=name, lease=0.3) as step:
-        for _ in range(4):
-            try:
-                latchwork.once(store, key=name, timeout=0.3).run(lambda: others.append(1))
-            except LockUnavailable:
-                continue
+class Hand(ManualClock):
+    """A clock whose background work the test runs by hand."""
+
+    time_passes = True
+
+    def __init__(self):
+        super().__init__()
+        self.work = []
+
+    def spawn(self, run, name):
+        self.work.append(run)
+
+
+def test_a_step_is_renewed_while_the_work_lasts():
+    clock, told = Hand(), []
+    store = MemoryStore(clock)
+    once = latchwork.once(store, key="k")
+    step = once.__enter__()
+    (keep_alive,) = clock.work
+
+    def challenge():
+        with pytest.raises(LockUnavailable):
+            latchwork.once(store, key="k", timeout=0).run(lambda: "second")
         step.check()
-    assert others == []
+        told.append("under way")
+
+    def end():
+        step.result = "first"
+        once.__exit__(None, None, None)
+
+    for number in range(1, 60):
+        clock.at(number * 2, challenge)
+    clock.at(121, end)
+    keep_alive()
+    assert len(told) == 59
+    assert latchwork.once(store, key="k").run(lambda: "third") == "first"
 
 
 @pytest.mark.parametrize("fault", ["reply_lost", "dropped", "request_lost", "duplicate", Fault("late", after=1)])
