@@ -91,7 +91,7 @@ def _looked_for_once(self: Any, *, real: Any = marks._Attempt._own_record) -> An
 
 def _of_the_delivery(self: Any) -> MessageEffects:
     queue, delivery = self.view.pointers, self.held.delivery
-    return MessageEffects(queue.client_id, self.view.home.reader, f"{self.message_id} {delivery}")
+    return MessageEffects(queue.client_id, self.view.reader, f"{self.message_id} {delivery}")
 
 
 # ---- steps

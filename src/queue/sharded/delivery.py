@@ -41,6 +41,8 @@ class Source(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def reader(self) -> str: ...
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None: ...
@@ -272,7 +274,7 @@ class Delivery(Struct, frozen=True, eq=False):
                 f"{self!r} has no id, as one that is damaged or of another program: its effects could not be told from "
                 "those of others"
             )
-        return MessageEffects(self.view.pointers.client_id, self.view.home.reader, self.message_id)
+        return MessageEffects(self.view.pointers.client_id, self.view.reader, self.message_id)
 
     def _effect(self, name: str, result: Any, otherwise: Any, bin: str, keep: Span | None) -> marks.Effect:
         effects = self._effects()

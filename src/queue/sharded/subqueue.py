@@ -101,6 +101,11 @@ class Subqueue(Unpicklable, ABC):
         """The name in the keys of its records."""
         return self.pointers.name
 
+    @property
+    @abstractmethod
+    def reader(self) -> str:
+        """The name of the group that reads it; "" for the queue's own consumers."""
+
     @abstractmethod
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""

@@ -67,6 +67,8 @@ class TargetQueue(Home, Protocol):
     codec: Codec
     active: ActiveShards
 
+    @property
+    def reader(self) -> str: ...
     def open_for_publishing(self) -> None: ...
     def shard_of(self, key: str) -> int: ...
 
@@ -173,6 +175,11 @@ class SideView(Subqueue):
     def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: TargetQueue) -> None:
         super().__init__(pointers, codec, failure_policy)
         self._main = main
+
+    @property
+    def reader(self) -> str:
+        """The name of the group that reads it; "" for the queue's own consumers."""
+        return self._main.reader
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""
