@@ -62,7 +62,7 @@ class _ItsOwnRecordLater:
     """A store in which marks get their own records only after they have left the bin."""
 
     def __init__(self, store: Any) -> None:
-        self.store, self.rows = store, []
+        self.store, self.rows, self.token_clock = store, [], store.token_clock
 
     def repeat_many(self, rows: Any) -> Any:
         self.rows = rows
