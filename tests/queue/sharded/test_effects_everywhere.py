@@ -72,9 +72,7 @@ def each_is_paid_once(store):
 
 
 def each_is_forwarded_once(store):
-    queue = QueueRegistry(store, "shop").get(NEXT)
-    bring_back(queue)
-    found = Counter(delivery.payload for delivery in queue.receive(100))
+    found = Counter(delivery.payload for delivery in QueueRegistry(store, "shop").get(NEXT).receive(100))
     assert found == Counter(ORDERS), found
 
 
