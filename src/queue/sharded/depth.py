@@ -15,8 +15,16 @@ from .slots import Slot
 GRACE = 0.25
 """Seconds that a waiting slot may be empty because its publisher is still writing."""
 CHUNK = 1_000
-OF_EVERY_MESSAGE = ("msgId", "attempts", "enqueuedAt")
-"""Small bins of a message, of which a tombstone has none."""
+LOOKED = 100
+"""Slots that wait in a sideline, or among the parked messages, up to which each is looked at: messages are removed from
+there one by one.
+"""
+OF_EVERY_MESSAGE = ("attempts", "enqueuedAt")
+"""Small bins of a message, of which a tombstone has none: it may keep the id of its message."""
+_Place = tuple[int, int]
+"""The number of a part of a queue, and a shard."""
+MAIN = 0
+"""The number of the queue itself among its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,8 @@ class QueueDepth:
 
     ready: messages that wait to be received. Slots among them that hold no message count too, as where a publisher
         died; the oldest ones in each shard do not.
-    sideline, parked: as `ready`, for messages that failed and for parked ones.
+    sideline, parked: as `ready`, for messages that failed and for parked ones. Of up to 100 slots each is looked at; of
+        more the number is an upper bound, as single messages may have been discarded or redriven.
     expired: slots, received or the oldest that wait, that held no message: it had expired unread, or its publisher
         never wrote it there. For a group also the queue's own messages that failed, were brought back for the queue
         alone, and were acknowledged before the group came to their new slots.
@@ -61,9 +70,10 @@ def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: l
 
 
 def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:
-    """Return the pointers with `head`, the first message that waits in each shard, and with `gone`: how many of the
-    oldest waiting slots are empty. One call. Where slots are found empty for the first time: a wait of 0.25 s, and one
-    call for each such shard, or some 20 more if it has more than 1,000.
+    """Return the pointers with `head`, the first message that waits in each shard; with `gone`: how many of the oldest
+    waiting slots are empty; and with `holes`. parts: the queue, its sideline, its parked messages. One call. Where
+    slots are found empty for the first time: a wait of 0.25 s, and one call for each such shard, or some 20 more if it
+    has more than 1,000.
 
     An empty slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed
     it.
@@ -81,15 +91,17 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
         if state.fired < state.loaded
     }
     firsts = {place: first for place, (first, last) in spans.items() if first <= last}
+    behind = _behind(spans)
     back = {
         (n, state.shard): min(state.returned)
         for n, (_, states) in enumerate(parts)
         for state in states
         if state.returned
     }
-    rows = _read(queues, [*firsts.items(), *back.items()])
+    rows = _read(queues, [*firsts.items(), *back.items(), *behind])
     heads = dict(zip(firsts, rows, strict=False))
-    given_back = dict(zip(back, rows[len(firsts) :], strict=True))
+    given_back = dict(zip(back, rows[len(firsts) :], strict=False))
+    holes = [where for where, row in zip(behind, rows[len(firsts) + len(back) :], strict=True) if _is_empty(row)]
     if empty := [place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])]:
         queues[0].store.seams.sleep(GRACE)
         heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
@@ -115,11 +127,27 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
             state._replace(
                 gone=min(max(0, queue.known_gone.get(state.shard, 0) - state.fired), state.loaded - state.fired),
                 head=messages.get((n, state.shard)),
+                holes=sum(
+                    place == (n, state.shard) and pointer > max(state.fired, queue.known_gone.get(state.shard, 0))
+                    for place, pointer in holes
+                ),
             )
             for state in states
         ]
         for n, (queue, states) in enumerate(parts)
     ]
+
+
+def _behind(spans: Mapping[_Place, tuple[int, int]]) -> list[tuple[_Place, int]]:
+    """Return the slots behind the first one of each shard, of the parts that single messages are removed from, unless
+    there are too many.
+    """
+    found: list[tuple[_Place, int]] = []
+    for part in {n for n, _ in spans} - {MAIN}:
+        some = {place: span for place, span in spans.items() if place[0] == part}
+        if sum(last - first + 1 for first, last in some.values()) <= LOOKED:
+            found += [(place, pointer) for place, (first, last) in some.items() for pointer in range(first + 1, last + 1)]
+    return found
 
 
 def _last_empty(queue: Shards, shard: int, first: int, last: int) -> int:
@@ -139,10 +167,6 @@ def _last_empty(queue: Shards, shard: int, first: int, last: int) -> int:
         (row,) = read_each(queue.store, [queue.key(Slot(shard, middle))], *OF_EVERY_MESSAGE)
         low, high = (middle, high) if _is_empty(row) else (low, middle - 1)
     return low
-
-
-_Place = tuple[int, int]
-"""The number of a queue, and a shard."""
 
 
 def _read(queues: Sequence[Shards], pointers: Sequence[tuple[_Place, int]]) -> list[Record | LatchworkError | None]:

@@ -59,6 +59,7 @@ class ShardPointers(NamedTuple):
     before: no message up to this slot is for the reader: a group that began later.
     returned: the slots whose messages were given back, each with the delivery that did it.
     gone: slots that wait and hold no message any more, as far as that was looked for (`depth.py`).
+    holes: slots behind the first message that waits, and that hold none, as far as that was looked for.
     head: some bins of the first message that waits, as far as that was looked for.
     expired_at: when the last claim that found no message was noted: ms by the server's clock, 0 = not known.
     damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
@@ -78,11 +79,12 @@ class ShardPointers(NamedTuple):
     gone: int = 0
     head: Record | None = None
     expired_at: int = 0
+    holes: int = 0
 
     @property
     def waiting(self) -> int:
         """How many slots wait to be handed out, without the ones that are known to hold no message any more."""
-        return self.loaded - self.fired - self.gone + len(self.returned)
+        return self.loaded - self.fired - self.gone - self.holes + len(self.returned)
 
     @classmethod
     def of(cls, shard: int, key: Key, bins: Mapping[str, Any]) -> ShardPointers:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
 from .delayed.stored import LastRetry, Waiting
-from .depth import QueueDepth, depth_of
+from .depth import LOOKED, QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardPointers
 from .queue import ShardedQueue
@@ -25,6 +25,8 @@ class Side:
     """The messages that wait in one part of a queue, by those that are next in their shards.
 
     waiting: slots.
+    is_exact: whether each of these slots was looked at; else messages may have been removed one by one, and `waiting`
+        is an upper bound. True for ready messages, which are not removed so.
     oldest_age: seconds since the oldest of them was published; None = there is none.
     left: seconds for which the first of them to expire still lives; None = there is none.
     life: seconds for which a message lives here.
@@ -40,6 +42,7 @@ class Side:
     life: int
     expired: int = 0
     expired_ago: float | None = None
+    is_exact: bool = True
 
     @property
     def is_half_over(self) -> bool:
@@ -138,7 +141,8 @@ def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> li
         age = None if oldest is None else max(0.0, now - oldest / 1000)
         left = min((record.ttl for record in heads if record.ttl >= 0), default=None)
         waiting, expired = sum(state.waiting for state in some), sum(state.expired + state.gone for state in some)
-        sides.append(Side(waiting, age, left, part.ttl, expired, _expired_ago(some, now)))
+        exact = part is queue.pointers or waiting + sum(state.holes for state in some) <= LOOKED
+        sides.append(Side(waiting, age, left, part.ttl, expired, _expired_ago(some, now), exact))
     return sides
 
 

@@ -70,6 +70,40 @@ def test_what_expired_in_the_sideline_and_among_the_parked_is_told(store, clock)
     assert told(queue) == (0, 0, 0, 2)
 
 
+@pytest.mark.parametrize("side", ["sideline", "parked"])
+def test_messages_that_were_removed_one_by_one_do_not_count_nor_expire(store, clock, side):
+    """A tombstone keeps the id of its message for a while, and is no message."""
+    queue = opened(store, 1)
+    queue.publish_many(range(4), message_ids=list("abcd"))
+    target = getattr(queue, side)
+    for held in queue.receive(4):
+        queue._moved([held], target.pointers, [held.held.envelope])
+    number = ("sideline", "parked").index(side) + 1
+    store.reset()
+    target.discard([target.peek(4)[2]])
+    store.reset()
+    assert told(queue)[number] == 3
+    assert store.total == 5, "it costs no call more"
+    target.redrive([target.peek(1)[0]])
+    (part,) = [getattr(stats_of(queue), side)]
+    assert (part.waiting, part.is_exact, part.left > 14 * DAYS) == (2, True, True)
+    clock.advance(2 * 3600)  # by now the tombstones are gone
+    assert told(queue)[number] == 2
+    target.discard(target.peek(4))
+    assert told(queue)[number] == 0
+    assert getattr(stats_of(queue), side).left is None
+
+
+def test_of_many_parked_messages_the_number_is_an_upper_bound(store):
+    queue = opened(store, 1)
+    queue.publish_many(range(101))
+    for held in queue.receive(101):
+        queue._moved([held], queue.parked.pointers, [held.held.envelope])
+    queue.parked.discard([queue.parked.peek(3)[2]])
+    parked = stats_of(queue).parked
+    assert (parked.waiting, parked.is_exact) == (101, False)
+
+
 def test_it_costs_five_calls_where_nothing_expired(store):
     queue = opened(store, shards=8)
     queue.publish_many(range(30))
