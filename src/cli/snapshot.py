@@ -93,6 +93,7 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
         Slot(state.shard, pointer)
         for state in pointers.states()
         for pointer in range(max(state.before, state.fired - each) + 1, state.fired + 1)
+        if pointer not in state.returned  # which is ready
     ]
     rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in slots])
     return sum(bool(row[2]) for row in rows.values((None, None, False))), len(slots)

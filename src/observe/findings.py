@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
-from ..queue.sharded.workers import WorkerReport
+from ..queue.sharded.stats import Side
+from ..queue.sharded.workers import KEPT, WorkerReport
 from .snapshot import QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -22,8 +23,8 @@ KINDS = (
 EXPIRED_LATELY = 86_400.0
 """Seconds for which it is told of that messages have expired."""
 RECENT = 600.0
-"""Seconds for which a worker that died is told of: longer, until what it had in hand is back. What waits for a worker
-is told of for as long as it waits.
+"""Seconds for which a worker that died is told of: longer, until a sweep has brought back what it may have had in hand,
+for an hour at most where nobody sweeps. What waits for a worker is told of for as long as it waits.
 """
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
@@ -39,7 +40,7 @@ ID_SHOWN, ERROR_SHOWN = 40, 80
 """Characters of a message's id, and of its error, that a line has."""
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
-_UPKEEP = "run a worker or a consumer of this client"
+_START_AGAIN = "start it again, unless it is among those at work; this line goes by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +49,29 @@ class Finding:
 
     state: ok: worth knowing; warning; or problem: a person must act.
     kind: one of `KINDS`; empty where it is not about the queues of a client.
-    queue: the queue that it is about; None = none.
+    client: the client that it is about; empty = none.
+    queues: the queues that it is about.
     """
 
     state: str
     what: str
     remedy: str = ""
     kind: str = ""
-    queue: str | None = None
+    client: str = ""
+    queues: tuple[str, ...] = ()
+
+    @property
+    def queue(self) -> str | None:
+        """The queue that it is about; None = none, or several."""
+        return self.queues[0] if len(self.queues) == 1 else None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """This finding for a program."""
+        return {
+            "state": self.state, "kind": self.kind, "client": self.client or None, "queue": self.queue,
+            "queues": list(self.queues), "what": self.what, "remedy": self.remedy,
+        }  # fmt: skip
 
 
 _Found: TypeAlias = Iterator[tuple[str, str, str, str]]
@@ -69,10 +85,12 @@ def findings_of(taken: Snapshot) -> list[Finding]:
 
 
 def of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
-    """Yield what is not as it should be with one queue of the snapshot."""
-    for rule in (_settings, _workers, _expiring, _expired, _failures, _stranded):
+    """Yield what is not as it should be with one queue of the snapshot, but for its workers that died."""
+    for rule in (_settings, _backlog, _expiring, _expired, _failures, _stranded):
         for state, kind, what, remedy in rule(queue, taken):
-            yield Finding(state, f"queue {queue.name}: {what}", remedy, kind, queue.name)
+            yield Finding(
+                state, f"queue {queue.name} of {taken.client}: {what}", remedy, kind, taken.client, (queue.name,)
+            )
 
 
 def _settings(queue: QueueState, taken: Snapshot) -> _Found:
@@ -93,55 +111,93 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
-def _workers(queue: QueueState, _: Snapshot) -> _Found:
-    """Tell of a queue that nobody works on, and of workers that died."""
-    ready, died = queue.stats.ready, [one for one in queue.workers if one.is_silent and one.ago < _told_for(queue, one)]
-    who = f"{_named(died)}, died or hangs{_comes_back(queue, died)}" if died else ""
-    if queue.at_work:
-        if died:
-            yield WARNING, "worker_died", f"{who}; {_others(queue)}", "start it again, if nothing has"
-    elif queue.stats.is_streamed:
+def _backlog(queue: QueueState, _: Snapshot) -> _Found:
+    """Tell of messages that wait in a queue that nobody works on."""
+    ready = queue.stats.ready
+    if queue.at_work or queue.stats.is_streamed or queue.paused:
         return
-    elif ready.waiting and not queue.paused and (ready.oldest_age or 0.0) > WAITED:
+    if ready.waiting and (ready.oldest_age or 0.0) > WAITED:
         messages = counted(ready.waiting, "ready message")
         what = f"{messages} and no worker; the oldest waits for {shown_time(ready.oldest_age or 0)}"
         if queue.has_groups and not queue.stats.depth.fired:
             yield WARNING, "no_worker", what, "as it should be, if only its groups are to have them: they expire here"
         else:
-            what += f"; {who}" if who else ""
             yield PROBLEM, "no_worker", what, f"{_START} (a program that calls receive() itself is not seen)"
-    elif died:
-        yield PROBLEM, "no_worker", f"no worker; {who}", _START
 
 
-def _told_for(queue: QueueState, worker: WorkerReport) -> float:
-    """Return for how long it is told of a worker that died: until what it had in hand is back."""
-    return max(RECENT, queue.returns_within) if worker.running else RECENT
+def _died(taken: Snapshot) -> Iterator[Finding]:
+    """Tell of workers that died: one line for all that worked on the same queues."""
+    left: dict[tuple[str, bool], list[tuple[QueueState, WorkerReport]]] = {}
+    for queue in taken.queues:
+        goes_on = bool(queue.at_work)
+        for one in queue.workers:
+            if one.is_silent and _is_told(queue, one, taken) and (goes_on or not queue.stats.is_streamed):
+                left.setdefault((one.worker, goes_on), []).append((queue, one))
+    together: dict[tuple[tuple[str, ...], bool], list[tuple[QueueState, WorkerReport]]] = {}
+    for (_, goes_on), found in left.items():
+        together.setdefault((tuple(queue.name for queue, _ in found), goes_on), []).extend(found)
+    for (names, goes_on), found in together.items():
+        dead = list({one.worker: one for _, one in found}.values())
+        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}{_ran(found)}; {_others(found)}{_back(found, taken)}"
+        state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
+        yield Finding(state, what, remedy, kind, taken.client, names)
 
 
-def _others(queue: QueueState) -> str:
-    """Return how many others work, and who of them may be dead too."""
-    late = [one for one in queue.at_work if one.is_overdue]
-    work = f"others that work: {len(queue.at_work) - len(late)}"
+def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
+    """Whether it is still told of a worker that died."""
+    longest = max(KEPT, queue.returns_within)
+    return worker.ago < RECENT or (worker.ago < longest and not _is_back(queue, worker, taken))
+
+
+def _is_back(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
+    """Whether a sweep has brought back whatever a worker that died may have had in hand."""
+    gone = taken.at - worker.ago + queue.returns_within - queue.sweep_interval
+    return not queue.stats.depth.fired or queue.stats.last_sweep.success / 1000 >= gone
+
+
+def _dead(dead: list[WorkerReport]) -> str:
+    """Return the names of the workers that died."""
+    if len(dead) == 1:
+        return f"worker {_named(dead)}, died or hangs"
+    return f"{len(dead):,} workers died or hang: {_named(dead)}"
+
+
+def _ran(found: list[tuple[QueueState, WorkerReport]]) -> str:
+    running = sum(one.running for _, one in found)
+    return f" ({counted(running, 'handler')} ran)" if running else ""
+
+
+def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
+    """Return who else works there, and who of them may be dead too."""
+    others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
+    late, good = [one for one in others if one.is_overdue], [_short(one) for one in others if not one.is_overdue]
+    if not others:
+        return "no other worker is there"
+    work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"
     return work + (f"; overdue: {_named(late)}" if late else "")
 
 
-def _comes_back(queue: QueueState, died: list[WorkerReport]) -> str:
-    """Return when the messages come back that dead workers held."""
-    running = sum(one.running for one in died)
-    within = queue.returns_within - min(one.ago for one in died)
-    handlers = f" ({counted(running, 'handler')} ran)" if running else ""
-    works = any(not one.is_overdue for one in queue.at_work)
-    upkeep = "by the sweep" if works else "by the sweep, once a worker runs again"
-    when = f"within {shown_time(within)}" if within > 0 else "with the next sweep"
-    return f"; what was in hand{handlers} comes back {when}, {upkeep}"
+def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
+    """Return when the messages are back that dead workers may have had in hand; empty where there were none."""
+    some = [(queue, one) for queue, one in found if queue.stats.depth.fired]
+    away = [(queue, one) for queue, one in some if not _is_back(queue, one, taken)]
+    if not some:
+        return ""
+    had = "had" if any(one.running for _, one in some) else "may have had"
+    what = f"; what {'it' if len({one.worker for _, one in found}) == 1 else 'they'} {had} in hand is back"
+    if not away:
+        return what
+    within = max(queue.returns_within - one.ago for queue, one in away)
+    when = f" within {shown_time(within)} at the latest, by the sweep" if within > 0 else " with the next sweep"
+    works = any(not one.is_overdue for queue in taken.queues for one in queue.at_work)
+    return what + when + ("" if works else ", once a worker runs again")
 
 
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
     """Tell of messages that have waited for more than half of their life."""
     name = f"{queue.name} --client {taken.client}"
     for part, side, remedy in (
-        ("ready", queue.stats.ready, "more workers" if queue.at_work else _START),
+        ("ready", queue.stats.ready, "start more workers" if queue.at_work else _START),
         ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
         ("parked", queue.stats.parked, f"latchwork queue redrive {name}, or discard them"),
     ):
@@ -170,17 +226,31 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
     """Tell of parked messages, and of messages that fail faster than others are done."""
     name, parked = f"{queue.name} --client {taken.client}", queue.stats.parked.waiting
     if parked:
-        what = f"{counted(parked, 'parked message')}, failed too often: nothing brings parked messages back"
+        messages = _count(queue.stats.parked, "parked message")
+        what = f"{messages}, failed too often: nothing brings parked messages back"
         remedy = f"latchwork queue peek {name} --side parked; repair the cause, then latchwork queue redrive {name}"
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     if failed > acked:
         what = f"in the last minute {counted(failed, 'attempt')} failed, and {counted(acked, 'message')} succeeded"
-        remedy = f"the logs of its workers have each failure; latchwork queue search {name} --side delayed"
+        remedy = "the logs of its workers have each failure"
+        if side := _where_failed(queue):
+            remedy += f"; latchwork queue search {name} --side {side}"
         yield PROBLEM if failed >= MANY_FAILED else WARNING, "failing", what, remedy
     if retrying := queue.stats.depth.retrying:
         what = f"{counted(retrying, 'message')} failed, and will be tried again{_last_retry(queue, taken)}"
         yield OK, "retrying", what, f"latchwork queue search {name} --side delayed"
+
+
+def _where_failed(queue: QueueState) -> str | None:
+    """Return where the messages are that failed: waiting for their retry, in the sideline or parked."""
+    stats = queue.stats
+    places = ("delayed", stats.depth.retrying), ("sideline", stats.sideline.waiting), ("parked", stats.parked.waiting)
+    return next((side for side, waiting in places if waiting), None)
+
+
+def _count(side: Side, noun: str) -> str:
+    return ("" if side.is_exact else "at most ") + counted(side.waiting, noun)
 
 
 def _last_retry(queue: QueueState, taken: Snapshot) -> str:
@@ -199,7 +269,7 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
     stats, leader, sideline = queue.stats, taken.leader, queue.stats.sideline.waiting
     leads = leader is not None and leader.leads
     who = "" if leads else f" ({taken.upkeep})"
-    messages = counted(sideline, "message")
+    messages = _count(queue.stats.sideline, "message")
     name = f"{queue.name} --client {taken.client}"
     if sideline and queue.live.shovel is None and not queue.retries:
         what = f"{messages} in the sideline, which nothing brings back: the queue does not retry"
@@ -207,33 +277,56 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "stranded", what, remedy
     elif sideline and not leads:
         what = f"{messages} in the sideline, and no process does the upkeep, which brings back what is there{who}"
-        yield WARNING if taken.candidates else PROBLEM, "stranded", what, _UPKEEP
+        yield WARNING if taken.candidates else PROBLEM, "stranded", what, _upkeep(taken)
     late = stats.delayed_late
     if late is not None and late > DELIVERED_WITHIN:
         messages = counted(stats.depth.delayed, "delayed message")
         what = f"{messages}, and for {shown_time(late)} nobody has looked at what is due{who}"
-        yield PROBLEM, "stranded", what, "the log of the process that leads says why" if leads else _UPKEEP
+        yield PROBLEM, "stranded", what, "the log of the process that leads says why" if leads else _upkeep(taken)
 
 
 def _of_client(taken: Snapshot) -> Iterator[Finding]:
-    """Yield what is not as it should be with the upkeep, and with the records of queues."""
+    """Yield what is not as it should be with the workers, the upkeep, and the records of queues."""
+    client = taken.client
     for name, why in taken.unreadable.items():
         yield Finding(
-            PROBLEM, f"queue {name}: {why}", "until then nobody can consume it, nor is it swept", "unreadable", name
-        )
+            PROBLEM, f"queue {name} of {client}: {why}", "until then nobody can consume it, nor is it swept",
+            "unreadable", client, (name,),
+        )  # fmt: skip
+    yield from _died(taken)
     leader = taken.leader
     if leader and leader.held and leader.renewed_ago > max(SUCCEEDED_WITHIN, 2 * leader.lease):
-        yield Finding(PROBLEM, f"no upkeep: {taken.upkeep}", _UPKEEP, "upkeep")
-    for queue in taken.queues:
-        ago = taken.at - (queue.stats.last_sweep.success / 1000 or queue.made)
-        if ago > 2 * queue.sweep_interval:
-            who = taken.upkeep if leader else "nobody ever did the upkeep"
-            what = f"queue {queue.name}: not swept for {shown_time(ago)}, so the messages of dead consumers stay; {who}"
-            remedy = f"{_UPKEEP}, or `latchwork queue sweep --every 900`; if one leads, see `sweep error` in stats"
-            yield Finding(PROBLEM, what, remedy, "upkeep", queue.name)
+        yield Finding(PROBLEM, f"no upkeep of {client}: {taken.upkeep}", _upkeep(taken), "upkeep", client)
+    ago = {queue.name: taken.at - (queue.stats.last_sweep.success / 1000 or queue.made) for queue in taken.queues}
+    if late := tuple(queue.name for queue in taken.queues if ago[queue.name] > 2 * queue.sweep_interval):
+        who = taken.upkeep if leader else "nobody ever did the upkeep"
+        longest = ("" if len(late) == 1 else "up to ") + shown_time(max(ago[name] for name in late))
+        swept = f"not swept for {longest}, so the messages of dead consumers stay; {who}"
+        remedy = f"{_upkeep(taken)}, or `latchwork queue sweep --client {client} --every 900`; if one leads, see "
+        remedy += "`sweep error` in stats"
+        yield Finding(PROBLEM, f"{_queues(late)} of {client}: {swept}", remedy, "upkeep", client, late)
 
 
-def _named(workers: list[WorkerReport], most: int = 3) -> str:
+def _upkeep(taken: Snapshot) -> str:
+    return f"run a worker or a consumer of {taken.client}"
+
+
+def _queues(names: Sequence[str]) -> str:
+    return f"queue{'' if len(names) == 1 else 's'} {_listed(names, 5)}"
+
+
+def _listed(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _named(workers: list[WorkerReport]) -> str:
     """Return the names of some workers, each with the age of its last report."""
-    named = [f"{one.worker}, which last reported {shown_time(one.ago)} ago" for one in workers[:most]]
-    return ", ".join(named) + (f", and {len(workers) - most:,} more" if len(workers) > most else "")
+    if len(workers) == 1:
+        return f"{_short(workers[0])}, which last reported {shown_time(workers[0].ago)} ago"
+    return _listed([f"{_short(one)} (last report {shown_time(one.ago)} ago)" for one in workers])
+
+
+def _short(worker: WorkerReport) -> str:
+    """Return `host:process`, by which a person finds a worker."""
+    name, _, _ = worker.worker.partition("@")
+    return name.rpartition(":")[0] if name.count(":") > 1 else name

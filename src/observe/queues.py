@@ -73,8 +73,8 @@ def _findings(taken: Snapshot) -> Iterator[Sample]:
     for finding in findings_of(taken):
         if finding.state == OK:
             continue
-        where = (finding.kind, finding.queue or "")
-        worst[where] = max(worst.get(where, 0), _weight(finding))
+        for where in ((finding.kind, queue) for queue in finding.queues or ("",)):
+            worst[where] = max(worst.get(where, 0), _weight(finding))
     for where, weight in worst.items():
         yield Sample(GAUGES["findings"], where, weight)
 

@@ -14,7 +14,7 @@ from latchwork.observe.snapshot import clients_in, snapshot
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.workers import WorkerReport, reporting
-from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
 
@@ -95,7 +95,7 @@ def test_a_backlog_without_a_worker_is_told_and_so_is_the_worker_that_died(regis
     state, what = told(registry)["no_worker"]
     assert state == PROBLEM
     assert "3 ready messages and no worker" in what
-    assert "w, which last reported 60 s ago" in what
+    assert any("worker w, which last reported 60 s ago" in one.what for one in findings_of(snapshot(registry)))
     reports(queue, "other")
     assert told(registry)["worker_died"][0] == WARNING
 
@@ -117,15 +117,124 @@ def test_one_that_reported_long_ago_is_not_said_to_work_and_the_bound_of_the_ret
     reports(queue, "fresh")
     state, what = told(registry)["worker_died"]
     assert state == WARNING
-    assert "others that work: 1; overdue: late, which last reported 30 s ago" in what
-    # an hour without a sign of life, a sweep each 15 min, and one report
-    assert "what was in hand (2 handlers ran) comes back within 74 min, by the sweep" in what
-    clock.advance(3600)
-    reports(queue, "fresh")
-    assert "comes back within 14 min, by the sweep" in told(registry)["worker_died"][1], "told until it is back"
-    clock.advance(3600)
+    assert "at work: 1 (fresh); overdue: late, which last reported 30 s ago" in what
+    assert "(2 handlers ran)" in what
+    assert "in hand" not in what, "nobody has received anything yet"
+    clock.advance(600)
     reports(queue, "fresh")
     assert "worker_died" not in told(registry)
+
+
+def swept(registry, queue):
+    """A sweep has looked at the queue now."""
+    now = int(registry.store.seams.wall() * 1000)
+    registry.store.operate(registry.records.key(queue.name), Put("lastSweep", {"success": now}))
+
+
+def test_a_worker_that_died_is_told_until_a_sweep_has_brought_back_what_it_may_have_had(registry, clock):
+    """Its last report may be from before it took the message, so it says that nothing ran."""
+    queue = registry.create(QueueConfig("d", shards=1))
+    queue.publish("m")
+    reports(queue, "dead")
+    assert queue.receive()
+    clock.advance(60)
+    reports(queue, "fresh")
+    told_of = told(registry)["worker_died"][1]
+    # 20 min without a sign of life, a sweep each 10 min, and one report
+    assert "what it may have had in hand is back within 29 min at the latest, by the sweep" in told_of
+    clock.advance(570)
+    swept(registry, queue)
+    reports(queue, "fresh")
+    assert "back within 20 min at the latest" in told(registry)["worker_died"][1], "that sweep came too early for it"
+    clock.advance(620)
+    reports(queue, "fresh")
+    assert "worker_died" in told(registry)
+    swept(registry, queue)
+    assert "worker_died" not in told(registry)
+
+
+def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is_there(registry, clock):
+    queue = registry.create(QueueConfig("d", shards=1, sweep_duration=300))
+    queue.publish("m")
+    reports(queue, "dead", running=1)
+    queue.receive()
+    clock.advance(320)
+    (what,) = [one.what for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
+    assert what.endswith("what it had in hand is back within 2 min at the latest, by the sweep, once a worker runs again")
+    clock.advance(150)
+    assert "is back with the next sweep, once a worker runs again" in told(registry)["no_worker"][1]
+    swept(registry, queue)
+    assert told(registry)["no_worker"][1].endswith("; what it had in hand is back")
+    clock.advance(3600)
+    assert "no_worker" not in told(registry)
+
+
+def test_one_worker_that_died_is_one_line_whatever_the_number_of_its_queues(registry, clock):
+    queues = [registry.create(QueueConfig(name, shards=1)) for name in "abc"]
+    for queue in queues:
+        reports(queue, "vm:24780:1f2e@f")
+    reports(queues[0], "vm:7:3d4c@f")
+    reports(queues[0], "vm:9:7e8f@f")
+    clock.advance(60)
+    for queue in queues:
+        reports(queue, "vm:8:5b6a@f")
+    found = {one.queues: one.what for one in findings_of(snapshot(registry))}
+    assert found[("a", "b", "c")] == (
+        "queues a, b, c of shop: worker vm:24780, which last reported 60 s ago, died or hangs; at work: 1 (vm:8)"
+    )
+    assert found[("a",)] == (
+        "queue a of shop: 2 workers died or hang: vm:7 (last report 60 s ago), vm:9 (last report 60 s ago); "
+        "at work: 1 (vm:8)"
+    )
+    rows = [one.row for one in findings_of(snapshot(registry))]
+    assert {(row["client"], row["queue"], tuple(row["queues"])) for row in rows} == {
+        ("shop", None, ("a", "b", "c")),
+        ("shop", "a", ("a",)),
+    }
+
+
+def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
+    for name in "abc":
+        registry.create(QueueConfig(name, shards=1))
+    clock.advance(3 * 1800)
+    (one,) = findings_of(snapshot(registry))
+    assert (one.kind, one.client, one.queues) == ("upkeep", "shop", ("a", "b", "c"))
+    assert "queues a, b, c of shop: not swept for up to 90 min" in one.what
+    assert "run a worker or a consumer of shop" in one.remedy
+
+
+def test_who_looks_for_what_failed_is_sent_to_where_it_is(registry, clock):
+    def remedy(queue):
+        reports(queue, failed=5)
+        return next(one.remedy for one in findings_of(snapshot(registry)) if (one.kind, one.queue) == found(queue))
+
+    def found(queue):
+        return ("failing", queue.name)
+
+    plain = registry.create(QueueConfig("plain", shards=1, retry=False))
+    spent = registry.create(QueueConfig("spent", shards=1, max_deliveries=1))
+    again = registry.create(QueueConfig("again", shards=1))
+    for queue, side in ((plain, "sideline"), (spent, "parked"), (again, "delayed")):
+        assert remedy(queue) == "the logs of its workers have each failure"
+        queue.publish("m")
+        queue.receive()[0].nack()
+        assert remedy(queue).endswith(f"; latchwork queue search {queue.name} --client shop --side {side}")
+
+
+def test_discarding_single_parked_messages_makes_no_alarm(registry):
+    queue = registry.create(QueueConfig("p", shards=1, max_deliveries=1))
+    reports(queue)
+    queue.publish_many(range(101))
+    for delivery in queue.receive(101):
+        delivery.nack()
+    queue.parked.discard(queue.parked.peek(1))
+    assert "100 parked messages, failed too often" in told(registry)["parked"][1]
+    assert "expiring" not in told(registry)
+    queue.publish_many(range(2))
+    for delivery in queue.receive(2):
+        delivery.nack()
+    queue.parked.discard(queue.parked.peek(3)[1:2])
+    assert "queue p of shop: at most 102 parked messages" in told(registry)["parked"][1]
 
 
 def test_before_the_first_leader_an_election_is_under_way_with_its_candidates(registry, queue, store, clock):
@@ -183,7 +292,7 @@ def test_messages_that_wait_for_a_retry_are_counted_apart_and_told_of(registry, 
     (found,) = [one for one in findings_of(snapshot(registry)) if one.kind == "retrying"]
     assert found.state == OK
     assert found.what == (
-        "queue r: 2 messages failed, and will be tried again; the last one, id-b (ValueError: b broke): in 4 min"
+        "queue r of shop: 2 messages failed, and will be tried again; the last one, id-b (ValueError: b broke): in 4 min"
     )
     queue.delayed.discard(["id-a"])
     assert queue.depth().retrying == 1
@@ -277,7 +386,7 @@ def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(
     state, what = told(registry)["upkeep"]
     assert (state, "nobody leads: me led in epoch" in what, "last renewed 75 s ago" in what) == (PROBLEM, True, True)
     clock.advance(3 * 1800)
-    assert "queue q: not swept for" in told(registry)["upkeep"][1]
+    assert "queue q of shop: not swept for" in told(registry)["upkeep"][1]
 
 
 def test_parked_messages_are_a_problem(registry, store):
@@ -288,7 +397,7 @@ def test_parked_messages_are_a_problem(registry, store):
     queue._park(delivery, delivery_reason())
     assert told(registry)["parked"] == (
         PROBLEM,
-        "queue p: 1 parked message, failed too often: nothing brings parked messages back",
+        "queue p of shop: 1 parked message, failed too often: nothing brings parked messages back",
     )
 
 

@@ -163,7 +163,7 @@ class Reporter:
     def _tidy(self, queues: list[ShardedQueue]) -> None:
         """Remove the reports of processes that have been silent for long."""
         old = {
-            queue: [one.worker for one in found if one.ago > KEPT]
+            queue: [one.worker for one in found if one.ago > KEPT + queue.config.sweep_duration.total_seconds()]
             for queue, found in zip(queues, workers_of(queues), strict=True)
         }
         if any(old.values()):
