@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -76,7 +75,7 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
     except InvalidRequest as failure:
         yield Finding(PROBLEM, f"names: {failure}", "use another client or farm id")
     else:
-        yield Finding(OK, "names of sets and bins fit")
+        yield Finding(OK, "names of sets and bins fit", sound="names")
 
 
 def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: str) -> Iterator[Finding]:
@@ -95,14 +94,15 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         if not taken.queues and not taken.unreadable:
             others = clients_in(store, farm)
             known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
-            yield Finding(absent, f"client {one} has no queue here{known}", "check --client, --farm and the store")
+            remedy = "check --client, $LATCHWORK_CLIENT, --farm and the store"
+            yield Finding(absent, f"client {one} has no queue here{known}", remedy, client=one)
             continue
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
         if not any(finding.kind == "upkeep" for finding in wrong):
-            yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}")
-        yield Finding(OK, f"queues of {one}: {_standing(taken)}")
+            yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}", client=one)
+        yield Finding(OK, f"queues of {one}: {_standing(taken)}", client=one)
 
 
 def _standing(taken: Snapshot) -> str:
@@ -116,7 +116,8 @@ def _standing(taken: Snapshot) -> str:
 
 def _consistency(info: StoreInfo) -> Iterator[Finding]:
     if info.strong_consistency:
-        yield Finding(OK, "strong consistency is on")
+        what = "strong consistency is on" if info.backend == "aerospike" else "every process sees each write at once"
+        yield Finding(OK, what, sound="consistency")
     else:
         yield Finding(
             WARNING,
@@ -144,7 +145,7 @@ def _expiry(info: StoreInfo) -> Iterator[Finding]:
             "set nsup-period in the namespace, or allow-ttl-without-nsup true",
         )
     elif info.nsup_period:
-        yield Finding(OK, f"expired records are removed every {info.nsup_period} s")
+        yield Finding(OK, f"expired records are removed every {info.nsup_period} s", sound="expiry")
 
 
 def _default_ttl(info: StoreInfo) -> Iterator[Finding]:
@@ -156,14 +157,14 @@ def _default_ttl(info: StoreInfo) -> Iterator[Finding]:
             "set default-ttl 0, unless those programs want it",
         )
     else:
-        yield Finding(OK, "default-ttl is 0")
+        yield Finding(OK, "default-ttl is 0", sound="default-ttl")
 
 
 def _record_size(info: StoreInfo) -> Iterator[Finding]:
     size = info.record_size_limit
     state = OK if size >= 1024 * 1024 else WARNING
     remedy = "" if state == OK else "set max-record-size to 1M; large latches and queue buffers need it"
-    yield Finding(state, f"records may have up to {size:,} bytes", remedy)
+    yield Finding(state, f"records may have up to {size:,} bytes", remedy, sound="record size" if state == OK else "")
 
 
 def _damage(store: RecordStore) -> Iterator[Finding]:
@@ -178,7 +179,7 @@ def _damage(store: RecordStore) -> Iterator[Finding]:
             "`latchwork.connect(...).reindex()` rebuilds them",
         )
     else:
-        yield Finding(OK, "every record and every index in the file is sound")
+        yield Finding(OK, "every record and every index in the file is sound", sound="file")
 
 
 def _skew(store: RecordStore) -> Iterator[Finding]:
@@ -193,7 +194,7 @@ def _skew(store: RecordStore) -> Iterator[Finding]:
     if abs(skew) > MAX_SKEW_MS + slack:
         yield Finding(WARNING, text, "let both follow NTP; leases are safe, but stored dates are wrong")
     else:
-        yield Finding(OK, text)
+        yield Finding(OK, text, sound="clock")
 
 
 def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding]:
@@ -204,7 +205,7 @@ def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding
     if total > MAX_CONNECTIONS:
         yield Finding(WARNING, text, "set ?connections=8 for Spark executors, or raise proto-fd-max")
     else:
-        yield Finding(OK, text)
+        yield Finding(OK, text, sound="connections")
 
 
 def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
@@ -217,11 +218,12 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
         shards = queue.config.shards
         loads = store.mastered([queue.pointers.pointers_key(shard) for shard in range(shards)])
         worst, mean = max(loads.values()), shards / len(loads)
-        text = f"queue {queue.name}: shards {shards}, nodes {len(loads)}, shards on the fullest node {worst}"
+        text = f"shards {shards}, nodes {len(loads)}, shards on the fullest node {worst}"
+        text = f"queue {queue.name} of {client}: {text}"
         if worst > MAX_IMBALANCE * mean:
             yield Finding(WARNING, text, "more shards spread better (docs/scaling.md); a queue keeps its number")
         else:
-            yield Finding(OK, text)
+            yield Finding(OK, text, client=client, queues=(queue.name,), sound="placement of shards")
 
 
 def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
@@ -231,31 +233,40 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
     registry = QueueRegistry(store, client, farm_id=farm)
     listed, unreadable = registry.scan(active=None)
     for name, failure in unreadable.items():
-        yield Finding(PROBLEM, f"queue {name}: {failure}", "until then nobody can consume it, nor is it swept")
+        remedy = "until then nobody can consume it, nor is it swept"
+        yield Finding(PROBLEM, f"queue {name} of {client}: {failure}", remedy, "", client, (name,))
+    sound = []
     for queue, bins in listed:
         try:
             found = list(_damage_of_queue(queue, bins))
         except NotFound:
-            what = f"group {queue.name} is being made, or dropped, or was left so"
-            found = [Finding(WARNING, what, "if it stays so, drop it: `latchwork queue group drop`")]
-        yield from found or [Finding(OK, f"queue {queue.name}: its record and the pointers of its shards are sound")]
+            what = f"group {queue.name} of {client} is being made, or dropped, or was left so"
+            found = [(WARNING, what, "if it stays so, drop it: `latchwork queue group drop`")]
+        yield from (Finding(state, what, remedy, "", client, (queue.name,)) for state, what, remedy in found)
+        sound += [] if found else [queue.name]
+    if sound:
+        queues = counted(len(sound), "queue")
+        what = f"queues of {client}: the records of {queues}, and the pointers of their shards, are sound"
+        yield Finding(OK, what, "", "", client, tuple(sound), f"records of {queues}")
 
 
-def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[Finding]:
+def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what is damaged: the state, what it is, and the remedy."""
+    name = f"queue {queue.name} of {queue.registry.client_id}"
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
             "the sweeper brings its messages to other shards, or to the sideline if the queue does not retry; when the "
             "reports count none of it any more, delete the record, and the shard starts again at 1"
         )
-        yield Finding(PROBLEM, f"queue {queue.name}: {state.damage}", remedy)
+        yield PROBLEM, f"{name}: {state.damage}", remedy
     try:
         notes = SweepRecord.of(queue.registry.records.key(queue.name), bins, now=int(queue.store.seams.wall() * 1000))
     except Corrupt as failure:
-        yield Finding(PROBLEM, f"queue {queue.name}: {failure}", "until then it is not swept")
+        yield PROBLEM, f"{name}: {failure}", "until then it is not swept"
     else:
         if notes.repairs:
-            what = f"queue {queue.name}: {', '.join(notes.repairs)} in its record are damaged"
-            yield Finding(WARNING, what, "the next sweep repairs them")
+            what = f"{name}: {', '.join(notes.repairs)} in its record are damaged"
+            yield WARNING, what, "the next sweep repairs them"
 
 
 def _zookeeper(hosts: str | None) -> Iterator[Finding]:
@@ -284,17 +295,21 @@ def _java() -> Iterator[Finding]:
     found = re.search(r'"(\d+)', output)
     major = int(found.group(1)) if found else 0
     state = OK if major >= MIN_JAVA else WARNING
-    yield Finding(state, f"Java {major or 'of unknown version'}", "" if state == OK else f"install JDK {MIN_JAVA}")
+    remedy = "" if state == OK else f"install JDK {MIN_JAVA}"
+    yield Finding(state, f"Java {major or 'of unknown version'}", remedy, sound="Java" if state == OK else "")
 
 
 def _spark() -> Iterator[Finding]:
     try:
         pyspark = version("pyspark")
     except PackageNotFoundError:
-        yield Finding(OK, "PySpark is not installed: the Spark parts are off (extra `spark`)")
+        yield Finding(OK, "PySpark is not installed: the Spark parts are off (extra `spark`)", sound="no PySpark")
         return
     old = tuple(int(part) for part in pyspark.split(".")[:2]) < (4, 2)
-    yield Finding(WARNING if old else OK, f"PySpark {pyspark}", "the stream source needs 4.2 or newer" if old else "")
+    if old:
+        yield Finding(WARNING, f"PySpark {pyspark}", "the stream source needs 4.2 or newer")
+    else:
+        yield Finding(OK, f"PySpark {pyspark}", sound="PySpark")
 
 
 def doctor(
@@ -305,7 +320,8 @@ def doctor(
     client: Annotated[
         str | None,
         typer.Option(
-            help="the client to check, also its names, and the placement and records of its queues [default: all]"
+            envvar="LATCHWORK_CLIENT",
+            help="the client to check, also its names, and the placement and records of its queues [default: all]",
         ),
     ] = None,
     farm: Annotated[str | None, typer.Option(help="the farm to check, also its names")] = None,
@@ -323,7 +339,7 @@ def doctor(
     Of the queues of a client: who paused one, a backlog without a worker, messages that are about to expire, parked
     ones, more failures than successes, what nothing brings back, an upkeep that is overdue, workers and leaders that
     died, a change of settings that a worker does not act on. A worker that is killed is missed within a minute. Without
-    --client it looks at all clients of the farm.
+    --client and $LATCHWORK_CLIENT it looks at all clients of the farm. Problems are last.
 
     Groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms are checked if they are
     named: members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of
@@ -345,7 +361,7 @@ def doctor(
     for more in (names, _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:
-        session.table([asdict(finding) for finding in found])
+        session.table([finding.row for finding in found])
     else:
         session.say(*lines_of(found))
     if any(finding.state == PROBLEM for finding in found):

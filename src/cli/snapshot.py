@@ -10,7 +10,7 @@ from ..observe.snapshot import QueueState, Snapshot, with_queues
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..queue.sharded.peek import sample
 from ..queue.sharded.slots import Slot
-from ..queue.sharded.stats import QueueStats, stats_of
+from ..queue.sharded.stats import QueueStats
 from ..store import Update
 
 SAMPLE = 200
@@ -19,24 +19,16 @@ CLAIMED = 1_000
 """Slots that were claimed last, in which messages that consumers hold are counted."""
 
 
-def queue_facts(queue: ShardedQueue) -> dict[str, Any]:
-    """Return depth, reasons, the oldest message, the balance of shards and the last sweep. A few calls, whatever the
-    queue's size.
+def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[dict[str, Any]]]:
+    """Return the client as it is now, and these facts of each of its queues, with who works on it and what is wrong.
+
+    only: of this queue alone.
     """
-    return _row(queue, stats_of(queue))
-
-
-def all_rows(registry: QueueRegistry) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Return the client as it is now, and these facts of each of its queues, with who works on it and what is wrong."""
-    taken, queues = with_queues(registry)
+    taken, queues = with_queues(registry, only)
     found = findings_of(taken)
     rows = []
     for state, queue in zip(taken.queues, queues, strict=True):
-        wrong = [
-            {"state": one.state, "kind": one.kind, "what": one.what, "remedy": one.remedy}
-            for one in found
-            if one.queue == state.name
-        ]
+        wrong = [one.row for one in found if state.name in one.queues]
         rows.append(_row(queue, state.stats) | _people(state, taken) | {"findings": wrong})
     return taken, rows
 
@@ -89,11 +81,13 @@ def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
     """
     pointers = queue.pointers
     each = max(1, CLAIMED // pointers.shards)
+    states = pointers.states()
     slots = [
         Slot(state.shard, pointer)
-        for state in pointers.states()
+        for state in states
         for pointer in range(max(state.before, state.fired - each) + 1, state.fired + 1)
-        if pointer not in state.returned  # which is ready
     ]
     rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in slots])
-    return sum(bool(row[2]) for row in rows.values((None, None, False))), len(slots)
+    there = {slot for slot, row in zip(slots, rows.values((None, None, False)), strict=True) if row[2]}
+    ready = {Slot(state.shard, pointer) for state in states for pointer in state.returned}  # given back
+    return len(there - ready), len(slots)

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
-from ..observe.findings import OK, findings_of
+from ..observe.findings import OK, Finding, findings_of
 from ..observe.snapshot import Snapshot
 from ..plain import one_line
 from ..queue import QueueRegistry
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
-from .findings import lines_of
+from .findings import block_of, lines_of
 from .options import Client, Farm, checked_every
-from .queue.queue import no_queues
+from .queue.queue import balance, no_queues
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
 
+LEAST = 4
+"""Lines of the tables that are shown whatever is wrong."""
 COLUMNS = {
     "queue": "queue",
     "state": "state",
@@ -113,13 +117,45 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             (taken, rows), named = watcher.look(), [state.row for state in watcher.named()]
+            # What is wrong with a queue stands first, so that it stays where not all of them fit.
+            rows.sort(key=lambda row: not row["findings"])
             parts: list[RenderableType] = [
                 RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
             ]
             parts += [RowsOnTerminal(named)] if named else []
-            parts += [Text(one_line(line)) for line in lines_of(findings_of(taken))]
-            live.update(Group(*parts), refresh=True)
+            live.update(Screen(Group(*parts), findings_of(taken), taken.client), refresh=True)
             watcher.seams.sleep(every)
+
+
+class Screen:
+    """Tables, and below them what is wrong, in no more lines than the terminal has: a finding is shown whole, with its
+    remedy, and before the rest of the tables.
+    """
+
+    def __init__(self, tables: RenderableType, found: Sequence[Finding], client: str) -> None:
+        self._tables, self._found, self._client = tables, found, client
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = max(console.height - 1, 2)
+        lines = console.render_lines(self._tables, options.update(height=None), pad=False)
+        blocks = [block_of(one, options.max_width) for one in self._found]
+        # 1. The findings, worst first, that fit beside some lines of the tables.
+        left = room - min(len(lines), LEAST)
+        shown = [line for block in blocks for line in block]
+        if len(shown) > left:
+            shown, fits = [], 0
+            while len(shown) + len(blocks[fits]) < left:
+                shown += blocks[fits]
+                fits += 1
+            shown.append(f"and {len(blocks) - fits} more: latchwork doctor --client {self._client}")
+        # 2. As much of the tables as there is room for.
+        if len(lines) > room - len(shown):
+            lines = lines[: max(room - len(shown) - 1, 0)]
+            lines.append([Segment("... more in a larger window")])
+        for line in lines:
+            yield from line
+            yield Segment.line()
+        yield from (Text(one_line(line)) for line in shown)
 
 
 class _Watcher:
@@ -157,6 +193,7 @@ def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row
         | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
         | {"workers": _workers(row), "batches": row["batches"] or None}
+        | {"shard_balance": balance(row)}
         | {"delayed": row["delayed"] or None, "retrying": row["retrying"] or None}
         | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"] if one["state"] != OK)) or None}
         for row in rows

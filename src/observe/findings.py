@@ -51,6 +51,7 @@ class Finding:
     kind: one of `KINDS`; empty where it is not about the queues of a client.
     client: the client that it is about; empty = none.
     queues: the queues that it is about.
+    sound: the part that was looked at and is sound, in a word or two; empty for all other findings.
     """
 
     state: str
@@ -59,6 +60,7 @@ class Finding:
     kind: str = ""
     client: str = ""
     queues: tuple[str, ...] = ()
+    sound: str = ""
 
     @property
     def queue(self) -> str | None:

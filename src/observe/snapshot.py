@@ -154,12 +154,15 @@ def snapshot(registry: QueueRegistry) -> Snapshot:
     return with_queues(registry)[0]
 
 
-def with_queues(registry: QueueRegistry) -> tuple[Snapshot, list[ShardedQueue]]:
-    """Return the snapshot, and its queues, of which more may be asked."""
+def with_queues(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[ShardedQueue]]:
+    """Return the snapshot, and its queues, of which more may be asked. only: of this queue alone."""
     listed, unreadable = registry.scan(active=None)
+    followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
+    if only is not None:
+        listed = [(queue, bins) for queue, bins in listed if queue.name == only]
+        unreadable = {name: failure for name, failure in unreadable.items() if name == only}
     leader, candidates = election_now(registry.store, election_name(registry.client_id))
     reports = workers_of([queue for queue, _ in listed])
-    followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
     states, queues = [], []
     for (queue, bins), workers in zip(listed, reports, strict=True):
         with suppress(NotFound):  # a group that is being made, or dropped, has no pointers

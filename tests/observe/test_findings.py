@@ -160,7 +160,9 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     queue.receive()
     clock.advance(320)
     (what,) = [one.what for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
-    assert what.endswith("what it had in hand is back within 2 min at the latest, by the sweep, once a worker runs again")
+    assert what.endswith(
+        "what it had in hand is back within 2 min at the latest, by the sweep, once a worker runs again"
+    )
     clock.advance(150)
     assert "is back with the next sweep, once a worker runs again" in told(registry)["no_worker"][1]
     swept(registry, queue)

@@ -12,8 +12,7 @@ from ...plain import shown
 from ...queue import QueueGroup
 from ..options import Client, Farm
 from ..session import Session
-from ..snapshot import queue_facts
-from .queue import lines_of, queue_of
+from .queue import queue_of, registry_of, show_stats
 
 app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
 
@@ -40,8 +39,8 @@ def list_groups(context: typer.Context, name: Name, client: Client, farm: Farm =
     for group in queue_of(session, name, client, farm).groups():
         depth = group.depth()
         rows.append({
-            "group": group.group_name, "consumers": group.concurrency, "ready": depth.ready,
-            "sideline": depth.sideline, "parked": depth.parked,
+            "group": group.group_name, "consumers" if session.json else "threads each": group.concurrency,
+            "ready": depth.ready, "sideline": depth.sideline, "parked": depth.parked,
         })  # fmt: skip
     session.table(rows, empty=f"no groups of {name} in {session.where}")
 
@@ -94,10 +93,9 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
 
 @app.command()
 def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """Show the depth, the reasons and the last sweep of a group.
+    """Show the depth, the reasons and the last sweep of a group, its workers, and what is wrong with it.
 
     Example: latchwork queue group stats orders audit --client shop
     """
     session: Session = context.obj
-    facts = queue_facts(_group(session, name, group, client, farm))
-    session.say(*lines_of(facts), **facts)
+    show_stats(session, registry_of(session, client, farm), _group(session, name, group, client, farm).name)

@@ -64,6 +64,8 @@ def search(
         wanted["key"] = key
     found = _side(queue_of(session, name, client, farm), side).search(**wanted)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
+    if not found:
+        note(_only(side))
 
 
 def discard(
@@ -191,6 +193,10 @@ def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], 
     if Outcome.UNKNOWN in outcomes.values():
         raise typer.Exit(FAILED)
     if Outcome.NOT_THERE in outcomes.values():
-        others = " or ".join(f"--side {one}" for one in SIDES if one != side)
-        note(f"not there: only {side} messages were looked at; {others} looks elsewhere")
+        note(f"not there: {_only(side)}")
         raise typer.Exit(NOT_FOUND)
+
+
+def _only(side: str) -> str:
+    others = " or ".join(f"--side {one}" for one in SIDES if one != side)
+    return f"only {side} messages were looked at; {others} looks elsewhere"

@@ -17,6 +17,7 @@ from ...coord import Leadership, LeaseElection
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ...inputs import checked_timeout, farm_or_default
+from ...observe.findings import findings_of
 from ...observe.snapshot import clients_in
 from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
@@ -24,9 +25,10 @@ from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport
 from ...retry import Poll, outlive
+from ..findings import lines_of as findings_lines
 from ..options import Client, Farm, checked_every
 from ..session import Session, note
-from ..snapshot import queue_facts
+from ..snapshot import all_rows
 
 DEPTH_LOOKS = Poll(low=0.1, high=2.0)
 """The pauses between two looks of `wait` at the pointers."""
@@ -34,6 +36,8 @@ ACT_LOOKS = Poll(low=0.05, high=0.25)
 """The pauses between two looks of `pause`, `resume` and `scale` at the reports of the workers."""
 ACTS_WITHIN = 10.0
 TIMED_OUT = 4
+MANY = 1_000
+"""Messages that were published, from which on people are shown how they are spread over the shards."""
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the queue")]
@@ -56,6 +60,9 @@ def queue_of(session: Session, name: str, client: str, farm: str | None) -> Shar
 def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
     """List every queue of the client, active or not. Exit code 3 if the client has none.
 
+    `threads each`, `consumers` with --json, is the number of threads in each worker process, 0 while it is paused.
+    `latchwork stats` shows how many workers there are.
+
     Example: latchwork queue list --client shop --json
     """
     session: Session = context.obj
@@ -66,7 +73,7 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
             "queue": queue.name,
             "active": queue.live.active,
             "shards": queue.config.shards,
-            "consumers": queue.concurrency,
+            "consumers" if session.json else "threads each": queue.concurrency,
             "paused": _paused(queue, now),
         }
         for queue in found
@@ -146,13 +153,23 @@ def create(
 
 @app.command()
 def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Show the depth, the reasons and the last sweep of a queue.
+    """Show the depth, the reasons and the last sweep of a queue, its workers, and what is wrong with it.
 
     Example: latchwork queue stats orders --client shop
     """
     session: Session = context.obj
-    facts = queue_facts(queue_of(session, name, client, farm))
-    session.say(*lines_of(facts), **facts)
+    registry = registry_of(session, client, farm)
+    registry.get(name)
+    show_stats(session, registry, name)
+
+
+def show_stats(session: Session, registry: QueueRegistry, name: str) -> None:
+    """Print a queue, or a group, as it is now. Raises `NotFound` for a group that is being made, or dropped."""
+    taken, rows = all_rows(registry, name)
+    for facts in rows:
+        session.say(*lines_of(for_people(facts)), *findings_lines(findings_of(taken)), **facts)
+    if not rows:
+        raise NotFound(f"{name!r} is being made, or dropped", queue=name)
 
 
 @app.command()
@@ -453,6 +470,49 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
         raise InvalidRequest(
             f"{option} is {number}; a queue takes no such time: give a number within its limits"
         ) from None
+
+
+def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of `queue stats`, by names that say what they are."""
+    late, looked = facts["overdue_workers"], facts["sidelined_looked_at"]
+    workers = [f"{one} (overdue)" if one in late else one for one in facts["workers"]]
+    reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
+    of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
+    ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]
+    by = f" by {facts['changed_by']}" if facts["changed_by"] else ""
+    since = f", {shown_time(facts['changed_s_ago'])} ago" if facts["changed_s_ago"] is not None else ""
+    return {
+        "queue": facts["queue"],
+        "active": facts["active"],
+        "paused": f"yes{by}{since}" if facts["paused"] else "no",
+        "workers": f"{len(workers)}: {', '.join(workers)}" if workers else "none",
+        "threads each": facts["consumers"],
+        "ready": facts["ready"],
+        "oldest ready message": "-" if oldest is None else shown_time(oldest),
+        "in flight": f"{facts['in_flight']}{_out_of(facts)}",
+        "delayed": facts["delayed"],
+        "of these, retrying": facts["retrying"],
+        "sideline": f"{facts['sideline']} ({reasons}{of})" if reasons else facts["sideline"],
+        "parked": facts["parked"],
+        "batches": facts["batches"],
+        "expired": facts["expired"],
+        "published": facts["published"],
+        "received": facts["received"],
+        "shard balance": balance(facts),
+        "swept": "never" if ago is None else f"{shown_time(ago)} ago",
+        "sweep error": facts["sweep_error"],
+    }
+
+
+def balance(facts: Mapping[str, Any]) -> float | None:
+    """Return the balance of the shards; None where chance alone makes it uneven: of few messages."""
+    return facts["shard_balance"] if facts["published"] >= MANY else None
+
+
+def _out_of(facts: Mapping[str, Any]) -> str:
+    """Return among how many messages those were counted that are in flight, if not among all."""
+    looked = facts["in_flight_looked_at"]
+    return f", among the {looked:,} handed out last" if looked < facts["received"] else ""
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:

@@ -146,7 +146,7 @@ def _behind(spans: Mapping[_Place, tuple[int, int]]) -> list[tuple[_Place, int]]
     for part in {n for n, _ in spans} - {MAIN}:
         some = {place: span for place, span in spans.items() if place[0] == part}
         if sum(last - first + 1 for first, last in some.values()) <= LOOKED:
-            found += [(place, pointer) for place, (first, last) in some.items() for pointer in range(first + 1, last + 1)]
+            found += [(place, n) for place, (first, last) in some.items() for n in range(first + 1, last + 1)]
     return found
 
 

@@ -34,8 +34,8 @@ minute."""
 OVERDUE = 20.0
 """Seconds after which a report is overdue: the process may be dead, and is not called one that works."""
 KEPT = 3600.0
-"""Seconds, beside the sweep duration, for which the last report of a process that died is kept, where others are there to
-remove it.
+"""Seconds, beside the sweep duration, for which the last report of a process that died is kept, where others are there
+to remove it.
 """
 WINDOW = 60.0
 """Seconds in which the acknowledged and the failed messages of a report were counted."""
