@@ -384,11 +384,11 @@ def test_doctor_names_damaged_records_of_queues_and_what_to_do(lw, sqlite_url):
     store.close()
     done = lw("doctor", *SHOP)
     assert done.code == 1
-    assert "ok       queue sound: its record and the pointers of its shards are sound" in done.out
+    assert "ok       queues of shop: the records of 1 queue, and the pointers of their shards, are sound" in done.out
     assert "hurt_SIDELINE_SHARD_2_POINTERS is damaged" in done.out
     assert "delete the record" in done.out
-    assert "warning  queue hurt: sweepMarks in its record are damaged" in done.out
-    assert "problem  queue strange: the settings in the record of queue 'strange'" in done.out
+    assert "warning  queue hurt of shop: sweepMarks in its record are damaged" in done.out
+    assert "problem  queue strange of shop: the settings in the record of queue 'strange'" in done.out
     assert "shards" in done.out
 
 
@@ -516,7 +516,7 @@ def test_a_command_that_is_run_keeps_its_own_options(runner):
 def test_a_pipe_gets_plain_lines(run):
     run("queue", "create", "q", *SHOP, "--shards", "1")
     lines = run("queue", "list", *SHOP).out.splitlines()
-    assert lines[0].split("\t") == ["queue", "active", "shards", "consumers", "paused"]
+    assert lines[0].split("\t") == ["queue", "active", "shards", "threads each", "paused"]
     assert "\x1b" not in "".join(lines)
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from latchwork import connect
+from latchwork.cli.session import RowsOnTerminal
+from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group
 from latchwork.coord.election.candidates import Candidates
+from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.workers import SILENT, WORKERS, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut
@@ -44,11 +50,104 @@ def test_doctor_exits_with_1_where_a_person_must_act_and_looks_at_every_client_i
     for words in ((), SHOP):
         done = lw("doctor", *words)
         assert done.code == 1
-        assert "problem  queue q: no worker; gone, which last reported " in done.out
+        assert "problem  queue q of shop: worker gone, which last reported " in done.out
     head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
     cells = dict(zip(head, line, strict=True))
     assert (cells["at work"], cells["wrong"]) == ("-", "no_worker")
     assert lw("stats", *SHOP, "--json").json[0]["findings"][0]["kind"] == "no_worker"
+
+
+def test_doctor_names_the_client_and_looks_at_the_one_of_the_environment(lw, queue, sqlite_url, monkeypatch):
+    QueueRegistry(connect(sqlite_url), "bakery").create(QueueConfig("q", shards=1))
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    paused = [row for row in lw("doctor", "--json").json if row["kind"] == "paused"]
+    assert [(row["client"], row["queue"], row["queues"]) for row in paused] == [("shop", "q", ["q"])]
+    assert "warning  queue q of shop: paused" in lw("doctor").out
+    monkeypatch.setenv("LATCHWORK_CLIENT", "bakery")
+    assert {row["client"] for row in lw("doctor", "--json").json} == {None, "bakery"}
+    monkeypatch.setenv("LATCHWORK_CLIENT", "")
+    assert {row["client"] for row in lw("doctor", "--json").json} == {None, "bakery", "shop"}
+
+
+def test_what_a_person_must_act_on_is_last(lw, queue):
+    queue.scale(2)
+    queue.store.repeat(reporting(queue, WorkerReport("w", 0.0, queue.live.changed, 1, 0, 0, 5)))
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    done = lw("doctor", *SHOP)
+    states = [line.split()[0] for line in done.out.splitlines() if not line.startswith(" ")]
+    assert states == sorted(states, key=("ok", "warning", "problem").index)
+    assert states[-2:] == ["warning", "problem"]
+
+
+def test_stats_of_one_queue_say_who_works_on_it_who_paused_it_and_what_is_wrong(lw, queue):
+    queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, queue.live.changed, 1, 0, 0, 5)))
+    QueueRegistry(queue.store, "shop").create(QueueConfig("other", shards=1)).publish_many(range(2))
+    queue.publish("m")
+    assert queue.receive()
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause(by="anna@web-7")
+    out = lw("queue", "stats", "q", *SHOP).out
+    for line in (
+        "paused                 yes by anna@web-7, 0 s ago",
+        "workers                1: vm:7:ab@local",
+        "threads each           0",
+        "in flight              1",
+        "problem  queue q of shop: in the last minute 5 attempts failed",
+        "-> latchwork queue resume q --client shop",
+    ):
+        assert line in out
+    assert "other" not in out
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["paused"], facts["workers"], [row["kind"] for row in facts["findings"]]) == (
+        True,
+        ["vm:7:ab@local"],
+        ["failing", "paused"],
+    )
+
+
+def test_a_message_that_was_given_back_is_ready_and_not_in_flight(lw, queue):
+    """As a deploy leaves it: it was cut, and no process is there."""
+    queue.publish("m")
+    queue._given_back(queue.receive())
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["ready"], facts["in_flight"], facts["in_flight_looked_at"]) == (1, 0, 1)
+
+
+def test_the_balance_of_a_few_messages_is_no_matter_for_people(lw, queue):
+    queue.publish_many(range(10))
+    head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
+    assert dict(zip(head, line, strict=True))["balance"] == "-"
+    assert "shard balance          -" in lw("queue", "stats", "q", *SHOP).out
+    queue.publish_many(range(1_000))
+    assert "shard balance          1.0" in lw("queue", "stats", "q", *SHOP).out
+
+
+def test_a_search_that_finds_nothing_says_where_it_looked(lw, queue):
+    done = lw("queue", "search", "q", *SHOP, "--id", "x")
+    assert (done.code, done.out) == (0, "no messages\n")
+    assert "only parked messages were looked at; --side sideline or --side delayed looks elsewhere" in done.err
+
+
+def test_a_live_table_keeps_the_problems_with_their_remedies_in_24_lines():
+    long = "a problem of which a person is told in so many words that the terminal has to break them into two lines"
+    found = [Finding(state, f"{n} {long}", f"remedy {n}") for n, state in enumerate(["problem"] * 5 + ["warning"] * 9)]
+    rows = [{"queue": f"q{n}", "ready": 10**30, "why": "x" * 70} for n in range(20)]
+
+    def shown(found):
+        console = Console(width=80, height=24, file=StringIO(), force_terminal=True, color_system=None)
+        console.print(Screen(RowsOnTerminal(rows), found, "shop"))
+        return console.file.getvalue().splitlines()
+
+    lines = shown(found)
+    assert len(lines) <= 23
+    for n in range(5):
+        assert [line for line in lines if f"-> remedy {n}" in line], "each problem is whole"
+    assert lines[0].startswith("q0")
+    assert lines[-1] == "and 8 more: latchwork doctor --client shop"
+    assert [line for line in shown(found[:2]) if "more:" in line] == []
+    assert len(shown(found[:2])) == 23, "the table has the rest"
 
 
 def test_a_leader_that_died_does_not_lead(lw, sqlite_url):

@@ -294,7 +294,8 @@ def test_messages_that_wait_for_a_retry_are_counted_apart_and_told_of(registry, 
     (found,) = [one for one in findings_of(snapshot(registry)) if one.kind == "retrying"]
     assert found.state == OK
     assert found.what == (
-        "queue r of shop: 2 messages failed, and will be tried again; the last one, id-b (ValueError: b broke): in 4 min"
+        "queue r of shop: 2 messages failed, and will be tried again; "
+        "the last one, id-b (ValueError: b broke): in 4 min"
     )
     queue.delayed.discard(["id-a"])
     assert queue.depth().retrying == 1
