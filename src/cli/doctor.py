@@ -52,11 +52,11 @@ class Cluster(Protocol):
     def mastered(self, keys: Sequence[Key]) -> dict[str, int]: ...
 
 
-def examine(store: RecordStore, *, processes: int, pool: int) -> Iterator[Finding]:
-    """Yield the findings about the store. Writes one record of set `latchwork_doctor`, and deletes it."""
+def examine(store: RecordStore, where: str, *, processes: int, pool: int) -> Iterator[Finding]:
+    """Yield the findings about the store at `where`. Writes one record of set `latchwork_doctor`, and deletes it."""
     info = store.describe()
     store.get(Key("latchwork_doctor", "-"))  # whether it answers: to describe a file opens none
-    yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {store!r}")
+    yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {where}")
     for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
         yield from check(info)
     yield from _damage(store)
@@ -351,7 +351,7 @@ def doctor(
     farms = session.stores_of(urls_of(context, farm_store))
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     names = list(_names(session.store, client, farm))
-    found = _found(session, lambda: examine(session.store, processes=processes, pool=pool))
+    found = _found(session, lambda: examine(session.store, session.where, processes=processes, pool=pool))
     if not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))

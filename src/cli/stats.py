@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from ..observe.findings import OK, Finding, findings_of
+from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.snapshot import Snapshot
 from ..plain import one_line
 from ..queue import QueueRegistry
@@ -118,13 +118,19 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
         for _ in range(rounds if rounds is not None else sys.maxsize):
             (taken, rows), named = watcher.look(), [state.row for state in watcher.named()]
             # What is wrong with a queue stands first, so that it stays where not all of them fit.
-            rows.sort(key=lambda row: not row["findings"])
+            rows.sort(key=_worst)
             parts: list[RenderableType] = [
                 RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
             ]
             parts += [RowsOnTerminal(named)] if named else []
             live.update(Screen(Group(*parts), findings_of(taken), taken.client), refresh=True)
             watcher.seams.sleep(every)
+
+
+def _worst(row: Mapping[str, Any]) -> int:
+    """Return how bad it stands with a queue: 0 = a problem."""
+    states = (PROBLEM, WARNING, OK)
+    return min((states.index(one["state"]) for one in row["findings"]), default=len(states))
 
 
 class Screen:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
 from ..queue.sharded.stats import Side
-from ..queue.sharded.workers import KEPT, WorkerReport
+from ..queue.sharded.workers import KEPT, WorkerReport, short_name
 from .snapshot import QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -40,7 +40,7 @@ ID_SHOWN, ERROR_SHOWN = 40, 80
 """Characters of a message's id, and of its error, that a line has."""
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
-_START_AGAIN = "start it again, unless it is among those at work; this line goes by itself"
+_START_AGAIN = "start another one, if one is missing; this line goes by itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,8 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         change = "pause" if queue.paused else "change of its settings"
         of = counted(len(queue.at_work), "worker")
         what = f"the {change} of {shown_time(ago)} ago has not reached {len(late)} of {of}"
-        remedy = "they hang, or are of an earlier version: restart them"
+        why = "it: it hangs, or is" if len(late) == 1 else "them: they hang, or are"
+        remedy = f"restart {why} of an earlier version"
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
@@ -172,7 +173,10 @@ def _ran(found: list[tuple[QueueState, WorkerReport]]) -> str:
 def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
     """Return who else works there, and who of them may be dead too."""
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
-    late, good = [one for one in others if one.is_overdue], [_short(one) for one in others if not one.is_overdue]
+    late, good = (
+        [one for one in others if one.is_overdue],
+        [short_name(one.worker) for one in others if not one.is_overdue],
+    )
     if not others:
         return "no other worker is there"
     work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"
@@ -324,11 +328,5 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
 def _named(workers: list[WorkerReport]) -> str:
     """Return the names of some workers, each with the age of its last report."""
     if len(workers) == 1:
-        return f"{_short(workers[0])}, which last reported {shown_time(workers[0].ago)} ago"
-    return _listed([f"{_short(one)} (last report {shown_time(one.ago)} ago)" for one in workers])
-
-
-def _short(worker: WorkerReport) -> str:
-    """Return `host:process`, by which a person finds a worker."""
-    name, _, _ = worker.worker.partition("@")
-    return name.rpartition(":")[0] if name.count(":") > 1 else name
+        return f"{short_name(workers[0].worker)}, which last reported {shown_time(workers[0].ago)} ago"
+    return _listed([f"{short_name(one.worker)} (last report {shown_time(one.ago)} ago)" for one in workers])

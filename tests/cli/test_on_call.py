@@ -91,7 +91,7 @@ def test_stats_of_one_queue_say_who_works_on_it_who_paused_it_and_what_is_wrong(
     out = lw("queue", "stats", "q", *SHOP).out
     for line in (
         "paused                 yes by anna@web-7, 0 s ago",
-        "workers                1: vm:7:ab@local",
+        "workers                1: vm:7",
         "threads each           0",
         "in flight              1",
         "problem  queue q of shop: in the last minute 5 attempts failed",

@@ -23,7 +23,7 @@ from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
-from ...queue.sharded.workers import WorkerReport
+from ...queue.sharded.workers import WorkerReport, short_name
 from ...retry import Poll, outlive
 from ..findings import lines_of as findings_lines
 from ..options import Client, Farm, checked_every
@@ -475,7 +475,7 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
 def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of `queue stats`, by names that say what they are."""
     late, looked = facts["overdue_workers"], facts["sidelined_looked_at"]
-    workers = [f"{one} (overdue)" if one in late else one for one in facts["workers"]]
+    workers = [short_name(one) + (" (overdue)" if one in late else "") for one in facts["workers"]]
     reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
     ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]

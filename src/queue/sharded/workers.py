@@ -73,6 +73,12 @@ class WorkerReport:
         return self.ago > OVERDUE
 
 
+def short_name(worker: str) -> str:
+    """Return the `host:process` of a worker's name, by which a person finds it."""
+    name, _, _ = worker.partition("@")
+    return name.rpartition(":")[0] if name.count(":") > 1 else name
+
+
 class HasWorkers(Protocol):
     """A queue, as far as its workers' record goes."""
 
