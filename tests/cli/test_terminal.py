@@ -70,6 +70,20 @@ def test_the_live_table_follows_the_queue_and_ends_at_ctrl_c(terminal, sqlite_ur
     assert child.exitstatus == 130
 
 
+def test_doctor_folds_what_is_sound_and_ends_with_the_problem(terminal, sqlite_url):
+    queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1, max_deliveries=1))
+    queue.publish("m")
+    queue.receive()[0].nack()
+    child = terminal("doctor", "--client", "shop", columns=80)
+    child.expect(pexpect.EOF)
+    lines = re.sub(r"\x1b\[[0-9;]*m|\r", "", child.before).splitlines()
+    assert len(lines) <= 12, "half of a screen"
+    (sound,) = [line for line in lines if "sound: " in line]
+    assert sound.startswith("ok       sound: consistency, ")
+    starts = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert starts[-1] == "problem"
+
+
 def test_a_narrow_terminal_folds_instead_of_breaking(terminal, sqlite_url):
     QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
     child = terminal("queue", "list", "--client", "shop", columns=20)

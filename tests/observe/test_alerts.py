@@ -251,6 +251,15 @@ def test_each_alert_fires_in_the_fault_that_it_names_and_in_no_other(scenes, nam
     assert fired == {name}
 
 
+def test_an_alert_about_a_worker_that_died_names_each_of_its_queues():
+    scene = Scene()
+    scene.made()
+    worker_died(scene)
+    scene.go_on()
+    (alert,) = [alert for alert in ALERTS if alert.name == "LatchworkWorkerDied"]
+    assert fires(alert, scene.figures) == {(("queue", "q0"),), (("queue", "q1"),)}
+
+
 def test_no_alert_fires_where_nothing_is_wrong():
     scene = Scene()
     scene.go_on()
