@@ -395,8 +395,10 @@ def test_doctor_names_damaged_records_of_queues_and_what_to_do(lw, sqlite_url):
 def test_doctor_says_on_which_nodes_the_shards_of_a_queue_are(here, url):
     assert here("queue", "create", "placed", *SHOP, "--shards", "6").code == 0
     done = here("doctor", "--json", *SHOP)
-    placed = [finding["what"] for finding in done.json if "queue placed: shards" in finding["what"]]
-    assert placed == (["queue placed: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else [])
+    placed = [finding["what"] for finding in done.json if "queue placed of shop: shards" in finding["what"]]
+    assert placed == (
+        ["queue placed of shop: shards 6, nodes 1, shards on the fullest node 6"] if "aerospike" in url else []
+    )
 
 
 def test_doctor_says_what_will_not_work(lw):

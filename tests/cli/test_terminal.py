@@ -105,7 +105,7 @@ def test_a_table_that_is_wider_than_the_terminal_becomes_a_paragraph_a_row_and_n
         queue.fail_many(queue.receive(2), [("rejected", None), ("exception", "no")])
     shown = _shown(terminal("stats", "--client", "shop", columns=columns))
     assert max(map(len, shown.splitlines())) <= columns
-    for fact in ("ready: 10", "in flight: 0", "why: rejected 1, exception 1", "oldest s: ", "balance: 1.0"):
+    for fact in ("ready: 10", "in flight: 0", "why: rejected 1, exception 1", "oldest s: ", "parked: 0"):
         assert shown.count(fact) == 2
     assert "\npayments-of-the-night\n  " in shown
 

@@ -210,7 +210,9 @@ def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
     registry.store.operate(registry.records.key("orders"), long_ago, repeatable=True)
     done = command(place, "doctor", "--client", "shop")
     assert done.returncode == 1
-    assert re.search(r"problem +queue orders: not swept for \d+ days, .*; nobody ever did the upkeep", done.stdout)
+    assert re.search(
+        r"problem +queue orders of shop: not swept for \d+ days, .*; nobody ever did the upkeep", done.stdout
+    )
 
 
 # ---- the probe, and clients that it cannot trust

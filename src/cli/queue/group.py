@@ -93,7 +93,7 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
 
 @app.command()
 def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """Show the depth, the reasons and the last sweep of a group, its workers, and what is wrong with it.
+    """Show how a group stands, who works on it, and what is wrong.
 
     Example: latchwork queue group stats orders audit --client shop
     """

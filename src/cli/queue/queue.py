@@ -153,7 +153,7 @@ def create(
 
 @app.command()
 def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Show the depth, the reasons and the last sweep of a queue, its workers, and what is wrong with it.
+    """Show how a queue stands, who works on it, and what is wrong.
 
     Example: latchwork queue stats orders --client shop
     """

@@ -21,10 +21,11 @@ there one by one.
 """
 OF_EVERY_MESSAGE = ("attempts", "enqueuedAt")
 """Small bins of a message, of which a tombstone has none: it may keep the id of its message."""
-_Place = tuple[int, int]
-"""The number of a part of a queue, and a shard."""
 MAIN = 0
 """The number of the queue itself among its parts."""
+
+_Place = tuple[int, int]
+"""The number of a part of a queue, and a shard."""
 
 
 @dataclass(frozen=True, slots=True)

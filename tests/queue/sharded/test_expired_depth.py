@@ -77,7 +77,7 @@ def test_messages_that_were_removed_one_by_one_do_not_count_nor_expire(store, cl
     queue.publish_many(range(4), message_ids=list("abcd"))
     target = getattr(queue, side)
     for held in queue.receive(4):
-        queue._moved([held], target.pointers, [held.held.envelope])
+        queue._move([held], into(target.pointers), [held.held.envelope])
     number = ("sideline", "parked").index(side) + 1
     store.reset()
     target.discard([target.peek(4)[2]])
@@ -98,7 +98,7 @@ def test_of_many_parked_messages_the_number_is_an_upper_bound(store):
     queue = opened(store, 1)
     queue.publish_many(range(101))
     for held in queue.receive(101):
-        queue._moved([held], queue.parked.pointers, [held.held.envelope])
+        queue._move([held], into(queue.parked.pointers), [held.held.envelope])
     queue.parked.discard([queue.parked.peek(3)[2]])
     parked = stats_of(queue).parked
     assert (parked.waiting, parked.is_exact) == (101, False)
