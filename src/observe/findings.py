@@ -173,10 +173,8 @@ def _ran(found: list[tuple[QueueState, WorkerReport]]) -> str:
 def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
     """Return who else works there, and who of them may be dead too."""
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
-    late, good = (
-        [one for one in others if one.is_overdue],
-        [short_name(one.worker) for one in others if not one.is_overdue],
-    )
+    late = [one for one in others if one.is_overdue]
+    good = [short_name(one.worker) for one in others if not one.is_overdue]
     if not others:
         return "no other worker is there"
     work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"
@@ -186,9 +184,9 @@ def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
 def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
     """Return when the messages are back that dead workers may have had in hand; empty where there were none."""
     some = [(queue, one) for queue, one in found if queue.stats.depth.fired]
-    away = [(queue, one) for queue, one in some if not _is_back(queue, one, taken)]
     if not some:
         return ""
+    away = [(queue, one) for queue, one in some if not _is_back(queue, one, taken)]
     had = "had" if any(one.running for _, one in some) else "may have had"
     what = f"; what {'it' if len({one.worker for _, one in found}) == 1 else 'they'} {had} in hand is back"
     if not away:
