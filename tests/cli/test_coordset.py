@@ -197,6 +197,12 @@ def test_doctor_names_members_that_died_or_are_silent(lw, store):
         raise RuntimeError("no memory")
     with group.join("q", lease=10):
         silent(store, Key("latchwork_groups", "g"), "beat#a", lambda beats: {"q": beats["q"] - 60_000})
+        silent(
+            store,
+            Key("latchwork_groups", "g"),
+            "about#a",
+            lambda about: {"q": [*about["q"][:2], about["q"][2] - 60_000, about["q"][3]]},
+        )
         code, found, remedies = troubles(lw, "--group", "g")
     assert code == 1
     assert [state for state, _ in found] == ["problem"] * 2
