@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import latchwork
-from latchwork import AerospikeStore, observe, retry, testing
+from latchwork import AerospikeStore, observe, once, retry, testing
 from latchwork.coord import (
     Barrier,
     CountDownLatch,
@@ -352,6 +352,25 @@ def coordination() -> Iterator[Public]:
         {**OPERATE, "bin": "fence", "exists": None, "key": KEY, "op": Put("n", 1)},
     )
     yield Public("Fenced.seal", lambda w: w.grant.seal, {"key": KEY, "bin": "fence"})
+    yield Public(
+        "once",
+        lambda _: once,
+        {"store": STORE, "key": "k", "keep": 60, "timeout": 0, "lease": 10.0},
+        lambda _, step: step.run(int),
+    )
+    yield Public(
+        "Delivery.once",
+        lambda w: w.delivery.once,
+        {"name": "mail", "keep": 60, "timeout": 0, "lease": 10.0},
+        lambda _, step: step.run(int),
+    )
+    yield Public(
+        "Delivery.operate",
+        lambda w: partial(_operated, w.delivery),
+        {"key": KEY, "op": Put("n", 1), "name": "", "when": None, "exists": None, "or_absent": False, "ttl": KEEP,
+         "result": 1, "bin": "effects", "keep": None},
+        asks_first=("op", "result"),
+    )  # fmt: skip
     yield Public("Semaphore", lambda _: Semaphore, {**LOCK, "permits": 2}, _attempt)
     yield Public("Semaphore.acquire", lambda w: w.semaphore.acquire, {"n": 1, "timeout": 0, "keep_alive": False})
     yield Public("Semaphore.try_acquire", lambda w: w.semaphore.try_acquire, {"n": 1, "keep_alive": False})

@@ -72,6 +72,7 @@ COMMANDS = {
     "queue pause": ("q", *CLIENT),
     "queue resume": ("q", *CLIENT),
     "queue scale": ("q", "2", *CLIENT),
+    "queue show": ("q", *CLIENT, "--id", "later"),
     "queue set": ("other", *CLIENT, "--retry"),
     "queue shovel": ("q", *CLIENT),
     "queue sweep": (*CLIENT, "--timeout", "0.2"),
@@ -104,7 +105,8 @@ COMMANDS = {
 }  # fmt: skip
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
-    "queue discard": 3, "queue move": 3, "doctor": 1, "queue pause": 4, "queue resume": 4, "queue scale": 4,
+    "queue discard": 3, "queue move": 3, "queue show": 3, "doctor": 1,
+    "queue pause": 4, "queue resume": 4, "queue scale": 4,
 }  # fmt: skip
 """Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id;
 a member of a group has died; the worker that has reported runs no more."""

@@ -132,7 +132,9 @@ def move(
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
-    """Name the steps of messages that are done (`delivery.once`), oldest first, with their results.
+    """Name the steps of messages that are done, with their results.
+
+    Those of `delivery.once`, the oldest first.
 
     Steps are remembered for longer than their message lives, so this also answers for one that is gone. Of a group:
     give QUEUE@GROUP. What `delivery.operate` has done is in the records that it changed, in their bin `effects`.

@@ -14,12 +14,12 @@ from ...coord.effects import marks
 from ...coord.effects.step import LEASE, PATIENCE, OnceStep
 from ...coord.lease import checked_lease
 from ...errors import FencedOut, Interrupted, InvalidRequest, LatchworkError, LeaseLost
-from ...inputs import checked_many, checked_timeout
+from ...inputs import checked_many, checked_switch, checked_timeout
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.expr import Guard
 from ...store.model.ops import READS, Op
-from ...store.model.record import KEEP, Exists, Key, Update, checked
+from ...store.model.record import KEEP, Exists, Key, Update, check_guard, checked
 from ...store.rows import Rows
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
@@ -210,7 +210,8 @@ class Delivery(Struct, frozen=True, eq=False):
 
         Not promised: that a record which was deleted, or has expired, remembers anything.
         """
-        absent = or_absent or when is None
+        check_guard(when)
+        absent = checked_switch("or_absent", or_absent) or when is None
         if exists is None:
             exists = Exists.ANY if absent else Exists.UPDATE
         update = checked(Update(key, ops, when, exists, absent and exists is not Exists.CREATE, ttl))
