@@ -11,9 +11,10 @@ from ..errors import InvalidRequest
 MAX_EVERY = 86_400
 """Seconds."""
 
-Client = Annotated[
-    str, typer.Option(envvar="LATCHWORK_CLIENT", help="the client id: whose latches and queues they are")
-]
+CLIENT_VARIABLE = "LATCHWORK_CLIENT"
+"""The environment variable that names the client where no option does."""
+
+Client = Annotated[str, typer.Option(envvar=CLIENT_VARIABLE, help="the client id: whose latches and queues they are")]
 Grace = Annotated[
     float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ import typer
 from ..errors import InvalidRequest
 from ..plain import LOG_LINE, PlainFormatter, shown
 from ..queue import Worker
+from .options import CLIENT_VARIABLE
 from .probe import Probe
-from .session import note
+from .session import Session, note
 
 
 class Level(Enum):
@@ -37,20 +39,36 @@ def worker(
     ] = None,
     probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0: all")] = "127.0.0.1",
     log_level: Annotated[Level | None, typer.Option(help="what is logged, at least [default: info]")] = None,
+    client: Annotated[
+        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads the variable")
+    ] = None,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, which let its handlers finish; a second one does not wait.
+    """Run a worker until SIGTERM, SIGHUP or Ctrl-C, which let its handlers finish; a second SIGTERM or Ctrl-C does not
+    wait.
 
-    The module is looked for in the current folder too. Exit code 1 where a handler was given up.
+    The module is looked for in the current folder too. It makes its store and its worker itself: --store is given to
+    it as $LATCHWORK_STORE, which connect() reads, and --client as $LATCHWORK_CLIENT. A worker of another client is
+    refused. Exit code 1 where a handler was given up.
 
     Log lines go to stderr, unless the module configures Python's root logger: then they go where it says, and only
     --log-level changes its level.
 
     Example: latchwork worker shop.jobs:worker --probe 8080
     """
+    session: Session = context.obj
+    os.environ.update(session.environment)
+    if client is not None:
+        os.environ[CLIENT_VARIABLE] = client
     verbose: int = context.find_root().params["verbose"]
     level = log_level.name if log_level else {0: None, 1: "INFO"}.get(verbose, "DEBUG")
     with _logging(level):
         found = _found(where)
+    source = context.get_parameter_source("client")
+    if client != found.registry.client_id and source is not None and source.name == "COMMANDLINE":
+        raise InvalidRequest(
+            f"--client is {shown(client)}, and the worker of {where} is of client {shown(found.registry.client_id)}: "
+            f"leave the option out, or let the module read ${CLIENT_VARIABLE}"
+        )
     if probe is None:
         finished = found.run()
     else:

@@ -97,6 +97,34 @@ def test_a_worker_serves_its_probes_and_drains_at_sigterm(place):
     assert until(lambda: queue.depth().ready == 0)
 
 
+OF_THE_ENVIRONMENT = """
+import os
+import latchwork
+from latchwork.queue import QueueRegistry, Worker
+
+worker = Worker(QueueRegistry(latchwork.connect(), os.environ.get("LATCHWORK_CLIENT", "shop")))
+
+@worker.handler("orders")
+def handle(delivery):
+    os.kill(os.getpid(), 15)
+"""
+
+
+@pytest.mark.parametrize("name", ["environment", "jobs"])
+def test_the_store_and_the_client_of_the_command_are_those_of_its_module_or_refused(place, tmp_path, name):
+    folder, _, _ = place
+    (folder / "environment.py").write_text(OF_THE_ENVIRONMENT)
+    url = f"sqlite:{tmp_path / 'other.db'}?synchronous=off"
+    queue = QueueRegistry(latchwork.connect(url), "bakery").create(QueueConfig("orders", shards=1))
+    queue.publish("m")
+    done = command(place, "worker", "--store", url, "--client", "bakery", f"{name}:worker")
+    if name == "jobs":  # which names its client itself
+        assert done.returncode == 2
+        assert "--client is 'bakery', and the worker of jobs:worker is of client 'shop'" in done.stderr
+    else:
+        assert (done.returncode, queue.depth().ready) == (0, 0), done.stderr
+
+
 FAILING = """
 import logging
 import latchwork
