@@ -207,6 +207,19 @@ def as_made_before(wanted: QueueConfig, found: QueueConfig) -> QueueConfig:
     return kept if kept != wanted else wanted
 
 
+def as_switched(wanted: QueueConfig, bins: Mapping[str, Any]) -> QueueConfig:
+    """Return the settings that are wanted, with `retry` from the record where it was switched after the queue was made:
+    a program that was written before that still finds its queue. Raises `Unreadable`.
+    """
+    with _readable(wanted.name):
+        stored = msgspec.convert(bins.get("settings") or {}, _Extra)
+    if not stored.retry_set or wanted.retry == bool(stored.retry):
+        return wanted
+    kept = copy(wanted)
+    object.__setattr__(kept, "retry", bool(stored.retry))
+    return kept
+
+
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
     """Return the settings in which two queues differ, for people: `shards: 4, not 8`."""
     return [
@@ -251,6 +264,7 @@ class _Extra(Struct, frozen=True, rename="camel"):
     handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
     max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
     retry: Annotated[int, Meta(ge=0, le=1)] = 0
+    retry_set: Annotated[int, Meta(ge=0, le=1)] = 0
     backoff: tuple[float, float, float, float] | None = None
     codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
     unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
@@ -324,9 +338,9 @@ def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:
     return Put("concurrency", n), *kept, MapPut("settings", "changedAt", _CHANGED), MapPut("settings", "changedBy", by)
 
 
-def retry_op(retry: bool) -> Op:
-    """Return the operation that sets whether failed messages are tried again."""
-    return MapPut("settings", "retry", int(retry))
+def retry_ops(retry: bool) -> tuple[Op, ...]:
+    """Return the operations that switch whether failed messages are tried again, and note that it was switched."""
+    return MapPut("settings", "retry", int(retry)), MapPut("settings", "retrySet", 1)
 
 
 def shovel_ops(shovel: ShovelConfig | None) -> tuple[Op, ...]:

@@ -33,13 +33,14 @@ from .record import (
     Live,
     QueueRecords,
     as_made_before,
+    as_switched,
     concurrency_ops,
     config_of,
     differences,
     last_sweep_of,
     live_of,
     resume_to,
-    retry_op,
+    retry_ops,
     shovel_ops,
 )
 
@@ -106,6 +107,7 @@ class QueueRegistry:
         written. A queue that is created again under an old name continues from the pointers that it finds. Raises
         `AlreadyExists`, naming the settings that differ, if the name is taken. Settings that are today's defaults do
         not differ from the defaults of an earlier version: the queue keeps what it was made with, and the log says so.
+        A `retry` that was switched by `set_retry` stays so too, whatever the settings say.
         """
         if not isinstance(config, QueueConfig):
             raise InvalidRequest(f"config is a {type(config).__name__}; give a QueueConfig(name, ...)")
@@ -119,7 +121,7 @@ class QueueRegistry:
         if "groupOf" in bins:
             raise AlreadyExists(f"{config.name!r} is a group of the queue {bins['groupOf']!r}: use another name")
         found = config_of(config.name, bins)
-        config = self._as_made_before(config, found)
+        config = self._as_made_before(self._as_switched(config, bins), found)
         unequal = differences(config, found)
         if unequal:
             raise AlreadyExists(
@@ -133,6 +135,16 @@ class QueueRegistry:
         else:
             self.records.renew(config, record)
         return self._adopt(config, bins, asked=True)
+
+    def _as_switched(self, wanted: QueueConfig, bins: Mapping[str, Any]) -> QueueConfig:
+        """Return the settings to use: `set_retry` prevails over the program."""
+        kept = as_switched(wanted, bins)
+        if kept is not wanted and wanted.name not in self._queues:
+            log.warning(
+                "retry of queue %s was switched to %s after it was made, and stays so, though the program says %s",
+                wanted.name, kept.retry, wanted.retry,
+            )  # fmt: skip
+        return kept
 
     def _as_made_before(self, wanted: QueueConfig, found: QueueConfig) -> QueueConfig:
         """Return the settings to use: a queue that was made with the defaults of an earlier version keeps them."""
@@ -219,7 +231,8 @@ class QueueRegistry:
         For a queue that was made by an earlier version, which did not retry. What is in its sideline comes back too,
         within a minute or two, while a process of this version does the upkeep. Objects of the queue that are in use,
         here and in other processes, go on as before until they are made again: what fails there goes into the sideline,
-        and comes back from there. A program that creates the queue with the default settings gets it as it is now.
+        and comes back from there. A program that creates the queue gets it as it is now, whatever its settings say of
+        `retry`; its log says so.
 
         Raises `NotFound`; `InvalidRequest` for a queue with a shovel, which brings failed messages back already.
         """
@@ -227,7 +240,7 @@ class QueueRegistry:
         config = config_of(name, self.records.read(checked_text("name", name)))
         if retry and config.shovel is not None:
             raise InvalidRequest(f"queue {shown(name)} has a shovel, which brings failed messages back already")
-        self.records.change(config, retry_op(retry))
+        self.records.change(config, *retry_ops(retry))
         bins = self.records.read(name)
         return self._adopt(config_of(name, bins), bins)
 

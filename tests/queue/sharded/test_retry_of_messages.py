@@ -274,3 +274,16 @@ def test_todays_defaults_are_no_other_settings_for_a_queue_of_an_earlier_version
     queue.publish("m")
     failing(queue)
     assert ends(queue) == (0, 0, 1, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*unsafe")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_program_gets_a_queue_as_its_retries_were_switched_and_is_told_once(wanted, clock, caplog):
+    store = MemoryStore(clock)
+    made(store, retry=wanted)
+    QueueRegistry(store, "c", farm_id="f").set_retry("q", not wanted)
+    registry = QueueRegistry(store, "c", farm_id="f")
+    with caplog.at_level(logging.WARNING):
+        queues = [registry.create(QueueConfig("q", **SETTINGS | {"retry": wanted})) for _ in range(2)]
+    assert [queue.config.retry for queue in queues] == [not wanted] * 2
+    assert caplog.text.count(f"retry of queue q was switched to {not wanted} after it was made, and stays so") == 1
