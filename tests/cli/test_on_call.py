@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 import pytest
@@ -39,6 +40,25 @@ def test_a_pause_names_the_workers_that_do_not_act_on_it_and_those_that_do(lw, q
     assert "not yet: hangs, which last reported " in done.out
     assert lw("queue", "list", *SHOP, "--json").json[0]["consumers"] == 0, "it is paused all the same"
     assert lw("queue", "resume", "q", *SHOP, "--timeout", "0", "--json").json["not_yet"] == ["hangs"]
+
+
+def test_a_change_that_does_not_wait_for_the_workers_accuses_none(lw, queue):
+    queue.store.repeat(reporting(queue, WorkerReport("alive", 0.0, 0, 1, 0, 0, 0)))
+    done = lw("queue", "pause", "q", *SHOP, "--timeout", "0")
+    assert done.code == 0
+    assert "1 worker acts on it within 3 s; this was not waited for" in done.out
+    assert "alive" not in done.out
+
+
+def test_a_second_pause_keeps_who_paused_the_queue_and_since_when(lw, queue):
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause(by="ann@desk")
+    changed = queue.live.changed
+    done = lw("queue", "pause", "q", *SHOP)
+    assert done.code == 0
+    assert re.search(r"q is paused already: \S+ s ago by ann@desk; nothing ready", done.out)
+    live = QueueRegistry(queue.store, "shop").get("q").live
+    assert (live.changed, live.changed_by) == (changed, "ann@desk")
 
 
 def test_doctor_exits_with_1_where_a_person_must_act_and_looks_at_every_client_if_none_is_named(lw, queue):

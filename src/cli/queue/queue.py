@@ -35,6 +35,8 @@ DEPTH_LOOKS = Poll(low=0.1, high=2.0)
 ACT_LOOKS = Poll(low=0.05, high=0.25)
 """The pauses between two looks of `pause`, `resume` and `scale` at the reports of the workers."""
 ACTS_WITHIN = 10.0
+WITHIN = 3.0
+"""Seconds after which each worker that lives acts on a change."""
 TIMED_OUT = 4
 MANY = 1_000
 """Messages that were published, from which on people are shown how they are spread over the shards."""
@@ -180,21 +182,23 @@ def pause(
 
     It waits until they act on it: 3 s at most, while they live. Handlers that have begun go on to their end. Messages
     that wait go on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is paused all the
-    same.
+    same. A queue that is paused already stays paused by the same person, since the same time.
 
     Example: latchwork queue pause orders --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the lines below say it
-        queue.pause(by=_person())
+    done = f"paused {name}"
+    if queue.concurrency:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the lines below say it
+            queue.pause(by=_person())
+    else:
+        done = f"{name} is paused already: {_paused(queue, session.store.seams.wall())}"
     ready = sum(state.loaded - state.fired for state in queue.pointers.states())
     waiting = f"{counted(ready, 'ready message')} waiting" if ready else "nothing ready"
     life = exact_time(queue.config.message_expiry)
-    _settle(
-        session, queue, timeout, "the pause", f"paused {name}; {waiting}; messages go on expiring, each after {life}"
-    )
+    _settle(session, queue, timeout, "the pause", f"{done}; {waiting}; messages go on expiring, each after {life}")
 
 
 @app.command()
@@ -242,6 +246,9 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
     running = sum(worker.running for worker in workers if worker.acts_on >= changed)
     within = f"within {seams.monotonic() - began:.1f} s"
     acting = f"{len(workers) - len(silent)} of {counted(len(workers), 'worker')} acted on it, {within}"
+    if silent and not timeout:
+        act = "worker acts" if len(silent) == 1 else "workers act"
+        acting = f"{len(silent)} {act} on it within {WITHIN:g} s; this was not waited for"
     lines = [done, acting if workers else "no worker runs"]
     if running and not queue.concurrency:
         lines.append(f"{counted(running, 'handler')} had begun, and may go on to the end")
@@ -249,6 +256,7 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
         f"not yet: {worker.worker}, which last reported {shown_time(worker.ago)} ago: it hangs, was killed, or is "
         "of an earlier version"
         for worker in silent
+        if timeout
     ]
     session.say(
         *lines, queue=queue.name, consumers=queue.concurrency, workers=[worker.worker for worker in workers],
@@ -304,9 +312,10 @@ def change(
 ) -> None:
     """Change whether failed messages are tried again.
 
-    It is for a queue that an earlier version has made, which does not retry.
-    What is in the sideline already comes back too, within a minute or two, while a worker runs. Workers that run go on
-    as before until they are started again: what they fail goes into the sideline, and comes back from there.
+    It is for a queue that does not retry, as one that an earlier version has made. What is in the sideline already
+    comes back too, within a minute or two, while a worker runs. Workers that run go on as before until they are started
+    again: what they fail goes into the sideline, and comes back from there. A program that creates the queue with
+    another retry gets it as it is set here, and logs that.
 
     Example: latchwork queue set orders --client shop --retry
     """
