@@ -230,11 +230,12 @@ SHOP = ("--client", "shop")
 CONSUME = ("queue", "consume", "q", *SHOP, "--timeout", "20")
 
 
+DRAIN = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""The signals at which a follower lets its job finish."""
 CONSUMERS_END = [
     *(((), number) for number in SIGNALS if number != signal.SIGTERM),
-    *((("--follow",), number) for number in SIGNALS if number not in {signal.SIGTERM, signal.SIGINT}),
+    *((("--follow",), number) for number in SIGNALS if number not in DRAIN),
 ]
-"""With the other signals a consumer lets its job finish."""
 
 
 @pytest.fixture
@@ -269,13 +270,15 @@ def test_a_followers_job_is_ended_when_it_is_told_twice(running, queue, number):
     assert run.is_silent()
 
 
-@pytest.mark.parametrize("json", [(), ("--json",)], ids=["", "json"])
-def test_a_consumer_that_is_told_to_end_finishes_what_it_has_taken(running, queue, json, tmp_path):
+@pytest.mark.parametrize(
+    ("more", "number"), [((), signal.SIGTERM), (("--json",), signal.SIGTERM), (("--follow",), signal.SIGHUP)]
+)
+def test_a_consumer_that_is_told_to_end_finishes_what_it_has_taken(running, queue, more, number, tmp_path):
     go = tmp_path / "go"
     job = f"echo began >> $OUT; while [ ! -e {go} ]; do sleep 0.02; done; echo done >> $OUT"
-    run = running(*CONSUME, *json, "--", "sh", "-c", job)
+    run = running(*CONSUME, *more, "--", "sh", "-c", job)
     until(lambda: "began" in run.written())
-    run.process.terminate()
+    run.process.send_signal(number)
     time.sleep(0.3)
     assert run.process.poll() is None
     go.touch()

@@ -58,8 +58,9 @@ def consume(
     fails; until then no sweep takes the message away.
 
     SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go back to the
-    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and a second signal
-    ends the command. --follow also ends if it cannot print or run the command any more.
+    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and so does SIGHUP,
+    as of a terminal that is closed; a second SIGTERM or Ctrl-C ends the command. --follow also ends if it cannot print
+    or run the command any more.
 
     With --json the messages are printed together, before they are acknowledged; with --follow, one a line. The output
     of a command then goes to stderr. A paused queue gives no messages; stderr says so.

@@ -1,4 +1,9 @@
-"""SIGTERM and SIGINT for a program that runs until it receives one: the first drains, a second one forces the end."""
+"""SIGTERM, SIGINT and SIGHUP for a program that runs until it receives one: the first drains, a second one forces the
+end.
+
+Except a second SIGHUP: when a terminal is closed, the kernel and the shell may each send one. A SIGHUP that the program
+ignores, as under nohup, or handles itself, is left alone.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ SIGNAL_POLL = 0.1
 
 
 class Signals:
-    """A handler of both signals while it is entered, if that is in the main thread; in another it does nothing. In a
-    child that is forked meanwhile, both signals do what they did before.
+    """A handler of these signals while it is entered, if that is in the main thread; in another it does nothing. In a
+    child that is forked meanwhile, they do what they did before.
 
     drains: a signal has come: take no more work.
     forced: one has come while the program was ending already: do not wait. Plain flags, as a signal may interrupt the
@@ -33,7 +38,8 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            hangup = (signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else ()
+            for number in (signal.SIGTERM, signal.SIGINT, *hangup):
                 self._before[number] = signal.getsignal(number)  # first, for a child that is forked at this moment
                 signal.signal(number, self._signalled)
         return self
@@ -43,17 +49,18 @@ class Signals:
             let_end()
 
     def reset_after_fork(self) -> None:
-        """Give both signals back to a forked child, which has no thread that reads the flags."""
+        """Give the signals back to a forked child, which has no thread that reads the flags."""
         self._give_back()
 
     def _give_back(self) -> bool:
-        """Let both signals do what they did before; whether they were handled here."""
+        """Let the signals do what they did before; whether they were handled here."""
         before, self._before = self._before, {}
         for number, handler in before.items():
             signal.signal(number, handler)
         return bool(before)
 
-    def _signalled(self, _number: int, _frame: Any) -> None:
-        self.forced = self.forced or self.drains or self._ending()
+    def _signalled(self, number: int, _frame: Any) -> None:
+        again = self.drains or self._ending()
+        self.forced = self.forced or (again and number != signal.SIGHUP)
         self.drains = True
         ends()

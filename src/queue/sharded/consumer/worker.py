@@ -214,9 +214,10 @@ class Worker(Unpicklable):
         return all(done)
 
     def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned.
+        """Work until SIGTERM, SIGINT, SIGHUP or `stop`; return what `stop` returned.
 
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        In the main thread it handles these signals for as long as it runs: the first drains, a second one forces,
+        except a second SIGHUP. A SIGHUP that the program ignores, or handles itself, is left alone.
         """
         with self._signals:
             try:

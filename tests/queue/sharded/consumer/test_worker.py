@@ -13,6 +13,7 @@ import pytest
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer import worker as module
+from latchwork.queue.sharded.consumer.signals import Signals
 from latchwork.queue.sharded.consumer.worker import divided
 from latchwork.store import MemoryStore
 from tests.sim.stage import Stage
@@ -204,23 +205,43 @@ print(worker.run(), flush=True)
 """
 
 
-@pytest.mark.parametrize(("seconds", "signals", "said"), [(1, 1, ["ends", "True"]), (600, 2, ["False"])])
-def test_sigterm_drains_every_queue_and_a_second_one_forces(tmp_path, seconds, signals, said):
+@pytest.mark.parametrize(
+    ("seconds", "signals", "said"),
+    [
+        (1, [signal.SIGTERM], ["ends", "True"]),
+        (600, [signal.SIGTERM, signal.SIGTERM], ["False"]),
+        # The kernel and the shell each send it where a terminal is closed.
+        (1, [signal.SIGHUP, signal.SIGHUP], ["ends", "True"]),
+    ],
+)
+def test_a_signal_drains_every_queue_and_a_second_one_forces_but_no_second_hangup(tmp_path, seconds, signals, said):
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, f"sqlite:{tmp_path / 'store.db'}?synchronous=off", str(seconds)],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         assert process.stdout.readline() == f"begins {float(seconds)}\n"
-        for number in range(signals):
-            if number:  # a second signal that came before the first one was handled would be one with it
+        for place, number in enumerate(signals):
+            if place:  # a second signal that came before the first one was handled would be one with it
                 assert process.stdout.readline() == "told\n"
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, number)
         out, _ = process.communicate(timeout=50)
     finally:
         process.kill()
         process.wait()
     assert [word for word in out.split() if word != "told"] == said
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, lambda *_: None], ids=["nohup", "the-programs-own"])
+def test_a_hangup_that_the_program_ignores_or_handles_itself_is_left_alone(before):
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        with Signals(lambda: False) as signals:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is before
+        assert not signals.drains
+    finally:
+        signal.signal(signal.SIGHUP, kept)
 
 
 def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
