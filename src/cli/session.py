@@ -46,8 +46,8 @@ class Session:
 
     @property
     def where(self) -> str:
-        """The store that is used, for a message: without its password."""
-        return hidden(self._used)
+        """The store that is used, for a message: without its password and its options."""
+        return hidden(self._used).partition("?")[0]
 
     @cached_property
     def _used(self) -> str:

@@ -165,7 +165,7 @@ class Semaphore:
         record = self._store.get(self._contender.key, PERMITS)
         if record is None or PERMITS not in record.bins:
             raise NotFound(
-                f"there is no semaphore {self.name!r} in {self._store!r} yet: acquire a permit, or resize it",
+                f"there is no semaphore {self.name!r} in {self._store.where} yet: acquire a permit, or resize it",
                 key=self._contender.key,
             )
         return _size_in(record.bins, self._contender.key)

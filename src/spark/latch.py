@@ -262,7 +262,7 @@ class SparkLatch:
         """
         if progress is not True:
             return self._latch.wait(timeout, progress=progress, create_timeout=create_timeout, alive=self._drivers)
-        bar = ProgressBar(self, self._store.seams)
+        bar = ProgressBar(self, self._whole, self._store.seams)
         try:
             # missing() names the absent farms already
             return self._latch.wait(
@@ -273,6 +273,10 @@ class SparkLatch:
             )
         finally:
             bar.close()
+
+    def _whole(self) -> int:
+        """Return the number of partitions, at XDC level of all farms that have brought theirs. One read."""
+        return sum(share.total for share in self._phase.shares(self._store))
 
     def missing(self) -> list[str]:
         """Return the partitions that have not counted, as "farm/partition", in order; at XDC level of all farms.

@@ -238,6 +238,11 @@ class RecordStore(ABC):
         _check_index(set, bin)
         self.policy.run(self.seams, self._ensure_index, set, bin, kind, doubt=reads_are_repeatable)
 
+    @property
+    def where(self) -> str:
+        """The store as errors name it: its URL, without options and secrets; what `repr` gives where there is none."""
+        return repr(self)
+
     @abstractmethod
     def describe(self) -> StoreInfo:
         """Return the facts about this store and its guarantees."""
@@ -369,6 +374,11 @@ class DelegatingStore(RecordStore):
 
     def __repr__(self) -> str:
         return repr(self.inner)
+
+    @property
+    def where(self) -> str:
+        """The name of the inner store."""
+        return self.inner.where
 
     def describe(self) -> StoreInfo:
         return self.inner.describe()

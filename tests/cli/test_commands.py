@@ -1011,7 +1011,7 @@ def test_the_statistics_call_a_queue_that_is_not_active_inactive(lw, sqlite_url)
 
 
 def test_no_queues_are_said_of_the_store_that_was_asked(lw, sqlite_url):
-    told = f"latchwork: client 'shop' has no queues in farm 'local' of {sqlite_url} [NOT_FOUND]\n"
+    told = f"latchwork: client 'shop' has no queues in farm 'local' of {sqlite_url.partition('?')[0]} [NOT_FOUND]\n"
     assert lw("queue", "list", *SHOP).err == lw("stats", *SHOP).err == told
 
 

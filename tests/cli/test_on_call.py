@@ -206,6 +206,23 @@ def test_a_name_that_never_existed_is_another_answer_than_nothing_there(lw, queu
     assert lw("group", "members", "g").code == 0
 
 
+def test_a_queue_that_does_not_exist_is_named_with_its_store_and_the_nearest_name(lw, queue):
+    queue.registry.create(QueueConfig("mails", shards=1))
+    done = lw("queue", "stats", "mals", *SHOP)
+    assert done.code == 3
+    where = f"sqlite:{queue.store.path}"
+    assert f"client 'shop' has no queue 'mals' in farm 'local' of {where}: it was never created" in done.err
+    assert "is 'mails' meant?" in done.err
+    assert "synchronous" not in done.err
+    assert "meant" not in lw("queue", "stats", "zzz", *SHOP).err
+
+
+def test_a_latch_shows_when_it_expires(lw):
+    lw("latch", "create", "night", *SHOP, "--count", "1", "--ttl", "7200")
+    assert re.search(r"\nexpires in \S+ (min|h); a count of its creator renews that\n", lw("latch", "show", "night", *SHOP).out)
+    assert 7100 < lw("latch", "show", "night", *SHOP, "--json").json["lives_s"] <= 7200
+
+
 def test_an_election_with_candidates_and_no_leader_yet_is_none_that_never_existed(lw, sqlite_url):
     Candidates(connect(sqlite_url), "e").report("w", 60)
     done = lw("leader", "status", "e")

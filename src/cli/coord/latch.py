@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from ...coord import CountDownLatch, LatchLevel, LatchProgress
-from ...coord.latch.layout import COUNT, latches_in
+from ...coord.latch.layout import COUNT, bins_of, latch_key, latches_in
 from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
-from ...plain import shown
+from ...plain import shown, shown_time
 from ...store.port import Record
 from ..options import Client, Farm
 from ..session import Session
@@ -177,7 +177,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters, who has counted, and who is missing.
+    """Show the counters, who has counted, who is missing, and when it expires.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -189,7 +189,11 @@ def show(
     state = "released" if progress.released else held
     counts = ", ".join(f"{farm} {count}" for farm, count in progress.counts.items())
     lines = [f"{name}: {state}", f"counters: {counts}", *([f"counted: {', '.join(parties)}"] if parties else [])]
-    session.say(*lines, **_facts(name, progress, counted=parties, missing=missing))
+    record = session.store.get(latch_key(client, name, set_suffix), *(bins_of(farm).count for farm in progress.counts))
+    lives = None if record is None or record.ttl < 0 else record.ttl
+    if lives is not None:
+        lines.append(f"expires in {shown_time(lives)}; a count of its creator renews that")
+    session.say(*lines, **_facts(name, progress, counted=parties, missing=missing, lives_s=lives))
 
 
 @app.command("list")

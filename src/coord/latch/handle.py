@@ -38,6 +38,8 @@ class Handle:
     _nonce: str | None = None
     _names: Names | None = None
     _identified = False
+    _was_there = False
+    """Whether this handle has read the latch: if it is not there later, it has ended."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Handle:
             raise InvalidRequest(f"level is {shown(level)}; it must be LatchLevel.DC or LatchLevel.XDC")
         self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
         self._key = layout.latch_key(client_id, latch_id, set_suffix)
+        self._client, self._id = client_id, latch_id
         self._farm = checked_farm(farm_or_default(farm_id))
         self._farms = layout.checked_farms(farms)
         self._level, self._ttl = level, checked_ttl(ttl)
@@ -63,7 +66,13 @@ class Handle:
             raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._key.name!r}, farm={self._farm!r}, level={self._level.value})"
+        level = self._level.value
+        return f"{type(self).__name__}({self._id!r}, client={self._client!r}, farm={self._farm!r}, level={level})"
+
+    @property
+    def _title(self) -> str:
+        """The latch as errors name it."""
+        return f"latch {shown(self._id)} of client {shown(self._client)}"
 
     @classmethod
     def get(
@@ -107,23 +116,25 @@ class Handle:
 
     def _made_again(self) -> NotFound:
         return NotFound(
-            f"the latch {self._key.name!r} of farm {self._farm!r} that this handle means was deleted, and perhaps made "
-            "again since: get a new handle",
+            f"the {self._title} in farm {self._farm!r} that this handle means was deleted, and perhaps made again "
+            "since: get a new handle",
             key=self._key,
         )
 
     def _gone(self) -> NotFound:
-        latch = f"latch {self._key.name!r} of farm {self._farm!r} in {self._store!r}"
-        if not self._identified:
-            why = f"there is no {latch}: it was not created yet, or under another name, or has ended"
+        latch = f"{self._title} in farm {self._farm!r} of {self._store.where}"
+        if self._identified or self._was_there:
+            ttl = "" if self._ttl in (None, KEEP) else f", {self._ttl} s after its creator's last count"
+            why = (
+                f"the {latch} has ended: it was deleted (and perhaps made again), or has expired{ttl}; create it "
+                "with a ttl that covers the whole work"
+            )
         else:
-            why = f"the {latch} has ended: it was deleted (and perhaps made again), or has expired"
-        lives = f"its ttl, {TTL} by default," if self._ttl in (None, KEEP) else f"ttl={self._ttl}"
-        return NotFound(
-            f"{why}; it lived for {lives} seconds after its creator's last count: create it with a ttl that covers the "
-            "whole work",
-            key=self._key,
-        )
+            why = (
+                f"there is no {latch}: it was not created yet, or has another name, or has ended; "
+                f"`latchwork latch list --client {self._client}` lists the latches that there are"
+            )
+        return NotFound(why, key=self._key)
 
     def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
         """Read the record after a refusal. Raises `OutcomeUnknown` if the read fails and an earlier attempt of the
@@ -135,8 +146,8 @@ class Handle:
             if not refusal.details["doubt"] or isinstance(failure, NotFound):
                 raise
             raise OutcomeUnknown(
-                f"the update of latch {self._key.name!r} may have been applied: an attempt was not answered, and the "
-                "record could not be read afterwards; read the latch before going on",
+                f"the update of the {self._title} may have been applied: an attempt was not answered, and the record "
+                "could not be read afterwards; read the latch before going on",
                 key=self._key,
             ) from failure
 

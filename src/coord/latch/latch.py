@@ -167,7 +167,7 @@ class Latch(Handle):
     def _count_party(self, mode: CountMode, n: int, party: str | int) -> int:
         bins, nonce, kind = bins_of(self._farm), self._identity(), layout.kind_of(party)
         if self._names is not None and party not in self._names:
-            raise layout.not_named(party, self._names, self._key)
+            raise layout.not_named(party, self._names, self._key, self._title)
         form = layout.counted_by_party(self._farm, nonce is None, self._ttl, mode, kind)
         try:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
@@ -183,7 +183,7 @@ class Latch(Handle):
                 raise self._gone() from None
             if counted is None and of_one_kind is None:
                 raise InvalidRequest(
-                    f"party {shown(party)} of the latch {shown(self._key.name)}: the parties that have counted in farm "
+                    f"party {shown(party)} of the {self._title}: the parties that have counted in farm "
                     f"{shown(self._farm)} are named by {'whole numbers' if kind is str else 'text'}, and the Java "
                     "library cannot read both in one farm; name all alike",
                     key=self._key,
@@ -232,6 +232,7 @@ class Latch(Handle):
         if not ids.items() <= now.items():
             raise self._made_again()
         ids |= now
+        self._was_there = True
         return progress
 
     def wait(
@@ -262,7 +263,7 @@ class Latch(Handle):
         timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
-        bar = ProgressBar(self, seams) if progress is True else None
+        bar = ProgressBar(self, self._total, seams) if progress is True else None
         report = (
             bar.update
             if bar
@@ -301,6 +302,16 @@ class Latch(Handle):
         finally:
             if bar:
                 bar.close()
+
+    def _total(self) -> int:
+        """Return the whole count, for a progress bar: what remains, and what the parties have counted. One read."""
+        record = self._read_record()
+        bins = bins_of(self._farm)
+        is_dc = self._level is LatchLevel.DC
+        remaining = [record.bins.get(bins.count)] if is_dc else by_farm(record, layout.COUNT).values()
+        done = [record.bins.get(bins.done, {})] if is_dc else by_farm(record, layout.DONE).values()
+        counts = [*remaining, *(count for parties in done for count in self._parties_in(parties).values())]
+        return sum(count for count in counts if is_int(count))
 
     def _reads(self, *, every: bool) -> DcReads | XdcReads:
         """Return the reads of one wait. every: whether it wants to see each change, and not only the release."""

@@ -245,8 +245,11 @@ def names_in(bins: Mapping[str, Any], farm: str, key: Key) -> Names | None:
                   key=key, bin=NAMES + farm)  # fmt: skip
 
 
-def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
-    """Return the error for a party that the latch was not created with; it names a similar party, if there is one."""
+def not_named(party: str | int, names: Names, key: Key, title: str) -> InvalidRequest:
+    """Return the error for a party that the latch was not created with; it names a similar party, if there is one.
+
+    title: the latch, for people.
+    """
     if isinstance(names, range):
         near = [name for name in (str(party),) if name.isdecimal() and int(name) in names]
     else:
@@ -254,7 +257,7 @@ def not_named(party: str | int, names: Names, key: Key) -> InvalidRequest:
     some = ", ".join(repr(name) for name in in_order(names)[:5]) + (", ..." if len(names) > 5 else "")
     meant = f"; is {near[0]!r} meant?" if near else f": these are {some or 'none'}"
     return InvalidRequest(
-        f"party {shown(party)} is none of the {len(names)} that the latch {shown(key.name)} was created for{meant}",
+        f"party {shown(party)} is none of the {len(names)} that the {title} was created for{meant}",
         key=key,
     )
 

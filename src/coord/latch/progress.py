@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,10 +26,13 @@ class NamesMissing(Protocol):
 
 
 class ProgressBar:
-    """A progress bar, drawn again and again in one line: `[####----] 12 of 20, waiting for ...`."""
+    """A progress bar, drawn again and again in one line: `[####----] 12 of 20, waiting for ...`.
 
-    def __init__(self, latch: NamesMissing, seams: Seams) -> None:
-        self._latch, self._seams = latch, seams
+    whole: returns how many there are in all; it is asked once, when the bar is first drawn.
+    """
+
+    def __init__(self, latch: NamesMissing, whole: Callable[[], int], seams: Seams) -> None:
+        self._latch, self._whole, self._seams = latch, whole, seams
         self._total = 0
         self._named_at: float | None = None
         self._missing: list[str] = []
@@ -39,6 +42,9 @@ class ProgressBar:
         """Draw the bar with this progress."""
         if not _is_terminal():
             return
+        if not self._drawn:
+            with suppress(LatchworkError):  # then it counts from here
+                self._total = self._whole()
         self._total = max(self._total, progress.remaining, 1)
         self._look(progress)
         columns = shutil.get_terminal_size().columns

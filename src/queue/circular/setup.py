@@ -76,7 +76,7 @@ def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
     try:
         found = store.operate(key, *_LOOK)
     except NotFound:
-        raise NotFound(f"there is no queue {name!r} in {store!r}; make it with LargeQueue.create") from None
+        raise NotFound(f"there is no queue {name!r} in {store.where}; make it with LargeQueue.create") from None
     _complete(store, key, found[3:])
     bins = {name: value for name, value in zip((RECORDS, SLOTS, CAPACITY), found[:3], strict=True) if value is not None}
     layout = Layout.stored(name, bins, buffers.describe().record_size_limit)

@@ -100,13 +100,18 @@ class QueueRecords:
         """Read the record, with its remaining time to live. Raises `NotFound`."""
         record = self.find(name, *bins)
         if record is None:
-            listing = f"latchwork queue list --client {self.client_id} --farm {self.farm_id}"
-            raise NotFound(
-                f"client {self.client_id!r} has no queue {name!r} in farm {self.farm_id!r} of {self.store!r}: it was "
-                f"never created, or it has expired; `{listing}` lists the queues that there are",
-                queue=name,
-            )
+            raise self.absent(name)
         return record
+
+    def absent(self, name: str, meant: str | None = None) -> NotFound:
+        """Return the error for a queue that is not there. meant: a queue that is there, of a similar name."""
+        listing = f"latchwork queue list --client {self.client_id} --farm {self.farm_id}"
+        similar = f"is {meant!r} meant? " if meant else ""
+        return NotFound(
+            f"client {self.client_id!r} has no queue {name!r} in farm {self.farm_id!r} of {self.store.where}: it was "
+            f"never created, or it has expired; {similar}`{listing}` lists the queues that there are",
+            queue=name,
+        )
 
     def find(self, name: str, *bins: str) -> Record | None:
         """Return the record with these bins, or all; None where there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -162,18 +163,29 @@ class QueueRegistry:
         return kept
 
     def get(self, name: str) -> ShardedQueue:
-        """Return the queue of this name, active or not. Raises `NotFound`."""
+        """Return the queue of this name, active or not. Raises `NotFound`, which names a similar queue if there is one;
+        that takes one more call.
+        """
         queue = self._queues.get(checked_text("name", name))
         if queue is not None:
             if queue.live.active:
                 queue.used = True
                 self.refresh_if_due()
             return queue
-        record = self.records.record(name)
+        record = self.records.find(name)
+        if record is None:
+            raise self.records.absent(name, self._similar(name))
         queue = self._adopt(config_of(name, record.bins), record.bins)
         if queue.live.active:
             self.records.renew(queue.config, record)
         return queue
+
+    def _similar(self, name: str) -> str | None:
+        """Return the active queue whose name is most like this one; None where none is, or the store does not say."""
+        with suppress(LatchworkError):
+            found = self.store.query(self.records.set, "active", "true")
+            return next(iter(get_close_matches(name, [str(record.key.name) for record in found], n=1)), None)
+        return None
 
     def publishable(self, name: str) -> ShardedQueue:
         """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""

@@ -72,6 +72,11 @@ class AerospikeStore(RecordStore):
     def __repr__(self) -> str:
         return f"AerospikeStore({self._link.target or self.namespace})"
 
+    @property
+    def where(self) -> str:
+        """The store as errors name it: its URL, without password and options; the namespace of a client of yours."""
+        return str(self._link.target or f"namespace {self.namespace}")
+
     def close(self) -> None:
         """Close this process's connection, for every store of the URL; a client that you own stays open."""
         self._link.drop()

@@ -43,6 +43,11 @@ class MemoryStore(RecordStore):
     def __repr__(self) -> str:
         return f"MemoryStore({len(self._records)} records)"
 
+    @property
+    def where(self) -> str:
+        """The store as errors name it: its URL."""
+        return "memory:"
+
     def describe(self) -> StoreInfo:
         """Return the facts: one process, one copy, so strongly consistent; expired records are deleted at once."""
         return StoreInfo("memory", "local", True, 0, 0, 1, RECORD_SIZE_LIMIT)

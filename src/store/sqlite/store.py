@@ -78,6 +78,11 @@ class SQLiteStore(RecordStore):
         """The URL by which `connect` opens this file from anywhere on this machine."""
         return f"sqlite:{quote(str(self.path))}?synchronous={self.synchronous}&busy_timeout={self.busy_timeout:g}"
 
+    @property
+    def where(self) -> str:
+        """The store as errors name it: its URL, without options."""
+        return f"sqlite:{quote(str(self.path))}"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (str(self.path), self.synchronous, self.busy_timeout)
 

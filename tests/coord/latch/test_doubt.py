@@ -148,6 +148,14 @@ def test_on_a_terminal_a_bar_says_who_is_waited_for_and_leaves_a_clean_line(latc
     assert third.endswith("2 of 2\n")
 
 
+def test_a_bar_counts_from_the_first_count_and_not_from_the_start_of_the_wait(latch, clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    latch.count_down(party="a")
+    first, *_, last = waited(latch, clock, monkeypatch, Terminal()).split("\r\x1b[K")[1:]
+    assert first.endswith("1 of 2, waiting for b")
+    assert last.endswith("2 of 2\n")
+
+
 def test_where_there_is_no_terminal_nothing_is_drawn(latch, clock, monkeypatch):
     assert waited(latch, clock, monkeypatch, StringIO()) == ""
 
@@ -170,3 +178,18 @@ def test_a_bar_asks_who_is_missing_once_a_second_at_most(store, clock, monkeypat
     assert latch.wait(timeout=10, progress=True)
     assert len(asked) <= 1 + 3 + 1, "at first, each second, and at the end"
     assert sys.stderr.getvalue().endswith("20 of 20\n")
+
+
+def test_who_has_read_a_latch_is_told_that_it_has_ended_and_who_has_not_that_there_is_none(memory, clock):
+    latch = CountDownLatch.create(memory, "shop", "night", 1, farm_id="dc1", ttl=20)
+    waiter = CountDownLatch.get(memory, "shop", "night", farm_id="dc1")
+    clock.at(1.0, latch.delete)
+    named = "latch 'night' of client 'shop' in farm 'dc1' of memory:"
+    with pytest.raises(NotFound, match=f"^the {named} has ended: it was deleted") as ended:
+        waiter.wait(timeout=5)
+    assert "43200" not in str(ended.value), "only the creator knows its ttl"
+    with pytest.raises(NotFound, match=f"^there is no {named}: ") as absent:
+        CountDownLatch.get(memory, "shop", "night", farm_id="dc1").count()
+    assert "latchwork latch list --client shop" in str(absent.value)
+    with pytest.raises(NotFound, match="20 s after its creator"):
+        latch.count()

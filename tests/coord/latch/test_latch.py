@@ -501,7 +501,7 @@ def test_a_latch_outlives_a_night_and_ends_before_the_next_one(memory, make):
     latch.count_down()
     assert memory.get(key()).ttl == 12 * 3600
     memory._server.advance(14 * 3600)
-    with pytest.raises(NotFound, match=r"has ended: .* it lived for ttl=43200 seconds after its creator's last count"):
+    with pytest.raises(NotFound, match=r"has ended: .* expired, 43200 s after its creator's last count"):
         latch.count_down()
 
 

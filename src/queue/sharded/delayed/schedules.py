@@ -220,7 +220,7 @@ class ScheduleRecords:
         try:
             self.store.operate(self.key, *entries, when=has(SPECS, name), once=_ONCE)
         except (NotFound, Refused):
-            raise NotFound(f"no schedule {name!r} in {self.store!r}: see registry.schedules()", name=name) from None
+            raise NotFound(f"no schedule {name!r} in {self.store.where}: see registry.schedules()", name=name) from None
 
     def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the stored texts, and the ticks settled last in ms, by name. One call."""
