@@ -10,7 +10,7 @@ import sys
 import pexpect
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.coord import CountDownLatch, FencedLock, ReadWriteLock, Semaphore
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
 
@@ -114,6 +114,30 @@ def test_a_table_that_fits_the_terminal_is_one(terminal, sqlite_url):
     QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
     shown = _shown(terminal("stats", "--client", "shop", columns=140))
     assert re.search(r"\nqueue +ready +in flight .*\norders +0 +0 ", shown)
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        (("lock", "run", "n"), "the lock 'n'; held by ann, renewed "),
+        (("leader", "run", "n"), "the election 'n'; held by ann, renewed "),
+        (("semaphore", "run", "n", "--permits", "1"), "a permit of the semaphore 'n'; held by ann"),
+        (("rwlock", "read", "n"), "the lock 'n'; held by ann (write)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_who_waits_on_a_terminal_is_told_once_who_has_it(terminal, sqlite_url, words, held):
+    store = connect(sqlite_url)
+    kept = {
+        "semaphore": lambda: Semaphore(store, "n", permits=1, owner="ann", lease=60).acquire(timeout=5),
+        "rwlock": lambda: ReadWriteLock(store, "n", owner="ann", lease=60).write(5),
+    }.get(words[0], lambda: FencedLock(store, "n", owner="ann", lease=60).acquire(5))()
+    child = terminal(*words, "--", "echo", "done")
+    child.expect_exact(f"latchwork: waits for {held}")
+    kept.release()
+    child.expect("done")
+    shown = _shown(child)
+    assert "waits for" not in shown
 
 
 def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):

@@ -12,7 +12,7 @@ from ...errors import InvalidRequest, NotFound
 from ...inputs import farm_or_default
 from ...observe.findings import OK
 from ...observe.snapshot import alive, election_now, standing_of
-from ...plain import shown_time
+from ...plain import shown, shown_time
 from ...store.connect import VARIABLE
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
@@ -20,6 +20,7 @@ from ..session import Session
 from .elections import office_of
 from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
 from .state import election_state
+from .waiting import Waiting, holder_of, holders
 
 app = typer.Typer(help="Choose one of many.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the election")]
@@ -139,8 +140,19 @@ def run(
     else:
         election = LeaseElection(session.store, name, lease=lease)
 
+    def leader() -> str:
+        if not farms:
+            return holder_of(session.store, name)
+        who = office_of(session.stores_of(farms), name).leader
+        return holders([who] if who else [])
+
+    waiting = Waiting(session.store.seams, f"the election {shown(name)}", leader)
+
     def lead(leadership: Leadership) -> int:
+        waiting.over()
         given = {"epoch": leadership.epoch, **facts}
         return run_under(command, leadership.lost, given, environment, lease=lease, grace=grace)
 
-    raise typer.Exit(election.run(lead, timeout=timeout))
+    with waiting:
+        code = election.run(lead, timeout=timeout)
+    raise typer.Exit(code)

@@ -17,6 +17,7 @@ from ...store.model.expr import SERVER_NOW
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from .waiting import Waiting, holder_of
 
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
 
@@ -41,7 +42,10 @@ def run(
     Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
     """
     session: Session = context.obj
-    with FencedLock(session.store, name, lease=lease).acquire(timeout, keep_alive=True) as grant:
+    lock, store = FencedLock(session.store, name, lease=lease), session.store
+    waiting = Waiting(store.seams, f"the lock {shown(name)}", lambda: holder_of(store, name))
+    with waiting, lock.acquire(timeout, keep_alive=True) as grant:
+        waiting.over()
         facts = {"fence": grant.fence, "lock": name}
         code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
 
 from ...coord import ReadGrant, ReadWriteLock, WriteGrant
 from ...coord.rwlock import RWLOCKS
+from ...plain import shown
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
+from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the lock")]
@@ -39,7 +41,7 @@ def read(
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.read(timeout, keep_alive=True), command, lease, grace)
+    _run(session, name, lock, lambda: lock.read(timeout, keep_alive=True), command, lease, grace)
 
 
 @app.command()
@@ -60,13 +62,24 @@ def write(
     """
     session: Session = context.obj
     lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock.write(timeout, keep_alive=True), command, lease, grace)
+    _run(session, name, lock, lambda: lock.write(timeout, keep_alive=True), command, lease, grace)
 
 
 def _run(
-    session: Session, name: str, grant: ReadGrant | WriteGrant, command: Sequence[str], lease: float, grace: float
+    session: Session,
+    name: str,
+    lock: ReadWriteLock,
+    acquire: Callable[[], ReadGrant | WriteGrant],
+    command: Sequence[str],
+    lease: float,
+    grace: float,
 ) -> None:
-    with grant:
+    def who() -> str:
+        return holders([f"{user.owner} ({user.mode.value})" for user in lock.holders()])
+
+    waiting = Waiting(session.store.seams, f"the lock {shown(name)}", who)
+    with waiting, acquire() as grant:
+        waiting.over()
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
         code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)
@@ -82,7 +95,7 @@ def show(context: typer.Context, name: Name) -> None:
     """
     session: Session = context.obj
     checked_there(session, "read-write lock", name, RWLOCKS)
-    holders = ReadWriteLock(session.store, name).holders()
-    lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in holders]
-    rows = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in holders]
+    users = ReadWriteLock(session.store, name).holders()
+    lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in users]
+    rows = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in users]
     session.say(*(lines or [f"{name}: nobody reads or writes"]), rwlock=name, holders=rows)

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from ...coord import Semaphore
+from ...plain import shown
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from .waiting import Waiting, holders
 
 app = typer.Typer(help="Limit how many run at a time, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the semaphore")]
@@ -35,7 +37,10 @@ def run(
     """
     session: Session = context.obj
     semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
-    with semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
+    what = f"{'a permit' if n == 1 else f'{n} permits'} of the semaphore {shown(name)}"
+    waiting = Waiting(session.store.seams, what, lambda: holders([holder.owner for holder in semaphore.holders()]))
+    with waiting, semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
+        waiting.over()
         facts = {"fence": held.fence, "slots": ",".join(map(str, held.slots)), "semaphore": name}
         code = run_under(command, held.lost, facts, session.environment, lease=lease, grace=grace)
     raise typer.Exit(code)

@@ -1,0 +1,75 @@
+"""A line on a terminal for a command that has waited for a second: for what, and who has it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from ...errors import LatchworkError
+from ...observe.snapshot import election_now
+from ...plain import shown_time
+from ...seams import Seams
+from ...store import RecordStore
+from ..session import note
+
+QUIET = 1.0
+"""Seconds that a command waits before it says so."""
+NAMED = 4
+"""Holders that the line names."""
+
+
+class Waiting:
+    """A context in which a command waits; `over` ends the wait within it. On a terminal it says so once, on stderr.
+
+    what: for what it waits.
+    who: returns who has that, for people; one or two calls, once.
+    """
+
+    def __init__(self, seams: Seams, what: str, who: Callable[[], str]) -> None:
+        self._seams, self._what, self._who = seams, what, who
+        self._over = seams.event()
+
+    def __enter__(self) -> Waiting:
+        if sys.stderr.isatty():
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # which are for the main thread
+            try:
+                self._seams.spawn(self._tell, "latchwork-waiting")
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over()
+
+    def over(self) -> None:
+        """Say nothing from now on."""
+        self._over.set()
+
+    def _tell(self) -> None:
+        if self._over.wait(QUIET):
+            return
+        who = ""
+        with suppress(LatchworkError):  # the wait itself reports what is wrong
+            who = self._who()
+        if not self._over.is_set():
+            note(f"waits for {self._what}{who and '; '}{who}")
+
+
+def holder_of(store: RecordStore, name: str) -> str:
+    """Return who has a lock, or leads an election by lease, and when the lease was last renewed. One call."""
+    holder, _ = election_now(store, name)
+    if holder is None or not holder.held:
+        return ""
+    late = "" if holder.leads else f": its lease of {holder.lease:g} s has run out"
+    return f"held by {holder.name}, renewed {shown_time(holder.renewed_ago)} ago{late}"
+
+
+def holders(names: Sequence[str]) -> str:
+    """Return who has it, for people, of several holders."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"held by {', '.join(names[:NAMED])}{more}" if names else ""
