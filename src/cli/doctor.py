@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
@@ -41,6 +42,8 @@ MAX_IMBALANCE = 2.0
 @runtime_checkable
 class InAFile(Protocol):
     """A store in a file that may be damaged."""
+
+    path: Path
 
     def damage(self) -> list[str]: ...
 
@@ -351,8 +354,13 @@ def doctor(
     farms = session.stores_of(urls_of(context, farm_store))
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     names = list(_names(session.store, client, farm))
-    found = _found(session, lambda: examine(session.store, session.where, processes=processes, pool=pool))
-    if not any(finding.state == PROBLEM for finding in found + names):
+    absent_file = list(_absence(session, PROBLEM if not farms else WARNING))  # the farms may be all that is used
+    if absent_file:
+        elections = AskedNames(elections=wanted.elections, farms=farms)
+        found = absent_file + _found(session, lambda: findings(session.store, elections))
+    else:
+        found = _found(session, lambda: examine(session.store, session.where, processes=processes, pool=pool))
+    if not absent_file and not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.store, client, farm))
         found += _found(session, lambda: _queue_damage(session.store, client, farm))
         absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
@@ -366,6 +374,13 @@ def doctor(
         session.say(*lines_of(found))
     if any(finding.state == PROBLEM for finding in found):
         raise typer.Exit(1)
+
+
+def _absence(session: Session, state: str) -> Iterator[Finding]:
+    """Yield that there is no file, if that is so: the first call would make it, and find nothing wrong with it."""
+    if isinstance(session.store, InAFile) and not session.store.path.exists():
+        what = f"there is no file {session.store.path}: the first program that writes makes it"
+        yield Finding(state, what, f"check {session.where}: the file and its directory")
 
 
 def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:

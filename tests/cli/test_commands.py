@@ -352,6 +352,7 @@ def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, 
 
 
 def test_doctor_finds_nothing_wrong_with_a_good_store_and_says_what_it_is(here, url):
+    connect(url).get(Key("s", "k"))
     done = here("doctor", "--json")
     found = {finding["what"]: finding["state"] for finding in done.json}
     assert done.code == 0
@@ -433,7 +434,8 @@ def test_a_command_that_waits_for_a_store_that_is_away_says_so():
         waiting.communicate()
 
 
-def test_doctor_blames_no_store_for_a_name_that_is_none(lw):
+def test_doctor_blames_no_store_for_a_name_that_is_none(lw, sqlite_url):
+    connect(sqlite_url).get(Key("s", "k"))
     for wrong in (("--client", ""), ("--client", "x" * 300), ("--semaphore", ""), ("--client", "c", "--barrier", "")):
         done = lw("doctor", *wrong)
         assert (done.code, done.out.count("problem  names: ")) == (1, 1), done.out
@@ -798,6 +800,14 @@ def test_doctor_names_what_there_is_to_check_of_a_store_in_a_file(lw):
     assert "-> check sqlite:/nowhere/shop.db: the file and its directory\n" in done.out
 
 
+def test_doctor_makes_no_file_where_there_is_none_and_says_so(lw, tmp_path):
+    done = lw("doctor", store=f"sqlite:{tmp_path}/mistyped.db")
+    assert done.code == 1
+    assert f"problem  there is no file {tmp_path}/mistyped.db" in done.out
+    assert "the first program that writes makes it" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("edition", ["community", "enterprise"])
 def test_doctor_says_that_deletes_are_not_durable_where_no_tombstones_are_left(edition):
     findings = import_module("latchwork.cli.doctor")._durability
@@ -806,7 +816,8 @@ def test_doctor_says_that_deletes_are_not_durable_where_no_tombstones_are_left(e
     assert not list(findings(StoreInfo("aerospike", edition, True, 2, 0, 2, 1)))
 
 
-def test_doctor_reports_zookeeper_hosts_that_are_none(lw):
+def test_doctor_reports_zookeeper_hosts_that_are_none(lw, sqlite_url):
+    connect(sqlite_url).get(Key("s", "k"))
     done = lw("doctor", "--zookeeper", "")
     assert (done.code, "bad hostname" in done.out, "connected" in done.out) == (1, True, True)
 
