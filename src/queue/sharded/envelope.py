@@ -438,8 +438,12 @@ def not_begun(envelope: Envelope) -> Envelope:
 
 
 def interrupted(envelope: Envelope) -> Envelope:
-    """Return the message without its latest attempt, which was interrupted, as by a deploy."""
-    return replace(not_begun(envelope), reason=Reason.INTERRUPTED.value, interrupts=envelope.interrupts + 1)
+    """Return the message without its latest attempt, which was interrupted, as by a deploy; an error is of an attempt
+    before it, and goes.
+    """
+    return replace(
+        not_begun(envelope), reason=Reason.INTERRUPTED.value, last_error=None, interrupts=envelope.interrupts + 1
+    )
 
 
 def checked_id(message_id: str, most: int = MAX_ID) -> str:

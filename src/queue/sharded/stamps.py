@@ -162,6 +162,7 @@ QUEUE_STAMP_RULES = StampRules(
     uncount=(
         Put("attempts", Param("attempts")),
         Put("reason", Reason.INTERRUPTED.value),
+        Put("lastError", None),
         Put("interrupts", Param("interrupts")),
         Put("interrupted", _ME),
     ),

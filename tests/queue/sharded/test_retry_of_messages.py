@@ -287,3 +287,15 @@ def test_a_program_gets_a_queue_as_its_retries_were_switched_and_is_told_once(wa
         queues = [registry.create(QueueConfig("q", **SETTINGS | {"retry": wanted})) for _ in range(2)]
     assert [queue.config.retry for queue in queues] == [not wanted] * 2
     assert caplog.text.count(f"retry of queue q was switched to {not wanted} after it was made, and stays so") == 1
+
+
+def test_a_message_that_was_cut_has_no_error_of_another_attempt(clock):
+    queue = made(MemoryStore(clock), backoff=1)
+    queue.publish("m")
+    failing(queue, "not acknowledged within 300 s")
+    comes_after(queue, Timers(Farms(queue)), clock)
+    (delivery,) = queue.receive()
+    assert delivery.last_error == "not acknowledged within 300 s"
+    queue.give_back([delivery])
+    (message,) = queue.peek()
+    assert (message.reason, message.last_error) == ("interrupted", None)
