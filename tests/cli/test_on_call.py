@@ -219,7 +219,9 @@ def test_a_queue_that_does_not_exist_is_named_with_its_store_and_the_nearest_nam
 
 def test_a_latch_shows_when_it_expires(lw):
     lw("latch", "create", "night", *SHOP, "--count", "1", "--ttl", "7200")
-    assert re.search(r"\nexpires in \S+ (min|h); a count of its creator renews that\n", lw("latch", "show", "night", *SHOP).out)
+    assert re.search(
+        r"\nexpires in \S+ (min|h); a count of its creator renews that\n", lw("latch", "show", "night", *SHOP).out
+    )
     assert 7100 < lw("latch", "show", "night", *SHOP, "--json").json["lives_s"] <= 7200
 
 

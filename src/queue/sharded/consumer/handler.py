@@ -23,6 +23,7 @@ from ..queue import ShardedQueue
 from ..transfer import CHUNK
 
 log = Log(__name__)
+worker_log = Log("latchwork.worker")
 
 EXTENSIONS = 4
 """How often a delivery is extended in one sweep duration."""
@@ -247,7 +248,7 @@ class Settlements:
         """
         self._counters.add("interrupted", len(deliveries))
         others = f" and {counted(len(deliveries) - 1, 'other')}" if len(deliveries) > 1 else ""
-        log.warning(
+        worker_log.warning(
             "the handler of %r was cut at message %s%s, which goes back uncounted: it %s",
             self._queue.name, deliveries[0].message_id, others, why,
         )  # fmt: skip

@@ -47,12 +47,12 @@ class Life:
             log.info("%s drains: it takes no more messages; %s", self.name, handlers)
 
     def stopped(self, given_up: int) -> None:
-        """Log that it has stopped, once, and how many handlers were given up."""
+        """Log that it has stopped, once, and how many handlers had not finished."""
         if self._pid == os.getpid() and not self._ended:
             self._ended = True
             if given_up:
                 log.warning(
-                    "%s has stopped; handlers that had not finished, and were given up: %d", self.name, given_up
+                    "%s has stopped; handlers that had not finished: %d; their messages come again", self.name, given_up
                 )
             else:
                 log.info("%s has stopped; all handlers had finished", self.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -242,6 +243,22 @@ def test_a_hangup_that_the_program_ignores_or_handles_itself_is_left_alone(befor
         assert not signals.drains
     finally:
         signal.signal(signal.SIGHUP, kept)
+
+
+def test_a_worker_that_cuts_a_handler_says_in_its_own_log_that_the_message_comes_again(caplog):
+    registry, began, goes_on = registry_on(MemoryStore(), "a"), threading.Event(), threading.Event()
+    worker = Worker(registry)
+    worker.handler("a")(lambda _: began.set() or goes_on.wait(60))
+    registry.get("a").publish("m")
+    with caplog.at_level(logging.INFO):
+        worker.start()
+        assert began.wait(60)
+        assert not worker.stop(0)
+        goes_on.set()
+    said = {record.getMessage(): record.name for record in caplog.records}
+    (cut,) = [line for line in said if "was cut at message" in line]
+    assert said[cut] == "latchwork.worker"
+    assert "handlers that had not finished: 1; their messages come again" in caplog.text
 
 
 def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
