@@ -39,18 +39,20 @@ class Deadline:
     timeout: seconds, None = no limit.
     end: when it is over (monotonic), None = never; one within another ends no later than the outer one.
     logged: when a failure was last logged (monotonic).
+    is_cut: whether it was ended early.
     """
 
-    __slots__ = ("_before", "_over", "_seams", "_silences", "end", "logged")
+    __slots__ = ("_around", "_before", "_over", "_seams", "_silences", "end", "is_cut", "logged")
 
     def __init__(self, seams: Seams, timeout: float | None) -> None:
         self._seams, self._silences = seams, 0
         self.end = None if timeout is None else seams.monotonic() + timeout
         self._over = 0.0 if self.end is None else self.end + LATE  # when the call before is over, at the latest
         self.logged: float | None = None
+        self.is_cut = False
 
     def __enter__(self) -> Deadline:
-        around = _present.get()
+        self._around = around = _present.get()
         if around is not None and around.end is not None and (self.end is None or around.end < self.end):
             self.end, self._over = around.end, around.end + LATE
         self._before = _present.set(self)
@@ -77,12 +79,32 @@ class Deadline:
 
     def too_late(self, pause: float) -> bool:
         """Whether it is too late to try a call again after `pause` seconds."""
-        return self.end is not None and self._seams.monotonic() + pause >= self.end + AGAIN
+        return self.end is not None and (self.is_cut or self._seams.monotonic() + pause >= self.end + AGAIN)
+
+    def cut(self, outermost: Deadline) -> None:
+        """Let this one, and those around it up to the `outermost`, be over now, as nobody waits for the call any more.
+
+        A store call that begins later has little time, and none is tried again.
+        """
+        now, deadline = self._seams.monotonic(), self
+        while True:
+            if deadline.end is None or now < deadline.end:
+                deadline.end, deadline._over = now, now + LATE  # noqa: SLF001 - the same class
+            deadline.is_cut = True
+            if deadline is outermost or deadline._around is None:  # noqa: SLF001 - as above
+                return
+            deadline = deadline._around  # noqa: SLF001 - as above
 
 
 def present() -> Deadline | None:
     """Return the time limit of the call that this thread is in; None if it has none."""
     return _present.get()
+
+
+def is_cut() -> bool:
+    """Whether nobody waits any more for the call that this thread is in: what is in doubt stays so."""
+    deadline = _present.get()
+    return deadline is not None and deadline.is_cut
 
 
 def call_time() -> float | None:

@@ -33,7 +33,7 @@ def send_until_known(
     outcomes = send(rows)
     for attempt in range(1, store.policy.attempts):
         doubtful = {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)}
-        if not doubtful:
+        if not doubtful or is_cut():
             break
         if instead is not None:
             rows, instead = instead(), None

@@ -1,0 +1,315 @@
+"""A verb of the sync surface, run on an asyncio loop without blocking it (docs/protocols P22).
+
+    grant = await run(partial(lock.acquire, timeout=5), seams, undo=Grant.release)
+
+The verb's own code runs in a greenlet of the loop's thread. Where it would block, for a call of the store, a pause, an
+event or a lock, it parks at a `Gate`, and the coroutine that called it awaits that gate. So a verb that waits costs no
+thread, and no protocol is written a second time.
+
+A task that is cancelled meanwhile does not tear the verb apart:
+
+1. A call of the store that is under way is finished. The time of the verb ends now, as if its timeout had come.
+2. A pause that is under way ends, so that what is in doubt is asked once more; the next pause raises `CancelledError`.
+   A wait for an event raises it at once.
+3. What the verb has returned nevertheless is given back (`undo`), whatever else is cancelled meanwhile.
+4. `CancelledError` is raised, and `ended(error)` says how the verb had ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import AbstractEventLoop, CancelledError, Future
+from collections.abc import Awaitable, Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ..deadline import Deadline, present
+from ..errors import LatchworkError, Unavailable
+from ..seams import Seams
+from .pool import Pool
+
+try:
+    from greenlet import error as greenlet_error
+    from greenlet import getcurrent, greenlet
+except ImportError as failure:  # pragma: no cover - where the extra is not installed
+    raise ImportError('latchwork.aio needs greenlet: pip install "latchwork[aio]"') from failure
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOOP_LOOK = 1.0
+"""Seconds after which a thread that waits for a function on a loop looks whether that loop still lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a verb ended whose task was cancelled while it ran.
+
+    returned: whether it had done its work, as if it had not been cancelled. False: it was stopped at a pause, or failed.
+    result: what it had returned.
+    undone: whether that was given back: a lock released, messages returned uncounted.
+    error: why the verb, or what was to give its result back, failed. `OutcomeUnknown` has the same meaning as ever.
+    """
+
+    returned: bool = False
+    result: Any = None
+    undone: bool = False
+    error: LatchworkError | None = None
+
+
+def ended(cancelled: BaseException) -> Ended | None:
+    """Return how the verb ended at which this `CancelledError` was raised; None if it does not come from a verb."""
+    return getattr(cancelled, "latchwork_ended", None)
+
+
+class Gate:
+    """One thing that a verb waits for. Any thread may open it; it stays open.
+
+    is_late: whether it was opened because its time was over.
+    """
+
+    __slots__ = ("_future", "_loop", "is_late", "is_open")
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop, self.is_open, self.is_late = loop, False, False
+        self._future: Future[None] | None = None
+
+    def release(self) -> None:
+        """Open it."""
+        if self.is_open:
+            return
+        self.is_open = True
+        if asyncio._get_running_loop() is self._loop:
+            self._wake()
+        else:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def expire(self) -> None:
+        """Open it, as its time is over."""
+        self.is_late = not self.is_open
+        self.release()
+
+    def _wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def passed(self) -> None:
+        """Wait until it is open. Another wait may follow one that was cancelled."""
+        self._future = self._loop.create_future()
+        if not self.is_open:  # it may be opened by another thread from here on, which then calls `_wake` in this loop
+            await self._future
+
+
+class Verb(greenlet):
+    """One verb that runs on a loop.
+
+    cancelled: what its task was cancelled with, if it was.
+    way_out: whether a cancel changes nothing but how it ends: it releases, acknowledges, or gives back.
+    """
+
+    def __init__(
+        self, call: Callable[[], Any], seams: Seams, pool: Pool, *, limit: float | None = None, way_out: bool = False
+    ) -> None:
+        super().__init__()
+        self.gr_context = getcurrent().gr_context  # the task's own, so that what the verb sets is seen there
+        self.call, self.seams, self.pool, self.limit, self.way_out = call, seams, pool, limit, way_out
+        self.loop = asyncio.get_running_loop()
+        self.cancelled: CancelledError | None = None
+        self.deadline: Deadline | None = None
+        self.is_closed = False
+        self._hears = False
+
+    def run(self) -> Any:
+        """Make the call, within a deadline that a cancel can end. It is what greenlet calls first."""
+        with Deadline(self.seams, self.limit) as self.deadline:
+            return self.call()
+
+    # ---- called by the code of the verb
+
+    def offload(self, call: Callable[..., T], *given: Any) -> T:
+        """Return what the call returns, made by a thread of the pool. It is finished even if the task is cancelled."""
+        if self.is_closed:
+            return call(*given)
+        job = Job(call, given, Gate(self.loop))
+        self.pool.submit(job.run)
+        self.park(job.done)
+        return job.result()
+
+    def pause(self, gate: Gate, seconds: float | None) -> None:
+        """Wait until the gate is open, for this number of seconds at most (None = no limit).
+
+        A cancel ends it. A pause that begins after a cancel raises that.
+        """
+        self._raise_cancelled()
+        timer = None if seconds is None else self.loop.call_later(seconds, gate.expire)
+        self._hears = True
+        try:
+            self.park(gate)
+        finally:
+            self._hears = False
+            if timer is not None:
+                timer.cancel()
+
+    def event(self, gate: Gate, seconds: float | None) -> None:
+        """Wait for something that another sets, as `pause` does; raise the cancel that has ended it."""
+        self.pause(gate, seconds)
+        self._raise_cancelled()
+
+    def awaits(self, work: Awaitable[T]) -> T:
+        """Return what the user's coroutine returns, run in a task of its own. A cancel ends that task, and then this
+        raises.
+        """
+        task, done = asyncio.ensure_future(work, loop=self.loop), Gate(self.loop)
+        task.add_done_callback(lambda _: done.release())
+        try:
+            self.event(done, None)
+        except CancelledError:
+            task.cancel()
+            self.park(done)
+            raise
+        return task.result()
+
+    def _raise_cancelled(self) -> None:
+        if self.cancelled is not None and not self.way_out:
+            raise self.cancelled
+
+    def park(self, gate: Gate) -> None:
+        """Let the loop go on until the gate is open; the caller of a `pause`, until its task is cancelled."""
+        if not gate.is_open:
+            self.parent.switch(gate)
+
+    # ---- called by the coroutine that runs it
+
+    async def live(self) -> Any:
+        """Run the verb to its end; return or raise as it does, also after a cancel, which `cancelled` has then."""
+        try:
+            gate = self.switch()
+            while not self.dead:
+                try:
+                    await gate.passed()
+                except CancelledError as cancelled:
+                    self._cancel(cancelled)
+                    if self.way_out or not self._hears:
+                        continue
+                gate = self.switch()
+            return gate
+        finally:
+            if not self.dead:
+                self._close()
+
+    def _cancel(self, cancelled: CancelledError) -> None:
+        self.cancelled = self.cancelled or cancelled
+        deadline = present()
+        if deadline is not None and self.deadline is not None and not self.way_out:
+            deadline.cut(self.deadline)
+
+    def _close(self) -> None:
+        """End a verb whose coroutine is closed, as where its loop has ended: nothing can be awaited any more."""
+        self.is_closed = True
+        with suppress(greenlet_error, GeneratorExit, LatchworkError):  # it may be collected in another thread
+            self.throw(GeneratorExit)
+
+
+class Job(Generic[T]):
+    """A call that a thread of the pool makes for a verb, in the verb's context: its deadline, its trace."""
+
+    __slots__ = ("_call", "_context", "_failure", "_given", "_result", "done")
+
+    def __init__(self, call: Callable[..., T], given: tuple[Any, ...], done: Gate) -> None:
+        self._call, self._given, self._context, self.done = call, given, copy_context(), done
+        self._result: T | None = None
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Make the call."""
+        try:
+            self._result = self._context.run(self._call, *self._given)
+        except BaseException as failure:  # noqa: BLE001 - raised by `result`, in the verb
+            self._failure = failure
+        self.done.release()
+
+    def result(self) -> T:
+        """Return what the call has returned, or raise what it has raised."""
+        if self._failure is None:
+            return self._result  # type: ignore[return-value] # it was returned by the call
+        try:
+            raise self._failure
+        finally:
+            self._failure = None  # its traceback refers to this frame
+
+
+def verb_of() -> Verb | None:
+    """Return the verb that runs now in this thread; None outside of one, where code may block."""
+    now = getcurrent()
+    return now if type(now) is Verb and not now.is_closed else None
+
+
+def awaited(work: Awaitable[T]) -> T:
+    """Return what the user's coroutine returns. Called by a verb that runs on a loop."""
+    verb = verb_of()
+    assert verb is not None  # noqa: S101 - who calls it runs on a loop
+    return verb.awaits(work)
+
+
+def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]:
+    """Return a function for another thread, which runs the async `function` on this loop and waits for its end."""
+    loop = asyncio.get_running_loop()
+
+    def in_thread(given: R) -> object:
+        async def work() -> object:
+            return await function(given)
+
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        while not loop.is_closed():
+            with suppress(FutureTimeout):
+                return future.result(LOOP_LOOK)
+        raise Unavailable("the loop of the leader's function has ended: stop the election before it")
+
+    return in_thread
+
+
+async def run(
+    call: Callable[[], T], seams: Seams, pool: Pool, *, undo: Callable[[T], object] | None = None, lease: float | None = None
+) -> T:
+    """Run a verb on this loop; return what it returns.
+
+    undo: gives back what the verb has returned, if its task was cancelled. It may take `lease` seconds, default 10.
+    lease: of a way out without `undo`: the verb itself releases, acknowledges or gives back, within this time, and a
+        cancel comes after that.
+    """
+    way_out = lease is not None and undo is None
+    verb = Verb(call, seams, pool, limit=lease if way_out else None, way_out=way_out)
+    try:
+        result = await verb.live()
+    except CancelledError:
+        if verb.cancelled is None:
+            raise  # the verb's own code has raised it: it comes from a function of the user's
+        raise _told(verb.cancelled, Ended()) from None
+    except LatchworkError as failure:
+        if verb.cancelled is None:
+            raise
+        raise _told(verb.cancelled, Ended(error=failure)) from failure
+    if verb.cancelled is None:
+        return result  # type: ignore[no-any-return] # by the greenlet, which has no types
+    if undo is None:
+        raise _told(verb.cancelled, Ended(True, result))
+    raise _told(verb.cancelled, await _undone(undo, result, seams, pool, lease or 10.0))
+
+
+async def _undone(undo: Callable[[T], object], result: T, seams: Seams, pool: Pool, lease: float) -> Ended:
+    """Give the result of a cancelled verb back; return how the verb has ended then."""
+    way_out = Verb(lambda: undo(result), seams, pool, limit=lease, way_out=True)
+    try:
+        await way_out.live()
+    except LatchworkError as failure:
+        return Ended(True, result, undone=False, error=failure)
+    return Ended(True, result, undone=True)
+
+
+def _told(cancelled: CancelledError, how: Ended) -> CancelledError:
+    cancelled.latchwork_ended = how  # type: ignore[attr-defined] # read by `ended`
+    return cancelled

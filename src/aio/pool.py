@@ -1,0 +1,79 @@
+"""The threads that make the blocking calls of verbs on loops: a few, started as they are needed, ended when idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from ..errors import InvalidRequest
+from ..forks import reset_in_child
+from ..inputs import checked_whole
+from ..seams import Seams
+
+THREADS = 16
+"""Threads of a pool, at most, by default."""
+MOST_THREADS = 1_000
+IDLE = 10.0
+"""Seconds without a job after which a thread ends."""
+
+
+class Pool:
+    """Up to `threads` daemon threads. Safe to share between threads and loops."""
+
+    def __init__(self, seams: Seams, threads: int, name: str) -> None:
+        self._seams, self._most, self._name = seams, checked_whole("threads", threads, 1, MOST_THREADS), name
+        self.reset_after_fork()
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Start with no threads. A forked child begins so."""
+        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = self._seams.lock()
+        self._threads = self._idle = 0
+        self.is_closed = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Let a thread do the job, which raises nothing. Raises `InvalidRequest` once the pool is closed."""
+        with self._lock:
+            if self.is_closed:
+                raise InvalidRequest("the store was closed: connect again")
+            self._jobs.put(job)
+            starts = self._threads < self._most and self._jobs.qsize() > self._idle
+            self._threads += starts
+        if starts:
+            try:
+                self._seams.spawn(self._work, self._name)
+            except BaseException:
+                with self._lock:
+                    self._threads -= 1
+                    if self._threads:
+                        return  # another thread does it
+                raise
+
+    def close(self) -> None:
+        """End the threads after the jobs that were submitted. Harmless when repeated."""
+        with self._lock:
+            self.is_closed = True
+            for _ in range(self._threads):
+                self._jobs.put(_nothing)
+
+    def _work(self) -> None:
+        jobs, job = self._jobs, _nothing
+        while True:
+            with self._lock:
+                if (job is None or self.is_closed) and jobs.empty():
+                    self._threads -= 1
+                    return
+                self._idle += 1
+            job = None
+            with suppress(Empty):
+                job = jobs.get(timeout=IDLE)
+            with self._lock:
+                self._idle -= 1
+            if job is not None:
+                job()
+
+
+def _nothing() -> None:
+    """Do nothing: it lets a thread look whether it is to end."""
