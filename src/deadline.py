@@ -89,11 +89,11 @@ class Deadline:
         now, deadline = self._seams.monotonic(), self
         while True:
             if deadline.end is None or now < deadline.end:
-                deadline.end, deadline._over = now, now + LATE  # noqa: SLF001 - the same class
+                deadline.end, deadline._over = now, now + LATE
             deadline.is_cut = True
-            if deadline is outermost or deadline._around is None:  # noqa: SLF001 - as above
+            if deadline is outermost or deadline._around is None:
                 return
-            deadline = deadline._around  # noqa: SLF001 - as above
+            deadline = deadline._around
 
 
 def present() -> Deadline | None:

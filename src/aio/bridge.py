@@ -48,7 +48,7 @@ LOOP_LOOK = 1.0
 class Ended:
     """How a verb ended whose task was cancelled while it ran.
 
-    returned: whether it had done its work, as if it had not been cancelled. False: it was stopped at a pause, or failed.
+    returned: whether it had done its work, as if nobody had cancelled it. False: it was stopped at a pause, or failed.
     result: what it had returned.
     undone: whether that was given back: a lock released, messages returned uncounted.
     error: why the verb, or what was to give its result back, failed. `OutcomeUnknown` has the same meaning as ever.
@@ -82,7 +82,7 @@ class Gate:
         if self.is_open:
             return
         self.is_open = True
-        if asyncio._get_running_loop() is self._loop:
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - which raises nothing where there is none
             self._wake()
         else:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -104,7 +104,7 @@ class Gate:
             await self._future
 
 
-class Verb(greenlet):
+class Verb(greenlet):  # type: ignore[misc] # greenlet has no types
     """One verb that runs on a loop.
 
     cancelled: what its task was cancelled with, if it was.
@@ -130,12 +130,10 @@ class Verb(greenlet):
 
     # ---- called by the code of the verb
 
-    def offload(self, call: Callable[..., T], *given: Any) -> T:
+    def offload(self, call: Callable[..., T], *given: Any, pool: Pool | None = None) -> T:
         """Return what the call returns, made by a thread of the pool. It is finished even if the task is cancelled."""
-        if self.is_closed:
-            return call(*given)
         job = Job(call, given, Gate(self.loop))
-        self.pool.submit(job.run)
+        (pool or self.pool).submit(job.run)
         self.park(job.done)
         return job.result()
 
@@ -273,7 +271,12 @@ def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]
 
 
 async def run(
-    call: Callable[[], T], seams: Seams, pool: Pool, *, undo: Callable[[T], object] | None = None, lease: float | None = None
+    call: Callable[[], T],
+    seams: Seams,
+    pool: Pool,
+    *,
+    undo: Callable[[T], object] | None = None,
+    lease: float | None = None,
 ) -> T:
     """Run a verb on this loop; return what it returns.
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from .. import coord as sync
-from ..coord.barrier.barrier import BarrierProgress
 from ..coord.election.election import STOP_TIMEOUT, Election
 from ..coord.fencing import Fenced as SyncFenced
 from ..coord.fencing import Lost as SyncLost
@@ -22,6 +21,7 @@ from .bridge import awaited, on_loop
 from .store import Store, bridged_of
 from .twin import Twin, attribute, maybe, unless_none, verb, verb_as
 
+N = TypeVar("N", bound=str | int)
 T = TypeVar("T")
 F = TypeVar("F", bound=SyncFenced)
 G = TypeVar("G", bound=sync.Grant)
@@ -49,7 +49,7 @@ class _Fenced(Twin[F]):
 
     @property
     def lost(self) -> Lost:
-        """The event of its loss: `await grant.lost.wait()`. It is set in the background, also while the loop is busy."""
+        """The event of its loss: `await grant.lost.wait()`. A thread sets it, also while the loop is busy."""
         return Lost(self.of.lost, self._store)
 
     def check(self) -> None:
@@ -81,7 +81,7 @@ class Grant(Held[sync.Grant]):
 
 
 class FencedLock(Twin[sync.FencedLock]):
-    """A lock with fences: see `latchwork.coord.FencedLock`. `async with lock as grant` keeps it alive in the background.
+    """A lock with fences: see `latchwork.coord.FencedLock`. `async with lock as grant` keeps it alive.
 
     A task that is cancelled while it acquires has no lock: what it took is released.
     """
@@ -194,9 +194,7 @@ class RateLimiter(Twin[sync.RateLimiter]):
     try_acquire = verb(sync.RateLimiter.try_acquire)
     acquire = verb(sync.RateLimiter.acquire)
 
-    def __init__(
-        self, store: Store, name: str, limit: int, per: Per, *, also: Iterable[tuple[int, Per]] = ()
-    ) -> None:
+    def __init__(self, store: Store, name: str, limit: int, per: Per, *, also: Iterable[tuple[int, Per]] = ()) -> None:
         bridged = bridged_of(store)
         super().__init__(sync.RateLimiter(bridged, name, limit, per, also=list(also)), bridged)
 
@@ -281,7 +279,9 @@ class Barrier(Twin[sync.Barrier]):
 
         As `latchwork.coord.Barrier.wait`.
         """
-        return await self._run(partial(self.of.wait, party, payload, timeout, alive=alive and alive.of))
+        return await self._run(
+            partial(self.of.wait, party, payload, timeout, alive=None if alive is None else alive.of)
+        )
 
 
 class _Latch(Twin[L]):
@@ -381,16 +381,23 @@ class _Latch(Twin[L]):
         As `latchwork.coord.CountDownLatch.wait`.
         """
         wait = partial(
-            self.of.wait, timeout, progress=progress, create_timeout=create_timeout, alive=alive and alive.of
+            self.of.wait,
+            timeout,
+            progress=progress,
+            create_timeout=create_timeout,
+            alive=None if alive is None else alive.of,
         )
         return await self._run(wait)
 
-    async def missing(
-        self, expected: Iterable[str | int] | None = None, *, lost_in: Group | None = None
-    ) -> set[str | int]:
+    @overload
+    async def missing(self, expected: None = None, *, lost_in: Group | None = None) -> set[str | int]: ...
+    @overload
+    async def missing(self, expected: Iterable[N], *, lost_in: Group | None = None) -> set[N]: ...
+    async def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """Return the parties that have not counted. One read. As `latchwork.coord.CountDownLatch.missing`."""
-        group = lost_in and lost_in.of
-        return await self._run(lambda: set(self.of.missing(expected, lost_in=group)))
+        group = None if lost_in is None else lost_in.of
+        missing: Callable[..., set[Any]] = self.of.missing
+        return await self._run(partial(missing, expected, lost_in=group))
 
 
 class CountDownLatch(_Latch[sync.CountDownLatch]):
@@ -436,8 +443,13 @@ class _Election(Twin[E]):
 
         lead: an async function that runs on this loop with each term; otherwise as `latchwork.coord.LeaseElection`.
         """
-        on_term = None if lead is None else on_loop(lambda term: lead(Leadership(term, self._store)))
-        return await self._run(partial(self.of.start, on_term))
+        if lead is None:
+            return await self._run(self.of.start)
+
+        def led(term: sync.Leadership) -> Awaitable[object]:
+            return lead(Leadership(term, self._store))
+
+        return await self._run(partial(self.of.start, on_loop(led)))
 
     async def stop(self, timeout: float | None = STOP_TIMEOUT) -> bool:
         """Give up the term, if there is one, and end the campaign; whether it has ended within `timeout` seconds."""

@@ -28,7 +28,7 @@ class Pool:
 
     def reset_after_fork(self) -> None:
         """Start with no threads. A forked child begins so."""
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = self._seams.lock()
         self._threads = self._idle = 0
         self.is_closed = False
@@ -56,24 +56,20 @@ class Pool:
         with self._lock:
             self.is_closed = True
             for _ in range(self._threads):
-                self._jobs.put(_nothing)
+                self._jobs.put(None)
 
     def _work(self) -> None:
-        jobs, job = self._jobs, _nothing
+        jobs = self._jobs
         while True:
             with self._lock:
-                if (job is None or self.is_closed) and jobs.empty():
-                    self._threads -= 1
-                    return
                 self._idle += 1
             job = None
             with suppress(Empty):
                 job = jobs.get(timeout=IDLE)
             with self._lock:
                 self._idle -= 1
+                if job is None and (self.is_closed or jobs.empty()):
+                    self._threads -= 1
+                    return
             if job is not None:
                 job()
-
-
-def _nothing() -> None:
-    """Do nothing: it lets a thread look whether it is to end."""

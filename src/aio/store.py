@@ -1,8 +1,8 @@
 """A store on a loop: its verbs are awaited, and what is made with it waits on the loop.
 
-    async with aio.connect("aerospike://db/test") as store:
-        await store.operate(key, Add("seats", -1))
-        lock = aio.FencedLock(store, "report")
+async with aio.connect("aerospike://db/test") as store:
+    await store.operate(key, Add("seats", -1))
+    lock = aio.FencedLock(store, "report")
 """
 
 from __future__ import annotations
@@ -44,11 +44,6 @@ class Store(Twin[RecordStore]):
         bridged = BridgedStore(of, self._pool)
         super().__init__(bridged, bridged)
 
-    @property
-    def bridged(self) -> BridgedStore:
-        """The store that primitives of the sync surface are made with, to run them by `run`."""
-        return self._store
-
     get = verb(RecordStore.get)
     operate = verb(RecordStore.operate)
     repeat = verb(RecordStore.repeat)
@@ -74,7 +69,7 @@ class Store(Twin[RecordStore]):
         self, keys: Iterable[Key], *bins: str, each: bool = False
     ) -> Sequence[Record | LatchworkError | None]:
         """Read many records, as `RecordStore.get_many` does."""
-        return await self._run(lambda: self.of.get_many(keys, *bins, each=each))  # type: ignore[call-overload,no-any-return] # the overloads are above
+        return await self._run(lambda: self.of.get_many(keys, *bins, each=each))  # type: ignore[call-overload] # as above
 
     def with_policy(self, policy: RetryPolicy) -> Store:
         """Return a view of this store, on its connection and its threads, that retries by another policy."""
@@ -114,8 +109,8 @@ def bridged_of(store: object) -> BridgedStore:
 
 
 async def call(verb: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> R:
-    """Make any blocking call in a thread, and return what it returns: for what has no twin here, such as a `LargeQueue`,
-    a `PagedQueue`, an `Outbox` or the administration of a registry, with a store of the sync surface.
+    """Make any blocking call in a thread, and return what it returns: for what has no twin here, such as a
+    `LargeQueue`, a `PagedQueue`, an `Outbox` or the administration of a registry, with a store of the sync surface.
 
     At most 16 of them run at a time in a process, and a wait takes its thread until it ends: give it a timeout. A task
     that is cancelled gets `CancelledError` once the call has ended, and `ended(error)` has its result.

@@ -10,11 +10,11 @@ The parameters and their types are those of the sync verb. So the twins cannot f
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from functools import partial, update_wrapper
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from .bridge import run
-from .store import BridgedStore
+from .bridged import BridgedStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,12 +37,18 @@ class Twin(Generic[S]):
     def __repr__(self) -> str:
         return f"aio.{self.of!r}"
 
+    @property
+    def bridged(self) -> BridgedStore:
+        """The store that its sync object (`of`) was made with."""
+        return self._store
+
     def _run(self, call: Callable[[], R], undo: Callable[[R], object] | None = None) -> Coroutine[Any, Any, R]:
         return run(call, self._store.seams, self._store.pool, undo=undo)
 
-    def _leave(self, call: Callable[[], R]) -> Coroutine[Any, Any, R]:
-        """Run a way out: a cancel does not cut it, but comes after it."""
-        return run(call, self._store.seams, self._store.pool, lease=getattr(self.of, "lease", WAY_OUT))
+    def _leave(self, call: Callable[[], R], seconds: float | None = None) -> Coroutine[Any, Any, R]:
+        """Run a way out, of so many seconds, or of as many as its lease has: a cancel comes after it."""
+        lease = getattr(self.of, "lease", WAY_OUT) if seconds is None else seconds
+        return run(call, self._store.seams, self._store.pool, lease=lease)
 
 
 class attribute(Generic[T]):  # noqa: N801 - read as `property` is
@@ -70,7 +76,7 @@ class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
         self, of: Callable[Concatenate[Any, P], R], *, undo: Callable[[R], object] | None = None, way_out: bool = False
     ) -> None:
         self.of, self._undo, self._way_out = of, undo, way_out
-        update_wrapper(self, of)
+        self.__doc__, self.__wrapped__ = of.__doc__, of
 
     @overload
     def __get__(self, twin: None, owner: type) -> verb[P, R]: ...
@@ -95,7 +101,7 @@ class verb_as(Generic[P, R, W]):  # noqa: N801 - read as `property` is
         undo: Callable[[R], object] | None = None,
     ) -> None:
         self.of, self._wrap, self._undo = of, wrap, undo
-        update_wrapper(self, of)
+        self.__doc__, self.__wrapped__ = of.__doc__, of
 
     @overload
     def __get__(self, twin: None, owner: type) -> verb_as[P, R, W]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ..deadline import is_cut
 from ..errors import LatchworkError, OutcomeUnknown, Unavailable
 from ..retry import RetryPolicy
 from ..seams import Seams

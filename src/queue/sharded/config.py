@@ -264,16 +264,15 @@ _UNITS = {
 }  # fmt: skip
 
 
-def check_concurrency(concurrency: int) -> int:
-    """Return the worker threads of a consumer, once they are 0 to 100. Raises `TooManyConsumers` or
+def check_concurrency(concurrency: int, most: int = MAX_CONSUMERS) -> int:
+    """Return the worker threads of a consumer, once they are 0 to 100, or to `most`. Raises `TooManyConsumers` or
     `InvalidRequest`.
     """
-    if is_int(concurrency) and concurrency > MAX_CONSUMERS:
+    if is_int(concurrency) and concurrency > most:
         raise TooManyConsumers(
-            f"concurrency is {shown(concurrency)}: a consumer has at most {MAX_CONSUMERS} worker threads; run "
-            "more processes"
+            f"concurrency is {shown(concurrency)}: a consumer has at most {most} worker threads; run more processes"
         )
-    checked_whole("concurrency", concurrency, 0, MAX_CONSUMERS)
+    checked_whole("concurrency", concurrency, 0, most)
     return concurrency
 
 

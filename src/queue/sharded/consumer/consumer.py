@@ -14,7 +14,7 @@ from ....inputs import checked_kind, checked_number, checked_switch
 from ....logs import Log
 from ....seams import Task
 from ....unpicklable import Unpicklable
-from ..config import check_concurrency
+from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
@@ -83,6 +83,9 @@ class Consumer(Unpicklable):
     """
 
     _INSTEAD = "pickle the QueueRegistry, the queue's name and the handler, and make a consumer there"
+    _most = MAX_CONSUMERS
+    _runs_of: type[Runs] = Runs
+    checks = staticmethod(check_handler)
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Consumer(Unpicklable):
     ) -> None:
         if not isinstance(queue, ShardedQueue):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
-        check_handler(handler)
+        self.checks(handler)
         checked_number("grace", grace)
         self.queue, self.handler, self.grace = queue, handler, grace
         self.ordered = checked_switch("ordered", ordered)
@@ -110,7 +113,7 @@ class Consumer(Unpicklable):
         self._counters = Counters(queue.store.seams)
         self.stats = self._counters.counts
         self._failure_log = FailureLog(queue.store.seams, log)
-        wanted = None if concurrency is None else check_concurrency(concurrency)
+        wanted = None if concurrency is None else check_concurrency(concurrency, self._most)
         self._seams = queue.store.seams
         self._stopping = self._seams.event()
         self._given_up = 0
@@ -124,7 +127,7 @@ class Consumer(Unpicklable):
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
         self._settlements = Settlements(queue, self._counters)
         self._prefetched = Prefetched(queue, self._settlements)
-        self._runs = Runs(queue, self._settlements, self._counters, self._ends)
+        self._runs = self._runs_of(queue, self._settlements, self._counters, self._ends)
         self._tells = True
         self.state = ConsumerState(
             queue,
@@ -162,7 +165,7 @@ class Consumer(Unpicklable):
         """Use this number of workers from now on, 0 to 100, whatever the queue's record says. Raises
         `TooManyConsumers`.
         """
-        self.state.wanted = check_concurrency(workers)
+        self.state.wanted = check_concurrency(workers, self._most)
 
     def belong_to_worker(self, signals: Signals, life: Life) -> None:
         """Stop at the signals of a worker, and leave it to the worker to log that it starts, drains and stops."""
@@ -365,10 +368,13 @@ class Consumer(Unpicklable):
     def _start_worker(self, number: int) -> None:
         self._count(1)
         try:
-            self._tasks.append(self._seams.spawn(self._work, f"{self.queue.name}-worker-{number}"))
+            self._tasks.append(self._spawn_worker(f"{self.queue.name}-worker-{number}"))
         except BaseException:
             self._count(-1)
             raise
+
+    def _spawn_worker(self, name: str) -> Task:
+        return self._seams.spawn(self._work, name)
 
     def _count(self, more: int) -> None:
         with self._lock:

@@ -39,8 +39,8 @@ def check_handler(handler: Any) -> None:
         raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
     if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
         raise InvalidMessageHandler(
-            "the handler is an async function, and nothing would run what it returns; give a function that calls "
-            "asyncio.run(...) on it"
+            "the handler is an async function, and nothing would run what it returns: use the Consumer or the Worker "
+            "of latchwork.aio"
         )
 
 
@@ -133,7 +133,7 @@ class Invoker:
                 self._log_rejected(deliveries, verdicts)
             return verdicts
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
-            if isinstance(failure, Interrupted) and self._ends():
+            if isinstance(failure, Interrupted) and (self._ends() or failure.details.get("cut")):
                 return [(Reason.INTERRUPTED, str(failure))] * messages
             if isinstance(failure, self._ignorable):
                 return [None] * messages

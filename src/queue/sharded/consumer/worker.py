@@ -26,7 +26,6 @@ from ..delivery import Delivery
 from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
-from .handler import check_handler
 from .life import Life
 from .prefetch import checked_prefetch
 from .rate import checked_rate
@@ -75,6 +74,8 @@ class Worker(Unpicklable):
     """
 
     _INSTEAD = "pickle the QueueRegistry and the handlers, and make a worker there"
+    _most = MAX_CONSUMERS
+    _consumer_of = Consumer
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class Worker(Unpicklable):
         self.registry = checked_kind("registry", registry, QueueRegistry)
         self.weights = _checked_weights(weights)
         if concurrency is not None:
-            checked_whole("concurrency", concurrency, 1, MAX_CONSUMERS)
+            checked_whole("concurrency", concurrency, 1, self._most)
         if concurrency is not None and weights is None:
             raise InvalidRequest("concurrency without weights: give weights, or a concurrency to each handler")
         self.concurrency = concurrency
@@ -136,14 +137,14 @@ class Worker(Unpicklable):
                 f"concurrency {shown(concurrency)} for {shown(queue)}: the weights divide this worker's threads"
             )
         if concurrency is not None:
-            check_concurrency(concurrency)
+            check_concurrency(concurrency, self._most)
         checked_switch("ordered", ordered)
         _check_thresholds(start_at, stop_at)
         checked_prefetch(prefetch, batching=False, ordered=ordered)
         checked_rate(rate, per_key, batching=False, seams=self._seams)
 
         def add(handler: H) -> H:
-            check_handler(handler)
+            self._consumer_of.checks(handler)
             self._handlers[queue] = Handled(
                 handler, concurrency, ignorable, ordered, start_at, stop_at, prefetch, rate, per_key
             )
@@ -175,7 +176,7 @@ class Worker(Unpicklable):
         return self
 
     def _consumer(self, queue: ShardedQueue, handled: Handled) -> Consumer:
-        consumer = Consumer(
+        consumer = self._consumer_of(
             queue,
             handled.handler,
             concurrency=0 if handled.start_at is not None else 1 if self.weights is not None else handled.concurrency,
@@ -250,10 +251,10 @@ class Worker(Unpicklable):
         if wrong:
             raise InvalidRequest(f"{shown(wrong[0])} is not in both: give each queue that has a handler a weight")
         total = self._threads()
-        if not len(self._handlers) <= total <= MAX_CONSUMERS:
+        if not len(self._handlers) <= total <= self._most:
             raise InvalidRequest(
                 f"{total} threads for {len(self._handlers)} queues: give a concurrency from one for each queue to "
-                f"{MAX_CONSUMERS}"
+                f"{self._most}"
             )
 
     def _threads(self) -> int:

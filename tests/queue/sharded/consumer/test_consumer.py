@@ -272,7 +272,7 @@ class AsynchronousCall:
 )
 def test_an_async_handler_is_refused_with_the_remedy(handler):
     queue = made(MemoryStore())
-    with pytest.raises(InvalidMessageHandler, match=r"async function.*asyncio\.run"):
+    with pytest.raises(InvalidMessageHandler, match=r"async function.*latchwork\.aio"):
         Consumer(queue, handler)
     with pytest.raises(InvalidMessageHandler, match="async function"):
         Worker(queue.registry).handler("q")(handler)

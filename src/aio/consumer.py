@@ -1,0 +1,309 @@
+"""Consumers and workers on a loop: an async handler runs for each message, hundreds at a time, in no thread.
+
+The consumer is that of `latchwork.queue`. What is a thread there that takes messages and calls the handler is a task
+here; the thread that extends their leases stays one, so a handler that keeps the loop busy loses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from .. import queue as sync
+from ..errors import Interrupted, InvalidMessageHandler
+from ..inputs import checked_number
+from ..queue.sharded.config import MAX_CONSUMERS
+from ..queue.sharded.consumer.handler import HandlerCall, Runs
+from ..seams import Task
+from .bridge import Verb, verb_of
+from .coord import RateLimiter
+from .lag import LoopWatch
+from .pool import Pool
+from .queue import Delivery, QueueRegistry, ShardedQueue
+from .twin import WAY_OUT, Twin, attribute
+
+Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
+H = TypeVar("H", bound=Handler)
+EXCEPTIONS = type[BaseException] | Collection[type[BaseException]]
+MOST = 1_000
+"""Handlers of a consumer that run at a time, at most: a task costs less than a thread."""
+
+
+def is_async(handler: Any) -> bool:
+    """Whether a call of it gives a coroutine."""
+    return any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))  # noqa: B004 - of an object
+
+
+def check_callable(handler: Any) -> None:
+    """Raise `InvalidMessageHandler` for an object that cannot be called."""
+    if not callable(handler):
+        raise InvalidMessageHandler(
+            f"the handler is a {type(handler).__name__}; give an async function of one argument"
+        )
+
+
+class _Runs(Runs):
+    """The runs of a consumer. A handler that is given up is cancelled, as a task can be ended and a thread cannot."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.tasks: dict[int, asyncio.Task[Any]] = {}  # by the id of the first delivery
+
+    def abandon(self, run: HandlerCall, why: str, *, interrupted: bool = False) -> bool:
+        done = super().abandon(run, why, interrupted=interrupted)
+        task = self.tasks.get(id(run.deliveries[0])) if run.deliveries else None
+        if done and task is not None:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        return done
+
+
+class _Consumer(sync.Consumer):
+    """A consumer whose workers are tasks of a loop."""
+
+    _most = MOST
+    _runs_of = _Runs
+    _runs: _Runs
+    checks = staticmethod(check_callable)
+
+    def __init__(self, queue: sync.ShardedQueue, handler: Handler, **settings: Any) -> None:
+        self.checks(handler)
+        self._user: Any = handler
+        self._is_async = is_async(handler)
+        self._loop: AbstractEventLoop | None = None
+        super().__init__(queue, self._call, **settings)
+        self._bridged: Any = queue.store
+        self._pool = None if self._is_async else Pool(self._seams, MAX_CONSUMERS, f"{queue.name}-handler")
+        self._watch: LoopWatch | None = None
+
+    def start(self) -> _Consumer:
+        """Start on the loop of the verb that calls this."""
+        verb = verb_of()
+        assert verb is not None  # noqa: S101 - the twin calls it
+        self._loop = verb.loop
+        self._watch = LoopWatch.of_this(self._seams)
+        self._watch.join(self)
+        super().start()
+        return self
+
+    def _end(self, timeout: float) -> None:
+        super()._end(timeout)
+        if self._watch is not None:
+            self._watch.leave(self)
+        if self._pool is not None:
+            self._pool.close()
+
+    def _spawn_worker(self, name: str) -> Task:
+        assert self._loop is not None  # noqa: S101 - it was started
+        return _Worker(self, self._loop, name)
+
+    async def work(self) -> None:
+        """Take messages until it is one worker too many. It is a task; a cancel of it ends the consumer."""
+        verb = Verb(self._work, self._seams, self._bridged.pool)
+        try:
+            await verb.live()
+        except CancelledError:
+            # Its loop ends, and nobody has stopped it: no more tasks may start there, and its threads have to end.
+            self._stopping.set()
+            self._seams.spawn(partial(self._end, 0.0), f"{self.queue.name}-end")
+            raise
+
+    # ---- the handler
+
+    def _call(self, given: Any) -> Any:
+        """Run the user's handler for a message, or a batch; called by a worker."""
+        verb = verb_of()
+        assert verb is not None  # noqa: S101 - workers are verbs
+        if self._pool is not None:
+            return verb.offload(self._user, given, pool=self._pool)
+        if isinstance(given, list):
+            first, work = given[0], self._user([Delivery(one, self._bridged) for one in given])
+        else:
+            first, work = given, self._user(Delivery(given, self._bridged))
+        name = getattr(self._user, "__qualname__", type(self._user).__name__)
+        task = verb.loop.create_task(work, name=f"{name}, the handler of {self.queue.name!r}")
+        self._runs.tasks[id(first)] = task
+        try:
+            return verb.awaits(task)
+        except CancelledError:
+            raise Interrupted("it was cancelled", cut=True) from None
+        finally:
+            del self._runs.tasks[id(first)]
+
+
+class _Worker:
+    """A worker: a task that another thread asks for. It is alive until it has ended, or its loop has."""
+
+    def __init__(self, consumer: _Consumer, loop: AbstractEventLoop, name: str) -> None:
+        self._loop, self._over = loop, consumer.queue.store.seams.event()
+        self._task: asyncio.Task[None] | None = None
+
+        def begin() -> None:
+            self._task = loop.create_task(consumer.work(), name=name)
+            self._task.add_done_callback(self._ended)
+
+        loop.call_soon_threadsafe(begin)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._over.set()
+        if not task.cancelled():
+            task.exception()  # it was counted and logged
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        self._over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not (self._over.is_set() or self._loop.is_closed())
+
+
+class Consumer(Twin[_Consumer]):
+    """Up to `concurrency` tasks that await `handler(delivery)` for each message: see `latchwork.queue.Consumer`.
+
+    handler: an async function of an `aio.Delivery`, or of a list of them where the queue has `batching`. One that is
+        not async runs in one of up to 16 threads, with a delivery of the sync surface.
+    concurrency: handlers at a time, 0 to 1,000; None = as the queue's record says.
+
+    A handler that is cancelled gives its message back, uncounted: by its own code, at the end of the grace, or where
+    its loop ends. One that runs longer than the queue's `handler_timeout` is cancelled, and its message fails. A thread
+    extends the messages. A handler that keeps the loop busy for over a second is named in the log.
+    """
+
+    concurrency = attribute[int]()
+    running = attribute[int]()
+    given_up = attribute[int]()
+    saturated = attribute[bool]()
+    busy = attribute[bool]()
+    stats = attribute[Mapping[str, int]]()
+
+    def __init__(
+        self,
+        queue: ShardedQueue,
+        handler: Handler,
+        *,
+        concurrency: int | None = None,
+        ignorable: EXCEPTIONS = (),
+        ordered: bool = False,
+        grace: float = 10.0,
+        upkeep: bool = True,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[sync.Delivery], str] | None = None,
+    ) -> None:
+        made = _Consumer(
+            queue.of, handler, concurrency=concurrency, ignorable=ignorable, ordered=ordered, grace=grace,
+            upkeep=upkeep, prefetch=prefetch, rate=None if rate is None else rate.of, per_key=per_key,
+        )  # fmt: skip
+        super().__init__(made, queue.bridged)
+        self.queue, self.handler = queue, handler
+
+    async def start(self) -> Consumer:
+        """Start on this loop; itself. A consumer is started once."""
+        await self._run(self.of.start, lambda consumer: consumer.stop(0))
+        return self
+
+    async def stop(self, grace: float | None = None) -> bool:
+        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
+        return await _stopped(self, grace)
+
+    async def run(self) -> bool:
+        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
+
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        """
+        return await _run(self)
+
+    async def __aenter__(self) -> Consumer:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+class _LoopWorker(sync.Worker):
+    """A worker whose consumers run on a loop."""
+
+    _most = MOST
+    _consumer_of = _Consumer
+
+
+class Worker(Twin[_LoopWorker]):
+    """Async handlers, one for each of several queues: see `latchwork.queue.Worker`, and `Consumer` for the handlers."""
+
+    weights = attribute[Mapping[str, int] | None]()
+    concurrency = attribute[int | None]()
+    running = attribute[bool]()
+
+    def __init__(
+        self,
+        registry: QueueRegistry,
+        *,
+        weights: Mapping[str, int] | None = None,
+        concurrency: int | None = None,
+        grace: float = 10.0,
+        upkeep: bool = True,
+    ) -> None:
+        made = _LoopWorker(registry.of, weights=weights, concurrency=concurrency, grace=grace, upkeep=upkeep)
+        super().__init__(made, registry.bridged)
+        self.registry = registry
+
+    def handler(
+        self,
+        queue: str,
+        *,
+        concurrency: int | None = None,
+        ignorable: EXCEPTIONS = (),
+        ordered: bool = False,
+        start_at: int | None = None,
+        stop_at: int = 0,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[sync.Delivery], str] | None = None,
+    ) -> Callable[[H], H]:
+        """Handle the messages of a queue by the decorated function, async or not. One handler a queue.
+
+        As `latchwork.queue.Worker.handler`.
+        """
+        return self.of.handler(
+            queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
+            prefetch=prefetch, rate=None if rate is None else rate.of, per_key=per_key,
+        )  # fmt: skip
+
+    async def start(self) -> Worker:
+        """Start on this loop; itself. A worker is started once. Raises what `latchwork.queue.Worker.start` raises."""
+        await self._run(self.of.start, lambda worker: worker.stop(0))
+        return self
+
+    async def stop(self, grace: float | None = None) -> bool:
+        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
+        return await _stopped(self, grace)
+
+    async def run(self) -> bool:
+        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
+
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        """
+        return await _run(self)
+
+    async def __aenter__(self) -> Worker:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+async def _stopped(twin: Consumer | Worker, grace: float | None) -> bool:
+    patience = twin.of.grace if grace is None else checked_number("grace", grace)
+    return await twin._leave(partial(twin.of.stop, grace), patience + WAY_OUT)  # noqa: SLF001 - a part of it
+
+
+async def _run(twin: Consumer | Worker) -> bool:
+    try:
+        return await twin._run(twin.of.run)  # noqa: SLF001 - a part of it
+    except CancelledError:
+        await twin.stop()
+        raise

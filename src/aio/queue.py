@@ -1,0 +1,278 @@
+"""The sharded work queue of `latchwork.queue` on a loop. Each verb does what the sync verb of its name does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .. import queue as sync
+from ..errors import LatchworkError
+from ..inputs import checked_whole
+from ..queue.sharded.active import IDLE_LOOK
+from ..queue.sharded.config import Span
+from ..queue.sharded.delayed.one import DelayedView as SyncDelayed
+from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
+from ..queue.sharded.sideline.one import Outcome
+from ..queue.sharded.sideline.one import SideView as SyncSide
+from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
+from .bridged import BridgedStore
+from .store import Store, bridged_of
+from .twin import Twin, attribute, listed, verb, verb_as
+
+Q = TypeVar("Q", bound=Subqueue)
+
+
+class Delivery(Twin[sync.Delivery]):
+    """A message that was handed to this consumer: see `latchwork.queue.Delivery`.
+
+    A cancel in `ack` or `nack` comes once it is settled, or is known not to be: `ended(error)` says which.
+    """
+
+    __slots__ = ()
+
+    payload = attribute[Any]()
+    message_id = attribute[str]()
+    headers = attribute[Mapping[str, str]]()
+    attempts = attribute[int]()
+    enqueued_at = attribute[datetime]()
+    shard = attribute[int]()
+    pointer = attribute[int]()
+    reason = attribute[str | None]()
+    last_error = attribute[str | None]()
+    settled = attribute[bool]()
+    received = attribute[float]()
+    extended = attribute[float]()
+    ack = verb(sync.Delivery.ack, way_out=True)
+    nack = verb(sync.Delivery.nack, way_out=True)
+    extend = verb(sync.Delivery.extend)
+
+    def check(self) -> None:
+        """Raise if the work on the message is to end now; call it at points where it is safe to stop. No I/O."""
+        self.of.check()
+
+
+class _Subqueue(Twin[Q]):
+    """What can be received from: a queue, its sideline, its parked messages."""
+
+    name = attribute[str]()
+    peek = verb(Subqueue.peek)
+    peek_all = verb(Subqueue.peek_all)
+
+    async def receive(
+        self, max_messages: int = 1, *, timeout: float | None = 0, shards: Iterable[int] | None = None
+    ) -> list[Delivery]:
+        """Return up to `max_messages` messages, at least one if there is any within `timeout` seconds (None = no
+        limit).
+
+        As `latchwork.queue.ShardedQueue.receive`. Messages that come as the task is cancelled go back, uncounted.
+        """
+        some = None if shards is None else list(shards)
+        receive = partial(self.of.receive, max_messages, timeout=timeout, shards=some)
+        return listed(Delivery)(await self._run(receive, self._hand_back), self._store)
+
+    async def consume(
+        self, *, limit: int | None = None, timeout: float | None = None, prefetch: int = 1
+    ) -> AsyncIterator[Delivery]:
+        """Yield messages as they come; acknowledge each: `async for delivery in queue.consume(): ...`.
+
+        limit: messages in all; None = no limit.
+        timeout: seconds to wait for the next one, after which it ends; None = no limit.
+        prefetch: messages that are claimed at once, 1 to 1,000. The ones that were not yielded go back uncounted when
+            the generator is closed: use `contextlib.aclosing` where the loop may be left early.
+
+        Three calls for each message, or for `prefetch` of them. A message that was yielded and is neither acknowledged
+        nor failed is handed out again by the sweep. Nothing extends it meanwhile: a `Consumer` does that.
+        """
+        checked_whole("prefetch", prefetch, 1, MAX_RECEIVE)
+        left = None if limit is None else checked_whole("limit", limit, 1, 2**63)
+        while left is None or left > 0:
+            waiting = await self.receive(prefetch if left is None else min(prefetch, left), timeout=timeout)
+            if not waiting:
+                return
+            left = None if left is None else left - len(waiting)
+            try:
+                while waiting:
+                    yield waiting.pop(0)
+            finally:
+                if waiting:
+                    await self._leave(partial(self._hand_back, [one.of for one in waiting]))
+
+    async def ack_many(self, deliveries: Iterable[Delivery]) -> None:
+        """Acknowledge deliveries together. One call per 1,000. As `latchwork.queue.ShardedQueue.ack_many`."""
+        await self._leave(partial(self.of.ack_many, [one.of for one in deliveries]))
+
+    def _hand_back(self, deliveries: list[sync.Delivery]) -> None:
+        for outcome in self.of.hand_back(deliveries) if deliveries else ():
+            if isinstance(outcome, LatchworkError):
+                raise outcome
+
+
+class SideView(_Subqueue[SyncSide]):
+    """The sideline, or the parked messages, of a queue."""
+
+    search = verb(SyncSide.search)
+    discard = verb(SyncSide.discard)
+    redrive = verb(SyncSide.redrive)
+
+    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
+        """Move the messages that are named to another queue; return the outcome of each."""
+        return await self._run(partial(self.of.move, ids, queue.of))
+
+
+class DelayedView(Twin[SyncDelayed]):
+    """The delayed messages of a queue."""
+
+    search = verb(SyncDelayed.search)
+    discard = verb(SyncDelayed.discard)
+    redrive = verb(SyncDelayed.redrive)
+
+    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
+        """Move the messages that are named to another queue; return the outcome of each."""
+        return await self._run(partial(self.of.move, ids, queue.of))
+
+
+class Publication(Twin[sync.Publication]):
+    """The outcome of one message that was given to a publisher: await it, or its `result`.
+
+    A cancel ends the wait, and not the publishing: what was given to a publisher is published.
+    """
+
+    message_id = attribute[str]()
+    result = verb(sync.Publication.result)
+    exception = verb(sync.Publication.exception)
+
+    def done(self) -> bool:
+        """Whether the outcome of the message is known."""
+        return self.of.done()
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        return self.result().__await__()
+
+
+class Publisher(Twin[sync.Publisher]):
+    """A publisher that stores the messages of all tasks together: see `latchwork.queue.Publisher`."""
+
+    publish = verb_as(sync.Publisher.publish, Publication)
+    flush = verb(sync.Publisher.flush)
+    close = verb(sync.Publisher.close, way_out=True)
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class QueueBatch(Twin[sync.QueueBatch]):
+    """Messages that are counted as they are done: see `latchwork.queue.QueueBatch`."""
+
+    name = attribute[str]()
+    publish = verb(sync.QueueBatch.publish)
+    publish_many = verb(sync.QueueBatch.publish_many)
+    close = verb(sync.QueueBatch.close, way_out=True)
+    wait = verb(sync.QueueBatch.wait)
+    progress = verb(sync.QueueBatch.progress)
+    missing = verb(sync.QueueBatch.missing)
+
+    async def __aenter__(self) -> QueueBatch:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.close()
+
+
+class ShardedQueue(_Subqueue[sync.ShardedQueue]):
+    """A work queue: see `latchwork.queue.ShardedQueue`. Made by `QueueRegistry`.
+
+    A `publish` whose task is cancelled is finished: `ended(error).result` has the id of the message.
+    """
+
+    publish = verb(sync.ShardedQueue.publish)
+    publish_many = verb(sync.ShardedQueue.publish_many)
+    batch = verb_as(sync.ShardedQueue.batch, QueueBatch)
+    list_batches = verb_as(sync.ShardedQueue.list_batches, listed(QueueBatch))
+
+    async def group(self, name: str, *, start: str | datetime = "now", **settings: Any) -> QueueGroup:
+        """Return the group of this name, made if it does not exist, as `latchwork.queue.ShardedQueue.group`."""
+        return QueueGroup(await self._run(partial(self.of.group, name, start=start, **settings)), self._store)
+
+    async def groups(self) -> list[QueueGroup]:
+        """Return the groups of this queue, by name. Two calls."""
+        return [QueueGroup(group, self._store) for group in await self._run(self.of.groups)]
+
+    def publisher(
+        self, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
+    ) -> Publisher:
+        """Return a publisher for the tasks of a service, as `latchwork.queue.ShardedQueue.publisher`. No I/O."""
+        made = self.of.publisher(linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
+        return Publisher(made, self._store)
+
+    config = attribute[sync.QueueConfig]()
+    concurrency = attribute[int]()
+    depth = verb(sync.ShardedQueue.depth)
+    redrive = verb(sync.ShardedQueue.redrive)
+    cancel = verb(sync.ShardedQueue.cancel)
+    pause = verb(sync.ShardedQueue.pause)
+    resume = verb(sync.ShardedQueue.resume)
+    scale = verb(sync.ShardedQueue.scale)
+    workers = verb(sync.ShardedQueue.workers)
+
+    def shard_of(self, key: str) -> int:
+        """Return the shard that messages of this key go to. No I/O."""
+        return self.of.shard_of(key)
+
+    @property
+    def sideline(self) -> SideView:
+        """The failed messages of a queue that does not retry, or has a shovel."""
+        return SideView(self.of.sideline, self._store)
+
+    @property
+    def parked(self) -> SideView:
+        """The messages that had their last attempt."""
+        return SideView(self.of.parked, self._store)
+
+    @property
+    def delayed(self) -> DelayedView:
+        """The messages that come later."""
+        return DelayedView(self.of.delayed, self._store)
+
+
+class QueueGroup(ShardedQueue):
+    """A durable subscription of a queue: see `latchwork.queue.QueueGroup`."""
+
+    of: sync.QueueGroup
+    group_name = attribute[str]()
+    queue_name = attribute[str]()
+    drop = verb(sync.QueueGroup.drop)
+
+
+def _queue(queue: sync.ShardedQueue, store: BridgedStore) -> ShardedQueue:
+    return QueueGroup(queue, store) if isinstance(queue, sync.QueueGroup) else ShardedQueue(queue, store)
+
+
+class QueueRegistry(Twin[sync.QueueRegistry]):
+    """The queues of one client: see `latchwork.queue.QueueRegistry`."""
+
+    client_id = attribute[str]()
+    farm_id = attribute[str]()
+    create = verb_as(sync.QueueRegistry.create, _queue)
+    get = verb_as(sync.QueueRegistry.get, _queue)
+    queues = verb_as(sync.QueueRegistry.queues, listed(_queue))
+    deactivate = verb(sync.QueueRegistry.deactivate)
+    refresh = verb(sync.QueueRegistry.refresh)
+    schedule = verb(sync.QueueRegistry.schedule)
+    unschedule = verb(sync.QueueRegistry.unschedule)
+    schedules = verb(sync.QueueRegistry.schedules)
+    last_sweep = verb(sync.QueueRegistry.last_sweep)
+
+    def __init__(
+        self, store: Store, client_id: str, *, farm_id: str | None = None, idle_look: float = IDLE_LOOK
+    ) -> None:
+        bridged = bridged_of(store)
+        super().__init__(sync.QueueRegistry(bridged, client_id, farm_id=farm_id, idle_look=idle_look), bridged)
