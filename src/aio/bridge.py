@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from ..deadline import Deadline, present
@@ -311,6 +311,16 @@ async def _undone(undo: Callable[[T], object], result: T, seams: Seams, pool: Po
     except LatchworkError as failure:
         return Ended(True, result, undone=False, error=failure)
     return Ended(True, result, undone=True)
+
+
+def add_failure(error: BaseException | None, failure: LatchworkError) -> None:
+    """Say in the outcome of a cancelled block, `error`, that a way out failed; raise that if it was cancelled itself."""
+    if isinstance(error, CancelledError):
+        before = ended(error) or Ended()
+        _told(error, before if before.error is not None else replace(before, error=failure))
+    verb = verb_of()
+    if verb is not None and verb.cancelled is not None:
+        raise failure
 
 
 def _told(cancelled: CancelledError, how: Ended) -> CancelledError:

@@ -17,7 +17,7 @@ from ..coord.latch.latch import LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
-from .bridge import awaited, on_loop
+from .bridge import add_failure, awaited, on_loop
 from .store import Store, bridged_of
 from .twin import Twin, attribute, maybe, unless_none, verb, verb_as
 
@@ -57,6 +57,14 @@ class _Fenced(Twin[F]):
         self.of.check()
 
 
+def _end_block(block: Any, grant: sync.Grant | None, kind: Any, error: Any, trace: Any) -> None:
+    """End a block as the sync one does. Where it is cancelled, the outcome also says if the release failed."""
+    block.__exit__(kind, error, trace)
+    failure = None if grant is None else grant.unreleased
+    if failure is not None:
+        add_failure(error, failure)
+
+
 class Held(_Fenced[G]):
     """What an acquisition gives. Leaving its `async with` block releases it, also where its task is cancelled."""
 
@@ -73,7 +81,7 @@ class Held(_Fenced[G]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave(lambda: self.of.__exit__(kind, error, trace))
+        await self._leave(partial(_end_block, self.of, self.of, kind, error, trace))
 
 
 class Grant(Held[sync.Grant]):
@@ -105,13 +113,12 @@ class FencedLock(Twin[sync.FencedLock]):
         return None if grant is None else Grant(grant, self._store)
 
     async def __aenter__(self) -> Grant:
-        grant = await self._run(self.of.__enter__, lambda _: self.of.__exit__(None, None, None))
-        return Grant(grant, self._store)
+        return Grant(await self._run(self.of.__enter__, lambda _: self.of.__exit__(None, None, None)), self._store)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave(lambda: self.of.__exit__(kind, error, trace))
+        await self._leave(partial(_end_block, self.of, self.of.grant, kind, error, trace))
 
 
 class Permits(Held[sync.Permits]):

@@ -192,6 +192,8 @@ class Grant(Fenced):
         self._freed = self._is_kept_alive = False
         self.broken = claim.broken
         """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
+        self.unreleased: LatchworkError | None = None
+        """Why the end of its `with` block could not release it: it runs out after its lease."""
         reset_in_child(self)
 
     def reset_after_fork(self) -> None:
@@ -267,7 +269,8 @@ class Grant(Fenced):
             held: bool | None = None
             try:
                 held = self.release()
-            except LatchworkError:
+            except LatchworkError as failure:
+                self.unreleased = failure
                 if error is None and not lost:
                     raise
             if error is None and not released and (lost or not held):

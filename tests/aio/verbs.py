@@ -1,0 +1,486 @@
+"""Every verb of the asyncio surface that uses the store, as a case: what is there before it, and what must hold after it
+was cancelled at any await point, whatever the store did meanwhile.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+
+from latchwork import aio, coord
+from latchwork.errors import LatchworkError
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import Add, Exists, Key, MemoryStore, Once, Put
+from latchwork.testing import FaultyStore, ManualClock
+
+from .striking import Struck, store_of
+
+LEASE = 10.0
+KEY = Key("things", "one")
+Work = Callable[[], Awaitable[object]]
+
+
+class World:
+    """One store on a clock of the test's, as the struck client sees it (`store`) and as others do (`base`)."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.base = MemoryStore(self.clock)
+        self.faulty = FaultyStore(self.base, {})
+        self.store = store_of(self.faulty)
+        self.troubles: list[str] = []
+
+    def fails(self, plan) -> None:
+        """Let the calls from now on fail so, counted from 1."""
+        made = self.faulty._number
+        self.faulty.plan = {made + number: fault for number, fault in plan.items()}
+
+    def must(self, holds, what: str) -> None:
+        if not holds:
+            self.troubles.append(what)
+
+
+CASES: dict[str, Callable[[World], Awaitable[tuple[Work, Callable[[Struck], object]]]]] = {}
+
+
+def case(prepare):
+    """Add a case, under its name."""
+    CASES[prepare.__name__.replace("__", ".")] = prepare
+    return prepare
+
+
+def is_open(ended) -> bool:
+    """Whether the verb says that it is not known how it ended, or that it could not clear up."""
+    return ended is not None and ended.error is not None and ended.error.code in ("OUTCOME_UNKNOWN", "UNAVAILABLE")
+
+
+def acquisition(world, struck, others_try):
+    """After a cancel nothing is held: at once, or after one lease where the store was away or in doubt."""
+    if struck.cancelled is None:
+        return
+    if not is_open(struck.ended):
+        world.must(others_try() is not None, "a lease was left behind")
+        return
+    deadline = world.clock.monotonic() + 3 * LEASE
+    while others_try() is None and world.clock.monotonic() < deadline:
+        world.clock.advance(LEASE / 4)
+    world.must(world.clock.monotonic() < deadline, "a lease outlives its length")
+
+
+def lock_case(work_of):
+    async def prepare(world):
+        lock = aio.FencedLock(world.store, "report", lease=LEASE)
+        other = coord.FencedLock(world.base, "report", lease=LEASE)
+        return await work_of(world, lock, other), lambda struck: acquisition(world, struck, other.try_acquire)
+
+    prepare.__name__ = work_of.__name__
+    return case(prepare)
+
+
+@lock_case
+async def FencedLock__acquire(world, lock, other):
+    return lambda: lock.acquire(5)
+
+
+@lock_case
+async def FencedLock__acquire_that_waits(world, lock, other):
+    held = other.acquire()
+    world.clock.at(0.3, held.release)
+
+    async def work():
+        try:
+            return await lock.acquire(5)
+        finally:
+            held.release()
+
+    return work
+
+
+@lock_case
+async def FencedLock__try_acquire(world, lock, other):
+    return lock.try_acquire
+
+
+@lock_case
+async def FencedLock__block(world, lock, other):
+    """Its grant is not kept alive here: a thread that renews would move the clock."""
+
+    async def work():
+        async with await lock.acquire(5):
+            await world.store.get(KEY)
+            await world.store.get(KEY)
+
+    return work
+
+
+@lock_case
+async def Grant__release(world, lock, other):
+    grant = await lock.acquire(5)
+
+    async def work():
+        await grant.release()
+
+    return work
+
+
+@case
+async def Grant__operate(world):
+    grant = await aio.FencedLock(world.store, "report", lease=LEASE).acquire(5)
+
+    def check(struck):
+        record = world.base.get(KEY)
+        told(world, struck, record is not None and record.bins["n"] == 1)
+
+    return lambda: grant.operate(KEY, Add("n", 1)), check
+
+
+@case
+async def Grant__renew(world):
+    grant = await aio.FencedLock(world.store, "report", lease=LEASE).acquire(5)
+    return grant.renew, lambda struck: world.must(not grant.lost.is_set(), "a grant was lost by a cancelled renewal")
+
+
+@case
+async def Semaphore__acquire(world):
+    semaphore = aio.Semaphore(world.store, "db", permits=2, lease=LEASE)
+    other = coord.Semaphore(world.base, "db", permits=2, lease=LEASE)
+
+    def check(struck):
+        acquisition(world, struck, lambda: other.try_acquire(2))
+        record = world.base.get(Key("latchwork_semaphores", "db"))
+        world.must(record is None or not record.bins.get("wish"), "a wish stays")
+
+    return lambda: semaphore.acquire(2, timeout=5), check
+
+
+@case
+async def Semaphore__acquire_that_waits(world):
+    semaphore = aio.Semaphore(world.store, "db", permits=2, lease=LEASE)
+    other = coord.Semaphore(world.base, "db", permits=2, lease=LEASE)
+    held = other.acquire()
+    world.clock.at(0.3, held.release)
+
+    async def work():
+        try:
+            return await semaphore.acquire(2, timeout=5)
+        finally:
+            held.release()
+
+    return work, lambda struck: acquisition(world, struck, lambda: other.try_acquire(2))
+
+
+@case
+async def ReadWriteLock__read(world):
+    lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
+    return lambda: lock.read(5), lambda struck: acquisition(world, struck, other.try_write)
+
+
+@case
+async def ReadWriteLock__write(world):
+    lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
+    return lambda: lock.write(5), lambda struck: acquisition(world, struck, other.try_read)
+
+
+@case
+async def ReadWriteLock__write_that_waits(world):
+    lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
+    held = other.read()
+    world.clock.at(0.3, held.release)
+
+    async def work():
+        try:
+            return await lock.write(5)
+        finally:
+            held.release()
+
+    return work, lambda struck: acquisition(world, struck, other.try_read)
+
+
+@case
+async def Group__join(world):
+    group, other = (kind(at, "g") for kind, at in both(world, "Group"))
+
+    def check(struck):
+        if struck.cancelled is not None and not is_open(struck.ended):
+            world.must(other.members() == [], "a member was left behind")
+
+    return lambda: group.join("w", keep_alive=False), check
+
+
+@case
+async def Membership__leave(world):
+    group, other = (kind(at, "g") for kind, at in both(world, "Group"))
+    membership = await group.join("w", keep_alive=False)
+
+    def check(struck):
+        if not is_open(struck.ended) and struck.error is None:
+            world.must(other.members() == [], "a membership that was left is still there")
+
+    return membership.leave, check
+
+
+@case
+async def CountDownLatch__wait(world):
+    await aio.CountDownLatch.create(world.store, "c", "l", 1)
+    other = coord.CountDownLatch.get(world.base, "c", "l")
+    latch = aio.CountDownLatch.get(world.store, "c", "l")
+    world.clock.at(0.3, other.count_down)
+    return lambda: latch.wait(5), lambda struck: world.must(other.count() in (0, 1), "the count has changed")
+
+
+@case
+async def CountDownLatch__count_down(world):
+    latch = await aio.CountDownLatch.create(world.store, "c", "l", 3)
+    other = coord.CountDownLatch.get(world.base, "c", "l")
+    return latch.count_down, lambda struck: told(world, struck, other.count() == 2)
+
+
+@case
+async def CountDownLatch__create(world):
+    def check(struck):
+        told(world, struck, world.base.scan("D_LTCH#distributed_latch") != [])
+
+    return lambda: aio.CountDownLatch.create(world.store, "c", "l", 3), check
+
+
+@case
+async def Barrier__wait(world):
+    parties = ["a", "b"]
+    barrier = aio.Barrier(world.store, "c", "b", parties=parties)
+    other = coord.Barrier(world.base, "c", "b", parties=parties)
+
+    def check(struck):
+        """The party may have arrived: then its next wait continues, and the other party meets it."""
+        if struck.cancelled is None:
+            return
+        with suppress(LatchworkError):
+            progress = other.progress()
+            world.must(progress.arrived <= {"a"}, "somebody else has arrived")
+
+    return lambda: barrier.wait("a", {"n": 1}, 0.5), check
+
+
+@case
+async def RateLimiter__acquire(world):
+    limiter, other = (kind(at, "api", 2, 1.0) for kind, at in both(world, "RateLimiter"))
+    other.try_acquire(2)
+    return lambda: limiter.acquire(5), lambda struck: None
+
+
+@case
+async def Store__operate(world):
+    def check(struck):
+        record = world.base.get(KEY)
+        told(world, struck, record is not None and record.bins["n"] == 1)
+
+    return lambda: world.store.operate(KEY, Add("n", 1), exists=Exists.ANY, once=Once(8)), check
+
+
+@case
+async def Store__delete(world):
+    world.base.operate(KEY, Put("n", 1), exists=Exists.ANY)
+    return lambda: world.store.delete(KEY), lambda struck: told(world, struck, world.base.get(KEY) is None)
+
+
+# ---- queues
+
+
+async def queue_in(world):
+    """A queue, as the struck client has it and as another process has it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = QueueConfig("q", shards=1)
+    other = QueueRegistry(world.base, "c").create(config)
+    return await aio.QueueRegistry(world.store, "c").create(config), other
+
+
+def payloads(world, queue) -> list:
+    """What another process gets, and that no attempt was counted."""
+    found = []
+    for _ in range(3):  # a slot that was reserved and never written is given up after a moment
+        found += queue.receive(100)
+        world.clock.advance(0.3)
+    world.must(all(one.attempts == 1 for one in found), "an attempt was counted")
+    return sorted(one.payload for one in found)
+
+
+@case
+async def ShardedQueue__publish(world):
+    queue, other = await queue_in(world)
+    return lambda: queue.publish(7), lambda struck: told(world, struck, payloads(world, other) == [7])
+
+
+@case
+async def ShardedQueue__publish_many(world):
+    queue, other = await queue_in(world)
+    return lambda: queue.publish_many([1, 2]), lambda struck: told(world, struck, payloads(world, other) == [1, 2])
+
+
+@case
+async def ShardedQueue__publish_delayed(world):
+    queue, other = await queue_in(world)
+    return lambda: queue.publish(7, delay=60), lambda struck: told(world, struck, bool(other.delayed.search(within=7200)))
+
+
+@case
+async def ShardedQueue__publish_with_dedup(world):
+    queue, other = await queue_in(world)
+
+    def check(struck):
+        there = payloads(world, other)
+        told(world, struck, there == [7])
+        world.must(len(there) < 2, "a message was published twice")
+
+    return lambda: queue.publish(7, dedup="order-7"), check
+
+
+@case
+async def ShardedQueue__receive(world):
+    queue, other = await queue_in(world)
+    other.publish_many([1, 2, 3])
+    return lambda: queue.receive(2), lambda struck: came_back(world, struck, queue, other, [1, 2, 3])
+
+
+@case
+async def ShardedQueue__receive_that_waits(world):
+    queue, other = await queue_in(world)
+    world.clock.at(0.3, lambda: other.publish(1))
+
+    def check(struck):
+        world.clock.advance(1.0)
+        came_back(world, struck, queue, other, [1])
+
+    return lambda: queue.receive(1, timeout=20), check
+
+
+@case
+async def ShardedQueue__consume(world):
+    queue, other = await queue_in(world)
+    other.publish_many([1, 2, 3])
+    acked = []
+
+    async def work():
+        async with aclosing(queue.consume(limit=3, prefetch=2)) as deliveries:
+            async for delivery in deliveries:
+                await delivery.ack()
+                acked.append(delivery.payload)
+
+    def check(struck):
+        if struck.cancelled is None or is_open(struck.ended):
+            return
+        again = payloads(world, other) + _in_hand(queue)
+        world.must(len(again) + len(acked) >= 2, f"messages are lost or held: {again}, {acked}")
+
+    return work, check
+
+
+@case
+async def Delivery__ack(world):
+    queue, other = await queue_in(world)
+    other.publish(1)
+    (delivery,) = await queue.receive()
+    return delivery.ack, lambda struck: told(world, struck, delivery.settled)
+
+
+@case
+async def Delivery__nack(world):
+    queue, other = await queue_in(world)
+    other.publish(1)
+    (delivery,) = await queue.receive()
+    return lambda: delivery.nack("rejected"), lambda struck: told(world, struck, bool(other.delayed.search(within=7200)))
+
+
+@case
+async def Delivery__extend(world):
+    queue, other = await queue_in(world)
+    other.publish(1)
+    (delivery,) = await queue.receive()
+    return delivery.extend, lambda struck: world.must(not delivery.settled, "a message was given up")
+
+
+@case
+async def QueueBatch__publish(world):
+    queue, other = await queue_in(world)
+    batch = await queue.batch("night")
+
+    def check(struck):
+        with suppress(LatchworkError):
+            if struck.ended and struck.ended.returned:
+                world.must(other.batch("night", create=False).progress().published == 1, "it does not count")
+
+    return lambda: batch.publish(1), check
+
+
+@case
+async def QueueBatch__close(world):
+    queue, other = await queue_in(world)
+    batch = await queue.batch("night")
+    await batch.publish(1)
+    there = other.batch("night", create=False)
+    return batch.close, lambda struck: told(world, struck, there.progress().closed)
+
+
+@case
+async def QueueBatch__wait(world):
+    queue, other = await queue_in(world)
+    batch = await queue.batch("night")
+    await batch.publish(1)
+    await batch.close()
+    return lambda: batch.wait(3), lambda struck: None
+
+
+@case
+async def QueueRegistry__create(world):
+    registry = aio.QueueRegistry(world.store, "c")
+    other = QueueRegistry(world.base, "c")
+
+    def check(struck):
+        world.must(other.create(QueueConfig("new")).name == "new", "a queue that was half made cannot be completed")
+
+    return lambda: registry.create(QueueConfig("new")), check
+
+
+@case
+async def ShardedQueue__group(world):
+    queue, other = await queue_in(world)
+
+    def check(struck):
+        world.must(other.group("g").group_name == "g", "a group that was half made cannot be completed")
+
+    return lambda: queue.group("g"), check
+
+
+# ---- what holds
+
+
+def both(world, name):
+    """The twin on the struck client's store, and the sync class on the store of the others."""
+    return (getattr(aio, name), world.store), (getattr(coord, name), world.base)
+
+
+def _in_hand(queue) -> list:
+    """Messages whose claimed slots this process tries again by itself."""
+    return [None] * len(queue.of.pending.slots(None)) if queue.of.pending.entries else []
+
+
+def told(world, struck, happened) -> None:
+    """What a verb says of itself is true: done, or not done, or not known."""
+    ended, error = struck.ended, struck.error
+    if struck.cancelled is not None:
+        if ended is None or is_open(ended):
+            return
+        says, error = ended.returned, ended.error
+    else:
+        says = error is None
+    if error is not None and (error.code in ("OUTCOME_UNKNOWN", "UNAVAILABLE") or error.details.get("doubt")):
+        return
+    world.must(bool(happened) == says, f"{'it' if happened else 'nothing'} happened, and it says {ended or error!r}")
+
+
+def came_back(world, struck, queue, other, wanted) -> None:
+    """Messages that a cancelled receive had claimed are ready again, or this process tries their slots again."""
+    if struck.cancelled is None or is_open(struck.ended):
+        return
+    there = payloads(world, other)
+    world.must(there == wanted or len(there) + len(_in_hand(queue)) >= len(wanted), f"only {there} came back of {wanted}")
