@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 from .forks import run_as_ours
 from .instrumentation import Instrumentation
+from .loops import refuse_wait
 
 
 class Event(Protocol):
@@ -157,6 +158,11 @@ class Seams(Instrumentation):
         thread = threading.Thread(target=Context().run, args=(watched,), name=name, daemon=True)
         thread.start()
         return thread
+
+    def may_wait(self, verb: str, timeout: float | None) -> None:
+        """Raise `InvalidRequest` if `verb` may wait now, and this thread runs an asyncio loop."""
+        if timeout is None or timeout > 0:
+            refuse_wait(verb)
 
     def at_exit(self, run: Callable[[], None]) -> Callable[[], None]:
         """Call `run` when this process ends in order; what is returned takes that back. It may be called twice."""

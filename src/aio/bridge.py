@@ -314,7 +314,7 @@ async def _undone(undo: Callable[[T], object], result: T, seams: Seams, pool: Po
 
 
 def add_failure(error: BaseException | None, failure: LatchworkError) -> None:
-    """Say in the outcome of a cancelled block, `error`, that a way out failed; raise that if it was cancelled itself."""
+    """Say in the outcome of a cancelled block, `error`, that a way out failed; raise that if it was struck itself."""
     if isinstance(error, CancelledError):
         before = ended(error) or Ended()
         _told(error, before if before.error is not None else replace(before, error=failure))

@@ -244,7 +244,7 @@ class Group(Twin[sync.Group]):
 
         timeout: seconds after which it ends; None = never. Otherwise as `latchwork.coord.Group.watch`.
         """
-        changes = self.of.watch(timeout)
+        changes = await self._run(partial(self.of.watch, timeout))
         while True:
             change = await self._run(partial(next, changes, None))
             if change is None:

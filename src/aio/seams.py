@@ -22,7 +22,7 @@ class LoopSeams(Seams):
 
     def __init__(self, inner: Seams) -> None:
         self.inner = inner
-        self._is_real = type(inner).sleep is Seams.sleep
+        self._is_real = getattr(inner.sleep, "__func__", None) is Seams.sleep
         self.monotonic, self.boottime, self.wall = inner.monotonic, inner.boottime, inner.wall  # type: ignore[method-assign] # as quick as before
         self.unique, self.uniform = inner.unique, inner.uniform  # type: ignore[method-assign] # as above
 
@@ -62,6 +62,10 @@ class LoopSeams(Seams):
                 over.set()
 
         return _Thread(self.inner.spawn(to_its_end, name), over)
+
+    def may_wait(self, verb: str, timeout: float | None) -> None:
+        if verb_of() is None:
+            self.inner.may_wait(verb, timeout)
 
     def at_exit(self, run: Callable[[], None]) -> Callable[[], None]:
         return self.inner.at_exit(run)

@@ -20,6 +20,7 @@ from ..store.port import Key, Record, RecordStore
 from .bridge import run, verb_of
 from .bridged import BridgedStore
 from .pool import THREADS, Pool
+from .seams import LoopSeams
 from .twin import WAY_OUT, Twin, verb
 
 P = ParamSpec("P")
@@ -121,7 +122,8 @@ async def call(verb: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> R:
         assert now is not None  # noqa: S101 - `run` has made it
         return now.offload(partial(verb, *given, **named))
 
-    return await run(in_a_thread, SYSTEM, _CALLS, lease=WAY_OUT)
+    return await run(in_a_thread, _SEAMS, _CALLS, lease=WAY_OUT)
 
 
+_SEAMS = LoopSeams(SYSTEM)
 _CALLS = Pool(SYSTEM, THREADS, "latchwork-aio-call")

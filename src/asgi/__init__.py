@@ -1,11 +1,11 @@
-"""A lifespan for Starlette, FastAPI and Litestar: a store, publishers and, if wanted, a worker, while the service runs.
+"""A lifespan for Starlette, FastAPI and Litestar: a store, publishers and, if wanted, a worker.
 
-    latchwork = Lifespan("aerospike://db/test", client_id="shop", publish=["orders"])
-    app = FastAPI(lifespan=latchwork)            # Starlette(lifespan=latchwork), Litestar(lifespan=[latchwork])
+latchwork = Lifespan("aerospike://db/test", client_id="shop", publish=["orders"])
+app = FastAPI(lifespan=latchwork)            # Starlette(lifespan=latchwork), Litestar(lifespan=[latchwork])
 
-    @app.post("/orders")
-    async def order(order: Order) -> str:
-        return await (await latchwork.publisher("orders").publish(order.model_dump()))
+@app.post("/orders")
+async def order(order: Order) -> str:
+    return await (await latchwork.publisher("orders").publish(order.model_dump()))
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Lifespan:
         self._store: Store | None = None
 
     @asynccontextmanager
-    async def __call__(self, app: object = None) -> AsyncIterator[None]:
+    async def __call__(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - what the servers call it with
         """Open all for as long as the block lasts; at its end the worker drains, and what waits is published."""
         async with AsyncExitStack() as stack:
             store = await stack.enter_async_context(connect(self._url))

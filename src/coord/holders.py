@@ -229,6 +229,7 @@ class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
         kind: of the primitive, for the metrics.
         """
         seams, claim = self._seams, None
+        seams.may_wait("Semaphore.acquire" if kind == "semaphore" else "ReadWriteLock.read or .write", timeout)
         with Deadline(seams, timeout) as deadline:
             self._contender.yield_to_waiters(poll, timeout)
             claim = outlive(seams, deadline, self.at_once, passing=may_pass)

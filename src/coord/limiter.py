@@ -141,6 +141,7 @@ class RateLimiter:
         """
         checked_whole("n", n, 1, min(one.most for one in self.limits))
         limit, seams = checked_timeout(timeout), self._store.seams
+        seams.may_wait("RateLimiter.acquire", limit)
         with Deadline(seams, limit) as deadline:
             first = outlive(seams, deadline, lambda: self._decide(n))
             decision = first if first.allowed else measured(seams, "limit", lambda: self._wait(n, first, deadline))

@@ -105,6 +105,7 @@ class FencedLock:
 
     def _wait(self, timeout: float | None) -> TakenLease | None:
         seams = self._store.seams
+        seams.may_wait("FencedLock.acquire", timeout)
         with Deadline(seams, timeout) as deadline:
             self._contender.yield_to_waiters(self._poll, timeout)
             acquisition = Acquisition(self._contender)

@@ -85,7 +85,7 @@ async def FencedLock__acquire(world, lock, other):
 
 @lock_case
 async def FencedLock__acquire_that_waits(world, lock, other):
-    held = other.acquire()
+    held = other.acquire(timeout=0)
     world.clock.at(0.3, held.release)
 
     async def work():
@@ -158,7 +158,7 @@ async def Semaphore__acquire(world):
 async def Semaphore__acquire_that_waits(world):
     semaphore = aio.Semaphore(world.store, "db", permits=2, lease=LEASE)
     other = coord.Semaphore(world.base, "db", permits=2, lease=LEASE)
-    held = other.acquire()
+    held = other.acquire(timeout=0)
     world.clock.at(0.3, held.release)
 
     async def work():
@@ -185,7 +185,7 @@ async def ReadWriteLock__write(world):
 @case
 async def ReadWriteLock__write_that_waits(world):
     lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
-    held = other.read()
+    held = other.read(0)
     world.clock.at(0.3, held.release)
 
     async def work():
@@ -320,7 +320,9 @@ async def ShardedQueue__publish_many(world):
 @case
 async def ShardedQueue__publish_delayed(world):
     queue, other = await queue_in(world)
-    return lambda: queue.publish(7, delay=60), lambda struck: told(world, struck, bool(other.delayed.search(within=7200)))
+    return lambda: queue.publish(7, delay=60), lambda struck: told(
+        world, struck, bool(other.delayed.search(within=7200))
+    )
 
 
 @case
@@ -388,7 +390,9 @@ async def Delivery__nack(world):
     queue, other = await queue_in(world)
     other.publish(1)
     (delivery,) = await queue.receive()
-    return lambda: delivery.nack("rejected"), lambda struck: told(world, struck, bool(other.delayed.search(within=7200)))
+    return lambda: delivery.nack("rejected"), lambda struck: told(
+        world, struck, bool(other.delayed.search(within=7200))
+    )
 
 
 @case
@@ -483,4 +487,6 @@ def came_back(world, struck, queue, other, wanted) -> None:
     if struck.cancelled is None or is_open(struck.ended):
         return
     there = payloads(world, other)
-    world.must(there == wanted or len(there) + len(_in_hand(queue)) >= len(wanted), f"only {there} came back of {wanted}")
+    world.must(
+        there == wanted or len(there) + len(_in_hand(queue)) >= len(wanted), f"only {there} came back of {wanted}"
+    )

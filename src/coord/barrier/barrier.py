@@ -126,6 +126,7 @@ class Barrier:
         place, text, timeout = self._place(party), checked_payload(payload), checked_timeout(timeout)
         alarm = None if alive is None else Alarm(alive, partial(self._dead, place), repr(self))
         record, seams = self._record, self._record.store.seams
+        seams.may_wait("Barrier.wait", timeout)
         meeting = Meeting(record, place, text)
         with Deadline(seams, timeout) as deadline:
 

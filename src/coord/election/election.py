@@ -166,6 +166,7 @@ class Election(Unpicklable, ABC):
         when `fn` returns; `fn` calls `leadership.check()` for that.
         """
         limit = checked_timeout(timeout)
+        self._seams.may_wait(f"{type(self).__name__}.run", limit)
         if not callable(fn):
             raise InvalidRequest(f"fn is a {type(fn).__name__}; pass a function that takes the Leadership")
         runner, patience = object(), UNELECTED_TIMEOUT

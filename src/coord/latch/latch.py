@@ -262,6 +262,7 @@ class Latch(Handle):
         """
         timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
+        seams.may_wait(f"{type(self).__name__}.wait", timeout)
         created_by = None if create_timeout is None else seams.monotonic() + create_timeout
         bar = ProgressBar(self, self._total, seams) if progress is True else None
         report = (

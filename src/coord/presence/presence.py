@@ -141,7 +141,9 @@ class Group:
 
         Raises `Unavailable` if the store is unavailable at the timeout.
         """
-        return self._watch(Deadline(self._at.store.seams, checked_timeout(timeout)), self.watcher())
+        limit = checked_timeout(timeout)
+        self.seams.may_wait("Group.watch", limit)
+        return self._watch(Deadline(self.seams, limit), self.watcher())
 
     @property
     def seams(self) -> Seams:

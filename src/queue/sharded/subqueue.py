@@ -138,7 +138,9 @@ class Subqueue(Unpicklable, ABC):
         """
         checked_count("max_messages", max_messages)
         checked_some("shards", shards, self.pointers.shards)
-        with Deadline(self.store.seams, checked_timeout(timeout)) as deadline:
+        limit = checked_timeout(timeout)
+        self.store.seams.may_wait("ShardedQueue.receive", limit)
+        with Deadline(self.store.seams, limit) as deadline:
             call = partial(self.await_messages, max_messages, deadline.end, shards)
             return outlive(self.store.seams, deadline, call, passing=may_pass)
 

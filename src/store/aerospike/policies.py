@@ -8,6 +8,7 @@ from typing import Any
 import aerospike
 
 from ...deadline import call_time
+from ...loops import warn_of_call
 from ..model.expr import Guard
 from ..model.record import KEEP, NEVER, Exists, Removal, Update
 from .expr import NOT_EXPIRED, compiled
@@ -74,6 +75,7 @@ class CallTimes:
 
     def of_one(self, policy: Policy) -> Policy:
         """Return the policy of a call for one record."""
+        warn_of_call()
         left = call_time()
         if left is None or left * 1000 >= self._total:
             return policy
@@ -82,6 +84,7 @@ class CallTimes:
 
     def of_many(self, policy: Policy) -> Policy:
         """Return the policy of a batch or a query, whose rows may take their time to come as long as they do come."""
+        warn_of_call()
         left = call_time()
         if left is None or left * 1000 >= self._socket:
             return policy

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from ...deadline import call_time
 from ...errors import Misconfigured, StorageFailed, Unavailable
 from ...forks import members
+from ...loops import warn_of_call
 from ...retry import Poll
 from ...seams import Lock, Seams
 from .file import FAILURES, is_busy, meaning, open_file
@@ -235,6 +236,7 @@ class SQLitePool:
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """Return a connection of this process for one call; one that has failed is not used again."""
+        warn_of_call()
         loan, connection, sound = object(), None, False
         try:
             with self._lending:  # which a fork holds

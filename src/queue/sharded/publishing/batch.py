@@ -256,13 +256,14 @@ class QueueBatch:
         that are done, once. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
         later, or 25 s if the one that does the upkeep died too. Raises `NotFound` once the batch has expired.
         """
-        seams, tally = self.store.seams, Tally(self._records)
+        seams, tally, limit = self.store.seams, Tally(self._records), checked_timeout(timeout)
+        seams.may_wait("QueueBatch.wait", limit)
 
         def complete() -> bool | None:
             state = self._records.read(self.name, self._state.tag)
             return tally.is_done(state) or None
 
-        with Deadline(seams, checked_timeout(timeout)) as deadline:
+        with Deadline(seams, limit) as deadline:
             return bool(
                 outlive(
                     seams, deadline, lambda: LOOKS.until(seams, complete, timeout=deadline.left()), passing=may_pass

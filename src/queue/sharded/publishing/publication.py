@@ -85,7 +85,10 @@ class Publication(Future[str]):
         self._call(callback)
 
     def _awaited(self, timeout: float | None) -> Outcome:
-        self._known.wait(checked_timeout(timeout))
+        limit = checked_timeout(timeout)
+        if self._outcome is None:
+            self._seams.may_wait("Publication.result", limit)
+        self._known.wait(limit)
         if self._outcome is None:
             raise WaitTimeout(f"message {shown(self.message_id)} was not published within {timeout} s; it still may be")
         return self._outcome

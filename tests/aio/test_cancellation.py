@@ -1,0 +1,232 @@
+"""Cancelled anywhere: at every await point of every verb, also in its ways out, several times, and with a store that
+fails meanwhile. The world is checked after each (`verbs.py`); `python -m tests.aio.table` prints all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+
+import pytest
+
+from latchwork import aio, coord
+from latchwork.errors import OutcomeUnknown
+from latchwork.queue import QueueConfig
+from latchwork.store import Key, MemoryStore, Put
+from latchwork.testing import FaultyStore, ManualClock
+
+from .striking import Striker, store_of
+from .table import PLANS, row_of
+from .verbs import CASES
+
+KEY = Key("things", "one")
+needs_groups = pytest.mark.skipif(sys.version_info < (3, 11), reason="task groups and asyncio.timeout came with 3.11")
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_verb_that_is_cancelled_at_any_await_point_leaves_nothing_behind_and_says_how_it_ended(name):
+    row = row_of(name, plans=("well",))
+    assert row.runs > 0, "it has await points"
+    assert row.troubles == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("plan", [plan for plan in PLANS if plan != "well"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_cancel_while_the_store_fails_leaves_nothing_behind_and_keeps_what_is_unknown(name, plan):
+    assert row_of(name, plans=(plan,)).troubles == []
+
+
+def test_a_cancel_after_doubt_has_the_unknown_outcome():
+    base = MemoryStore(ManualClock())
+    faulty = FaultyStore(base, {1: "reply_lost"} | dict.fromkeys(range(2, 60), "dropped"))
+
+    async def main():
+        return await Striker({2}).run(lambda: aio.FencedLock(store_of(faulty), "x").acquire(60))
+
+    struck = asyncio.run(main())
+    assert isinstance(struck.ended.error, OutcomeUnknown)
+
+
+def test_a_call_that_is_under_way_is_finished_and_its_reply_is_of_no_other_call(run, memory):
+    """What some clients of other stores get wrong: the next call on the connection gets the reply of the cancelled."""
+
+    class Slow(FaultyStore):
+        def _call(self, verb, request, *rest):
+            time.sleep(0.05)
+            return super()._call(verb, request, *rest)
+
+    store = aio.Store(Slow(MemoryStore(), {}))
+    store.bridged._is_instant = False
+
+    async def main():
+        await store.operate(Key("s", "a"), Put("n", 1), exists=_any())
+        await store.operate(Key("s", "b"), Put("n", 2), exists=_any())
+        for _ in range(5):
+            task = asyncio.ensure_future(store.get(Key("s", "a")))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            found = await store.get(Key("s", "b"))
+            assert found.bins == {"n": 2}
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await task
+            assert aio.ended(cancelled.value).result.bins == {"n": 1}
+        await store.close()
+
+    run(main())
+
+
+@needs_groups
+def test_a_timeout_around_a_verb_is_no_cancel_of_its_task(store, run):
+    async def main():
+        other = await aio.FencedLock(store, "busy").acquire(1)
+        lock = aio.FencedLock(store, "busy")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await lock.acquire()
+        assert asyncio.current_task().cancelling() == 0
+        await other.release()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                async with lock:
+                    await asyncio.sleep(60)
+        assert asyncio.current_task().cancelling() == 0
+        async with asyncio.timeout(20):  # nested: the inner one ends first, and the outer one goes on
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    async with lock:
+                        await asyncio.sleep(60)
+            assert await aio.FencedLock(store, "busy").try_acquire() is not None, "each block gave the lock back"
+
+    run(main())
+
+
+@needs_groups
+def test_a_sibling_that_fails_in_a_task_group_leaves_no_lock_of_the_others(store, run):
+    async def main():
+        started = asyncio.Event()
+
+        async def holds():
+            async with aio.FencedLock(store, "g"):
+                started.set()
+                await asyncio.sleep(60)
+
+        async def waits():
+            await started.wait()
+            await aio.FencedLock(store, "g").acquire(30)
+
+        async def fails():
+            await started.wait()
+            await asyncio.sleep(0.05)
+            raise KeyError("sibling")
+
+        with pytest.raises(ExceptionGroup) as failed:
+            async with asyncio.TaskGroup() as group:
+                for work in (holds, waits, fails):
+                    group.create_task(work())
+        assert failed.value.subgroup(KeyError) is not None
+        assert await aio.FencedLock(store, "g").try_acquire() is not None
+
+    run(main())
+
+
+def test_an_election_that_is_cancelled_while_it_leads_gives_its_term_up_once_the_function_has_ended(store, run):
+    async def main():
+        steps = []
+
+        async def lead(leadership):
+            steps.append("leads")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                steps.append("cleared up" if not leadership.lost.is_set() else "lost before it had cleared up")
+
+        task = asyncio.ensure_future(aio.LeaseElection(store, "e").run(lead))
+        while not steps:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert steps == ["leads", "cleared up"]
+        assert await aio.LeaseElection(store, "e").run(_epoch, timeout=5) > 0
+
+    run(main())
+
+
+def test_a_message_given_to_a_publisher_is_published_though_its_wait_is_cancelled(store, run):
+    async def main():
+        queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+        async with queue.publisher(linger=0.05) as publisher:
+            publication = await publisher.publish(1)
+            task = asyncio.ensure_future(publication.result())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await publication == publication.message_id
+        assert [one.payload for one in await queue.receive(5)] == [1]
+
+    run(main())
+
+
+def test_a_coroutine_that_is_closed_ends_its_verb_and_what_it_clears_up_blocks(memory, run):
+    ended = []
+
+    async def main():
+        semaphore = aio.Semaphore(memory, "s", permits=1)
+        held = await semaphore.acquire()
+
+        async def waits():
+            try:
+                await aio.Semaphore(memory, "s", permits=1).acquire(1, timeout=20)
+            finally:
+                ended.append(True)
+
+        waiting = waits()
+        future = waiting.send(None)  # it has begun, and waits
+        future.cancel()
+        waiting.close()
+        await held.release()
+
+    run(main())
+    assert ended
+    assert coord.Semaphore(memory.bridged.inner, "s", permits=1).try_acquire() is not None
+
+
+def test_on_the_real_server_a_cancelled_acquire_leaves_no_lease(aerospike_store, run):
+    """Cancelled after a time that grows by a fraction of a call, so at any moment of it."""
+
+    async def main():
+        async with aio.Store(aerospike_store) as store:
+            for step in range(60):
+                task = asyncio.ensure_future(aio.FencedLock(store, "real").acquire(5, keep_alive=True))
+                await asyncio.sleep(step * 0.0001)
+                task.cancel()
+                try:
+                    await (await task).release()  # it was faster
+                except asyncio.CancelledError as cancelled:
+                    ended = aio.ended(cancelled)
+                    assert ended is None or ended.undone or not ended.returned
+                free = await aio.FencedLock(store, "real").try_acquire()
+                assert free is not None, f"held after a cancel {step}"
+                await free.release()
+
+    run(main())
+
+
+async def _epoch(leadership):
+    return leadership.epoch
+
+
+def _any():
+    from latchwork.store import Exists
+
+    return Exists.ANY
