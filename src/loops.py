@@ -4,6 +4,7 @@ and any other call is logged once.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from pathlib import Path
@@ -35,8 +36,8 @@ def warn_of_call() -> None:
     if _is_said or not runs_a_loop():
         return
     _is_said = True
-    here = str(Path(__file__).parent)
-    callers = [one for one in traceback.extract_stack() if not one.filename.startswith(here)]
+    ours = (str(Path(__file__).parent), contextlib.__file__)
+    callers = [one for one in traceback.extract_stack() if not one.filename.startswith(ours)]
     where = f" at {callers[-1].filename}:{callers[-1].lineno}" if callers else ""
     log.warning(
         "a call of the store%s stops the asyncio loop of its thread until it is answered: await its twin in "

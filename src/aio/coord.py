@@ -75,6 +75,10 @@ class Held(_Fenced[G]):
     release = verb(sync.Grant.release, way_out=True)
     keep_alive = verb(sync.Grant.keep_alive)
 
+    def give_up(self) -> None:
+        """Set `lost`, and record that the holder did so itself. No I/O."""
+        self.of.give_up()
+
     async def __aenter__(self: H) -> H:
         return self
 
@@ -161,6 +165,7 @@ class Semaphore(Twin[sync.Semaphore]):
 class ReadGrant(Held[sync.ReadGrant]):
     """One acquisition for reading: see `latchwork.coord.ReadGrant`."""
 
+    mode = attribute[Any]()
     generation = attribute[int]()
     abandoned = attribute[int | None]()
 
@@ -168,6 +173,7 @@ class ReadGrant(Held[sync.ReadGrant]):
 class WriteGrant(Held[sync.WriteGrant]):
     """The only acquisition for writing: see `latchwork.coord.WriteGrant`."""
 
+    mode = attribute[Any]()
     abandoned = attribute[int | None]()
     clear_abandoned = verb(sync.WriteGrant.clear_abandoned)
 

@@ -1,0 +1,425 @@
+"""Async handlers: many at a time, given back when they are cancelled, extended while the loop is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from contextvars import ContextVar
+from datetime import timedelta
+
+import pytest
+
+from latchwork import aio
+from latchwork.errors import Interrupted, InvalidMessageHandler, TooManyConsumers
+from latchwork.queue import BatchingConfig, QueueConfig
+from latchwork.store import MemoryStore
+from latchwork.testing import CountingStore
+
+
+def config(name="q", **settings):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueConfig(name, **{"shards": 1, **settings})
+
+
+async def queue_of(store, **settings):
+    return await aio.QueueRegistry(store, "c").create(config(**settings))
+
+
+async def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it has not come"
+        await asyncio.sleep(0.01)
+
+
+def test_as_many_handlers_run_at_a_time_as_concurrency_says_and_none_has_a_thread(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many(list(range(400)))
+        now = most = done = 0
+        threads = set()
+
+        async def handle(delivery):
+            nonlocal now, most, done
+            now += 1
+            most = max(most, now)
+            threads.add(threading.current_thread())
+            await asyncio.sleep(0.05 if now < 200 else 0.2)
+            now, done = now - 1, done + 1
+
+        before = threading.active_count()
+        async with aio.Consumer(queue, handle, concurrency=200, upkeep=False):
+            await until(lambda: done == 400)
+            assert threading.active_count() - before < 10
+        assert most == 200
+        assert threads == {threading.main_thread()}
+        assert (await queue.depth()).ready == 0
+
+    run(main())
+
+
+def test_what_a_handler_returns_or_raises_decides_as_it_does_in_a_thread(store, run):
+    async def main():
+        queue = await queue_of(store, retry=False)
+        await queue.publish_many(["ok", "none", "no", "raises", "ignorable"])
+        done = []
+
+        async def handle(delivery):
+            await asyncio.sleep(0)
+            done.append(delivery.payload)
+            if delivery.payload == "raises":
+                raise KeyError("x")
+            if delivery.payload == "ignorable":
+                raise ZeroDivisionError
+            return {"ok": True, "none": None, "no": False}[delivery.payload]
+
+        async with aio.Consumer(queue, handle, concurrency=3, ignorable=ZeroDivisionError, upkeep=False):
+            await until(lambda: len(done) == 5)
+            await until(lambda: True)
+        left = await queue.sideline.receive(10)
+        assert sorted((one.payload, one.reason) for one in left) == [("no", "rejected"), ("raises", "exception")]
+        assert (await queue.depth()).ready == 0
+
+    run(main())
+
+
+def test_a_batch_goes_to_an_async_handler_as_a_list(memory, run):
+    async def main():
+        queue = await queue_of(memory, batching=BatchingConfig(10, 1.0))
+        await queue.publish_many(list(range(10)))
+        got = []
+
+        async def handle(deliveries):
+            got.append(sorted(one.payload for one in deliveries))
+            return [True] * len(deliveries)
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False):
+            await until(lambda: got)
+        assert got == [list(range(10))]
+
+    run(main())
+
+
+def test_an_ordered_consumer_handles_the_messages_of_a_key_one_after_another(memory, run):
+    async def main():
+        queue = await queue_of(memory, shards=2)
+        got = []
+
+        async def handle(delivery):
+            await asyncio.sleep(0.001)
+            got.append(delivery.payload)
+
+        await queue.publish_many(list(range(20)), key="one")
+        async with aio.Consumer(queue, handle, concurrency=4, ordered=True, upkeep=False):
+            await until(lambda: len(got) == 20)
+        assert got == list(range(20))
+
+    run(main())
+
+
+def test_handlers_begin_at_the_rate_that_a_limiter_allows(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many(list(range(6)))
+        begun = []
+
+        async def handle(delivery):
+            begun.append(time.monotonic())
+
+        limiter = aio.RateLimiter(memory, "api", 2, 0.3)
+        async with aio.Consumer(queue, handle, concurrency=20, rate=limiter, upkeep=False):
+            await until(lambda: len(begun) == 6)
+        assert all(later - sooner >= 0.25 for sooner, later in zip(begun, begun[2:], strict=False))
+
+    run(main())
+
+
+def test_a_handler_that_is_cancelled_gives_its_message_back_uncounted(store, run):
+    async def main():
+        queue = await queue_of(store)
+        await queue.publish("x")
+        tries = []
+
+        async def handle(delivery):
+            tries.append(delivery.attempts)
+            if len(tries) == 1:
+                asyncio.current_task().cancel()
+                await asyncio.sleep(0)
+            if len(tries) == 2:
+                raise asyncio.CancelledError
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False) as consumer:
+            await until(lambda: len(tries) == 3)
+            await until(lambda: consumer.stats["interrupted"] == 2)
+        assert tries == [1, 1, 1], "it came again at once, and no attempt was counted"
+        assert (await queue.depth()).ready == 0
+
+    run(main())
+
+
+def test_at_the_end_of_the_grace_a_handler_is_cancelled_and_its_message_goes_back(store, run):
+    async def main():
+        queue = await queue_of(store)
+        await queue.publish("x")
+        steps = []
+
+        async def handle(delivery):
+            steps.append("begun")
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                steps.append("cancelled")
+                raise
+
+        consumer = await aio.Consumer(queue, handle, concurrency=2, upkeep=False).start()
+        await until(lambda: steps)
+        assert await consumer.stop(grace=0.1) is False
+        await until(lambda: steps == ["begun", "cancelled"])
+        (again,) = await queue.receive(1, timeout=5)
+        assert (again.payload, again.attempts, again.reason) == ("x", 1, "interrupted")
+
+    run(main())
+
+
+def test_a_handler_learns_of_the_stop_from_check_and_its_message_goes_back(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish("x")
+        begun, ended = asyncio.Event(), []
+
+        async def handle(delivery):
+            begun.set()
+            try:
+                while True:
+                    delivery.check()
+                    await asyncio.sleep(0.01)
+            except Interrupted:
+                ended.append(True)
+                raise
+
+        consumer = await aio.Consumer(queue, handle, concurrency=1, upkeep=False).start()
+        await begun.wait()
+        await consumer.stop(grace=5)
+        assert ended == [True]
+        assert [one.attempts for one in await queue.receive(1, timeout=5)] == [1]
+
+    run(main())
+
+
+def test_a_handler_that_runs_too_long_is_cancelled_and_its_message_fails(memory, run):
+    async def main():
+        queue = await queue_of(
+            memory, sweep_duration=timedelta(seconds=2), handler_timeout=timedelta(seconds=0.2), unsafe_limits=True
+        )
+        await queue.publish("x")
+        steps = []
+
+        async def handle(delivery):
+            try:
+                await asyncio.sleep(60)
+            finally:
+                steps.append("ended")
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False) as consumer:
+            await until(lambda: steps and consumer.stats["timed_out"])
+        (waits,) = await queue.delayed.search(within=3600)
+        assert waits.reason == "timeout"
+
+    run(main())
+
+
+def test_a_handler_that_keeps_the_loop_busy_keeps_its_lock_permit_membership_and_message(store, run, caplog):
+    """For three leases, and longer than the sweep duration: all that is renewed is renewed by threads."""
+    lease = 0.6
+
+    async def main():
+        queue = await queue_of(store, sweep_duration=timedelta(seconds=1.5), unsafe_limits=True)
+        await queue.publish("x")
+        held = {}
+
+        async def handle(delivery):
+            async with (
+                await aio.FencedLock(store, "l", lease=lease).acquire(5, keep_alive=True) as grant,
+                await aio.Semaphore(store, "s", permits=1, lease=lease).acquire(keep_alive=True) as permits,
+                await aio.Group(store, "g").join("m", lease=lease) as membership,
+            ):
+                time.sleep(3 * lease)  # noqa: ASYNC251 - what must not happen, and does
+                held.update(lock=grant, permits=permits, member=membership)
+                assert not any(one.lost.is_set() for one in held.values())
+                delivery.check()
+                await delivery.ack()
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False) as consumer:
+            await until(lambda: consumer.stats["handled"] and not consumer.running)
+            await until(lambda: held)
+        assert (await queue.depth()).ready == 0
+        assert (await queue.receive(1)) == []
+
+    run(main())
+    (line,) = [one.getMessage() for one in caplog.records if "keeps it busy" in one.getMessage()]
+    assert "handle, the handler of 'q'" in line and "test_consumer.py" in line
+
+
+def test_a_handler_that_is_not_async_runs_in_a_thread_with_a_delivery_of_the_sync_surface(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many([1, 2, 3])
+        seen = []
+
+        def handle(delivery):
+            seen.append((threading.current_thread() is threading.main_thread(), type(delivery).__module__))
+            delivery.ack()
+
+        async with aio.Consumer(queue, handle, concurrency=2, upkeep=False):
+            await until(lambda: len(seen) == 3)
+        assert set(seen) == {(False, "latchwork.queue.sharded.delivery")}
+
+    run(main())
+
+
+def test_a_trace_and_the_variables_of_a_handler_are_its_own(memory, run):
+    at = ContextVar("at", default="nowhere")
+
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many(list(range(20)))
+        seen = []
+
+        async def handle(delivery):
+            seen.append(at.get())
+            at.set(delivery.payload)
+            await asyncio.sleep(0.01)
+            assert at.get() == delivery.payload
+
+        async with aio.Consumer(queue, handle, concurrency=5, upkeep=False) as consumer:
+            await until(lambda: len(seen) == 20 and not consumer.running)
+        assert consumer.stats["acked"] == 20
+        assert set(seen) == {"nowhere"}
+
+    run(main())
+
+
+def test_a_worker_handles_several_queues_by_weights(memory, run):
+    async def main():
+        registry = aio.QueueRegistry(memory, "c")
+        high, low = [await registry.create(config(name)) for name in ("high", "low")]
+        worker = aio.Worker(registry, weights={"high": 150, "low": 1}, upkeep=False)
+        seen = []
+
+        @worker.handler("high")
+        async def urgent(delivery):
+            await asyncio.sleep(0)
+            seen.append(delivery.payload)
+
+        @worker.handler("low")
+        def slowly(delivery):
+            seen.append(delivery.payload)
+
+        await high.publish_many(list(range(50)))
+        await low.publish_many(list(range(50, 60)))
+        async with worker:
+            await until(lambda: len(seen) == 60)
+        assert sorted(seen) == list(range(60))
+
+    run(main())
+
+
+def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_messages_back(sync_store):
+    begun = threading.Event()
+
+    async def handle(delivery):
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def main():
+        queue = await queue_of(aio.Store(sync_store))
+        await queue.publish("x")
+        await aio.Consumer(queue, handle, concurrency=3).start()
+        await until(begun.is_set)
+
+    before = threading.active_count()
+    asyncio.run(main())
+
+    async def after():
+        queue = await queue_of(aio.Store(sync_store))
+        return [(one.payload, one.attempts) for one in await queue.receive(1, timeout=5)]
+
+    assert asyncio.run(after()) == [("x", 1)]
+    _until_threads(before + 40)
+
+
+def _until_threads(most):
+    end = time.monotonic() + 15
+    while [one for one in threading.enumerate() if "supervisor" in one.name or "loop-watch" in one.name]:
+        assert time.monotonic() < end, threading.enumerate()
+        time.sleep(0.05)
+
+
+def test_sigterm_drains_a_worker_of_async_handlers(tmp_path):
+    program = textwrap.dedent("""
+        import asyncio, sys
+        from latchwork import aio
+        from latchwork.queue import QueueConfig
+
+        async def main():
+            async with aio.connect("sqlite:" + sys.argv[1]) as store:
+                registry = aio.QueueRegistry(store, "c")
+                queue = await registry.create(QueueConfig("q", shards=1))
+                await queue.publish_many([1, 2])
+                worker = aio.Worker(registry)
+
+                @worker.handler("q", concurrency=50)
+                async def handle(delivery):
+                    print("begun", flush=True)
+                    await asyncio.sleep(0.5)
+                    print("ended", flush=True)
+
+                print(await worker.run(), (await queue.depth()).ready, flush=True)
+
+        asyncio.run(main())
+    """)
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "s.db")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout.readline() == "begun\n"
+        child.send_signal(signal.SIGTERM)
+        out, _ = child.communicate(timeout=30)
+    finally:
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
+    lines = out.split("\n")
+    assert lines.count("ended") == 1 + lines.count("begun")
+    assert "True 0" in lines and child.returncode == 0
+
+
+def test_a_handler_must_be_callable_and_a_consumer_has_a_most(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        with pytest.raises(InvalidMessageHandler, match="async function"):
+            aio.Consumer(queue, 7)
+        with pytest.raises(InvalidMessageHandler):
+            aio.Worker(aio.QueueRegistry(memory, "c")).handler("q")(7)
+        with pytest.raises(TooManyConsumers, match="1000"):
+            aio.Consumer(queue, print, concurrency=1001)
+
+    run(main())
+
+
+def test_an_awaited_publish_makes_the_calls_of_the_sync_one(run):
+    counting = CountingStore(MemoryStore())
+
+    async def main():
+        queue = await queue_of(aio.Store(counting))
+        counting.reset()
+        await queue.publish(1)
+        assert counting.total == 2
+
+    run(main())
