@@ -1,0 +1,376 @@
+"""Loops and threads: waiting costs no thread, nothing blocks a loop, loops share a store, and none leaves anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from contextvars import ContextVar
+
+import pytest
+
+from latchwork import aio, coord
+from latchwork.aio.seams import LoopLock, LoopSeams
+from latchwork.deadline import call_time, present
+from latchwork.errors import InvalidRequest, LockUnavailable
+from latchwork.seams import SYSTEM
+from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store.port import DelegatingStore
+from tests.support.scale import scaled
+
+KEY = Key("things", "one")
+
+
+class Slow(DelegatingStore):
+    """A store whose every call takes a moment, in which the thread sleeps."""
+
+    def __init__(self, inner, seconds=0.05):
+        super().__init__(inner)
+        self.seconds, self.threads = seconds, set()
+
+    def _operate(self, update):
+        self.threads.add(threading.current_thread())
+        time.sleep(self.seconds)
+        return super()._operate(update)
+
+
+async def lag_of(work):
+    """The longest time for which the loop did not answer while `work` ran."""
+    worst, before = 0.0, time.perf_counter()
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.sleep(0.001)
+        now = time.perf_counter()
+        worst, before = max(worst, now - before), now
+    await task
+    return worst
+
+
+def test_a_call_of_the_store_does_not_block_the_loop(run):
+    slow = Slow(MemoryStore(), 0.2)
+    store = aio.Store(slow)
+    store.bridged._is_instant = False
+
+    async def main():
+        ticks = 0
+        task = asyncio.ensure_future(store.operate(KEY, Put("n", 1), exists=Exists.ANY))
+        while not task.done():
+            ticks += 1
+            await asyncio.sleep(0.001)
+        await store.close()
+        assert ticks > 5
+        assert threading.current_thread() not in slow.threads
+
+    run(main())
+
+
+def test_no_more_threads_than_are_allowed_make_calls(run):
+    slow = Slow(MemoryStore(), 0.01)
+    store = aio.Store(slow, threads=3)
+    store.bridged._is_instant = False
+
+    async def main():
+        await asyncio.gather(*(store.operate(Key("s", str(n)), Put("n", n), exists=Exists.ANY) for n in range(40)))
+        await store.close()
+        with pytest.raises(InvalidRequest, match="was closed"):
+            await store.get(KEY)
+
+    run(main())
+    assert 1 <= len(slow.threads) <= 3
+
+
+def test_a_thousand_tasks_wait_in_one_loop_without_a_thread(store, run):
+    async def main():
+        before = threading.active_count()
+        latch = await aio.CountDownLatch.create(store, "c", "l", 1)
+        waits = [asyncio.ensure_future(latch.wait(25)) for _ in range(1_000)]
+        await asyncio.sleep(0.3)
+        assert threading.active_count() - before <= 16
+        await latch.count_down()
+        assert set(await asyncio.gather(*waits)) == {True}
+
+    run(main())
+
+
+def test_tasks_that_contend_for_one_lock_hold_it_one_after_another(store, run):
+    async def main():
+        inside = done = 0
+
+        async def work():
+            nonlocal inside, done
+            async with aio.FencedLock(store, "x"):
+                inside += 1
+                assert inside == 1
+                await asyncio.sleep(0.001)
+                inside, done = inside - 1, done + 1
+
+        await asyncio.gather(*(work() for _ in range(12)))
+        assert done == 12
+
+    run(main())
+
+
+def test_a_block_belongs_to_its_task_and_a_second_one_of_it_is_refused(memory, run):
+    async def main():
+        lock = aio.FencedLock(memory, "x")
+        async with lock as grant:
+            assert lock.grant.fence == grant.fence
+            with pytest.raises(InvalidRequest, match="not re-entrant"):
+                await lock.__aenter__()
+
+            async def other():
+                assert lock.grant is None
+                with pytest.raises(LockUnavailable):
+                    await lock.acquire(0.05)
+
+            await asyncio.create_task(other())
+        assert lock.grant is None
+
+    run(main())
+
+
+def test_a_task_that_waits_for_the_loss_of_a_grant_is_woken_by_the_thread_that_renews_it(store, run):
+    async def main():
+        lock = aio.FencedLock(store, "x", lease=0.5)
+        grant = await lock.acquire(1, keep_alive=True)
+        lost = asyncio.ensure_future(grant.lost.wait(10))
+        await asyncio.sleep(0.05)
+        assert not lost.done()
+        await store.delete(Key("latchwork_locks", "x"))
+        assert await lost is True
+        assert await grant.lost.wait(0) is True and grant.lost.is_set()
+
+    run(main())
+
+
+def test_a_mutex_that_is_held_across_a_call_of_the_store_delays_a_task_and_not_the_loop(run):
+    slow = Slow(MemoryStore(), 0.2)
+    store = aio.Store(slow)
+    store.bridged._is_instant = False
+    seams = store.bridged.seams
+    mutex = seams.lock()
+    assert isinstance(mutex, LoopLock)
+
+    async def main():
+        def held(n):
+            with mutex:
+                store.of.operate(Key("s", str(n)), Put("n", n), exists=Exists.ANY)
+                return n
+
+        worst = 0.0
+
+        async def work():
+            assert await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(3))) == [0, 1, 2]
+
+        worst = await lag_of(asyncio.wait_for(work(), 10))
+        assert worst < 0.19
+        await store.close()
+
+    run(main())
+
+
+def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
+    seams = LoopSeams(SYSTEM)
+    mutex, store = seams.lock(), aio.Store(MemoryStore())
+
+    async def main():
+        mutex.acquire()
+        assert await store._run(lambda: mutex.acquire(timeout=0.05)) is False
+        asyncio.get_running_loop().call_later(0.05, mutex.release)
+        assert await store._run(lambda: mutex.acquire(timeout=5)) is True
+
+    run(main())
+
+
+def test_threads_and_tasks_wait_for_one_event(run):
+    store, seams = aio.Store(MemoryStore()), LoopSeams(SYSTEM)
+
+    async def main():
+        for set_by_thread in (True, False):
+            event, woken = seams.event(), []
+            thread = threading.Thread(target=lambda event=event, woken=woken: woken.append(event.wait(10)))
+            thread.start()
+            tasks = [asyncio.ensure_future(store._run(lambda event=event: event.wait(10))) for _ in range(5)]
+            await asyncio.sleep(0.02)
+            if set_by_thread:
+                await asyncio.to_thread(event.set)
+            else:
+                event.set()
+            assert await asyncio.gather(*tasks) == [True] * 5
+            await asyncio.to_thread(thread.join)
+            assert woken == [True]
+        event = seams.event()
+        assert await store._run(lambda: event.wait(0.01)) is False
+
+    run(main())
+
+
+def test_an_event_that_is_set_as_a_task_begins_to_wait_is_not_missed(run):
+    store, seams = aio.Store(MemoryStore()), LoopSeams(SYSTEM)
+
+    async def main():
+        for _ in range(200):
+            event = seams.event()
+            thread = threading.Thread(target=event.set)
+            thread.start()
+            assert await store._run(lambda event=event: event.wait(5)) is True
+            thread.join()
+
+    run(main())
+
+
+def test_the_deadline_of_a_verb_reaches_its_calls_in_the_pool_and_ends_with_it(run):
+    seen = []
+
+    class Asks(DelegatingStore):
+        def _get(self, key, bins):
+            seen.append(call_time())
+            return super()._get(key, bins)
+
+    store = aio.Store(Asks(MemoryStore()))
+    store.bridged._is_instant = False
+
+    async def main():
+        latch = aio.CountDownLatch.get(store, "c", "l")
+        assert await latch.wait(0.1, create_timeout=None) is False
+        assert present() is None
+        await store.get(KEY)
+        await store.close()
+
+    run(main())
+    assert all(time is not None and time < 1 for time in seen[:-1]) and seen[-1] is None
+
+
+def test_a_variable_of_the_task_is_seen_by_its_calls(run):
+    at, seen = ContextVar("at", default="nowhere"), []
+
+    class Asks(DelegatingStore):
+        def _get(self, key, bins):
+            seen.append(at.get())
+            return super()._get(key, bins)
+
+    store = aio.Store(Asks(MemoryStore()))
+    store.bridged._is_instant = False
+
+    async def main():
+        async def one(value):
+            at.set(value)
+            await store.get(KEY)
+
+        await asyncio.gather(one("a"), one("b"))
+        await store.close()
+
+    run(main())
+    assert sorted(seen) == ["a", "b"]
+
+
+def test_two_loops_in_two_threads_share_a_store(store):
+    count, failures = [], []
+
+    async def work():
+        for _ in range(10):
+            async with aio.FencedLock(store, "shared"):
+                count.append(len(count))
+                await asyncio.sleep(0)
+
+    def thread():
+        try:
+            asyncio.run(asyncio.wait_for(work(), 30))
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=thread) for _ in range(2)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert failures == []
+    assert count == list(range(20))
+
+
+def test_a_thousand_loops_leave_no_thread_and_no_connection(tmp_path):
+    url = f"sqlite:{tmp_path}/s.db?synchronous=off"
+
+    async def main(number):
+        async with aio.connect(url) as store:
+            async with aio.FencedLock(store, "x") as grant:
+                assert grant.fence
+            await store.operate(KEY, Put("n", number), exists=Exists.ANY)
+
+    asyncio.run(main(0))
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for number in range(scaled(1_000)):
+        asyncio.run(main(number))
+    end = time.monotonic() + 15
+    while threading.active_count() > threads and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threading.active_count() <= threads, threading.enumerate()
+    assert len(os.listdir("/proc/self/fd")) <= files
+
+
+def test_a_store_that_nobody_closes_ends_its_threads_when_they_are_idle(monkeypatch, run):
+    from latchwork.aio import pool
+
+    monkeypatch.setattr(pool, "IDLE", 0.05)
+    store = aio.Store(MemoryStore())
+    store.bridged._is_instant = False
+    run(store.get(KEY))
+    end = time.monotonic() + 10
+    while store._pool._threads and time.monotonic() < end:
+        time.sleep(0.01)
+    assert store._pool._threads == 0
+    assert run(store.get(KEY)) is None, "they are started again"
+
+
+def test_uvloop_runs_the_same_verbs(store):
+    uvloop = pytest.importorskip("uvloop")
+
+    async def main():
+        async with aio.FencedLock(store, "x"):
+            with pytest.raises(LockUnavailable):
+                await aio.FencedLock(store, "x").acquire(0.1)
+        task = asyncio.ensure_future(aio.CountDownLatch.get(store, "c", "none").wait(20, create_timeout=None))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancelled(run, tmp_path):
+    from latchwork.queue import LargeQueue
+
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off")
+
+    async def main():
+        bus = await aio.call(LargeQueue.create, store, "bus", 100)
+        assert await aio.call(bus.enqueue, "a", timeout=5) == 0
+        done = []
+        task = asyncio.ensure_future(aio.call(lambda: (time.sleep(0.1), done.append(True))))
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [True]
+
+    run(main())
+    store.close()
+
+
+def test_the_same_lock_is_taken_by_threads_and_tasks_in_turn(sync_store, run):
+    async def main():
+        held = coord.FencedLock(sync_store, "x").try_acquire()
+        store = aio.Store(sync_store)
+        waits = asyncio.ensure_future(aio.FencedLock(store, "x").acquire(10))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(held.release)
+        assert (await waits).fence > held.fence
+        store._pool.close()
+
+    run(main())
