@@ -7,7 +7,7 @@ VENV   := $(if $(filter no,$(LOCK)),.venv-newest,.venv)
 PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
-EXTRAS := spark,connect,cli,metrics,demo,peers,dev
+EXTRAS := spark,connect,cli,metrics,aio,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
