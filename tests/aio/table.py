@@ -73,6 +73,7 @@ def row_of(name, plans=tuple(PLANS), strikes=tuple(STRIKES)) -> Row:
                     row.runs += 1
                     row.ends[found.kind] += 1
                     world.must(found.cancelled is not None, "the cancel was swallowed")
+                    world.must(found.ended is not None, "it does not say how the verb ended")
                     row.troubles += [f"{name}, {plan}, {how} at {k}: {one}" for one in world.troubles]
 
     asyncio.run(all_of_it())

@@ -74,7 +74,9 @@ async def served(app, requests):
     """Run an ASGI application through its lifespan, with some requests at a time in it; their bodies."""
     told, asked = asyncio.Queue(), asyncio.Queue()
     await asked.put({"type": "lifespan.startup"})
-    life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, asked.get, told.put))
+    life = asyncio.ensure_future(
+        app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, asked.get, told.put)
+    )
     started = await told.get()
     assert started["type"] == "lifespan.startup.complete", started
 

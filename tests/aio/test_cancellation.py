@@ -44,6 +44,11 @@ def test_a_cancel_while_the_store_fails_leaves_nothing_behind_and_keeps_what_is_
     assert row_of(name, plans=(plan,)).troubles == []
 
 
+@pytest.mark.parametrize("name", ["Grant.release", "Membership.leave", "Delivery.ack", "QueueBatch.close"])
+def test_a_way_out_that_is_cancelled_is_sent_again_until_it_is_answered(name):
+    assert set(row_of(name, plans=("well", "reply lost", "request lost")).ends) == {"done"}
+
+
 def test_a_cancel_after_doubt_has_the_unknown_outcome():
     base = MemoryStore(ManualClock())
     faulty = FaultyStore(base, {1: "reply_lost"} | dict.fromkeys(range(2, 60), "dropped"))

@@ -139,7 +139,8 @@ def test_a_task_that_waits_for_the_loss_of_a_grant_is_woken_by_the_thread_that_r
         assert not lost.done()
         await store.delete(Key("latchwork_locks", "x"))
         assert await lost is True
-        assert await grant.lost.wait(0) is True and grant.lost.is_set()
+        assert await grant.lost.wait(0) is True
+        assert grant.lost.is_set()
 
     run(main())
 
@@ -239,7 +240,8 @@ def test_the_deadline_of_a_verb_reaches_its_calls_in_the_pool_and_ends_with_it(r
         await store.close()
 
     run(main())
-    assert all(time is not None and time < 1 for time in seen[:-1]) and seen[-1] is None
+    assert all(time is not None and time < 1 for time in seen[:-1])
+    assert seen[-1] is None
 
 
 def test_a_variable_of_the_task_is_seen_by_its_calls(run):

@@ -74,7 +74,12 @@ def test_every_public_class_has_a_twin_or_is_called_in_a_thread():
 def test_a_twin_takes_the_same_parameters(kind, twin):
     for name in public(kind) & public(twin):
         ours, theirs = inspect.getattr_static(twin, name), inspect.getattr_static(kind, name)
-        if isinstance(ours, aio_verbs()) or not callable(getattr(twin, name)) or name in ("checks", "consume") or kind is queue.QueueGroup:
+        if (
+            isinstance(ours, aio_verbs())
+            or not callable(getattr(twin, name))
+            or name in ("checks", "consume")
+            or kind is queue.QueueGroup
+        ):
             continue  # made of the sync verb itself
         assert parameters(ours) == parameters(theirs), name
 
@@ -140,5 +145,6 @@ def test_other_sync_calls_there_are_logged_once_with_their_place(tmp_path, caplo
     assert caplog.records == [], "no loop runs"
     asyncio.run(main())
     (line,) = caplog.records
-    assert __file__ in line.getMessage() and "latchwork.aio" in line.getMessage()
+    assert __file__ in line.getMessage()
+    assert "latchwork.aio" in line.getMessage()
     store.close()

@@ -427,7 +427,7 @@ async def QueueBatch__close(world):
 
 @case
 async def QueueBatch__wait(world):
-    queue, other = await queue_in(world)
+    queue, _other = await queue_in(world)
     batch = await queue.batch("night")
     await batch.publish(1)
     await batch.close()
@@ -473,7 +473,7 @@ def told(world, struck, happened) -> None:
     ended, error = struck.ended, struck.error
     if struck.cancelled is not None:
         if ended is None or is_open(ended):
-            return
+            return  # the table has that it must say it
         says, error = ended.returned, ended.error
     else:
         says = error is None

@@ -1,0 +1,208 @@
+"""The bridge with one fault each, as peers have had them: a test of a promise notices it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from latchwork import aio
+from latchwork.aio import bridge, consumer
+from latchwork.aio.bridge import Ended, Gate, Verb
+from latchwork.aio.seams import LoopFlag, LoopLock, LoopSeams
+from latchwork.queue import QueueConfig
+from latchwork.seams import SYSTEM
+from latchwork.store import Exists, Key, MemoryStore, Put
+
+from .table import row_of
+from .test_loops import Slow, lag_of
+
+# ---- what is checked
+
+
+def table(name, plan="well"):
+    """Nothing is left behind, wherever it is cancelled."""
+
+    def check():
+        row = row_of(name, plans=(plan,))
+        assert row.troubles == []
+
+    return check
+
+
+def ways_out_are_completed():
+    for name in ("Grant.release", "Membership.leave", "Delivery.ack"):
+        assert set(row_of(name, plans=("reply lost", "request lost")).ends) == {"done"}, name
+
+
+def a_loop_goes_on_while_a_mutex_is_held():
+    store = aio.Store(Slow(MemoryStore(), 0.1))
+    store.bridged._is_instant = False
+    mutex = store.bridged.seams.lock()
+
+    def held(n):
+        with mutex:
+            store.of.operate(Key("s", str(n)), Put("n", n), exists=Exists.ANY)
+
+    async def work():
+        await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(3)))
+
+    async def main():
+        assert await lag_of(work()) < 0.3
+        await store.close()
+
+    asyncio.run(main())
+
+
+def an_event_set_in_between_is_noticed():
+    store, event, made = aio.Store(MemoryStore()), LoopSeams(SYSTEM).event(), Gate.__init__
+
+    def sets_it(gate, loop):
+        made(gate, loop)
+        event._set = True  # another thread sets it here, and has seen no gate
+
+    async def main():
+        Gate.__init__ = sets_it
+        try:
+            began = time.monotonic()
+            await store._run(lambda: event.wait(2.0))
+            assert time.monotonic() - began < 1.0
+        finally:
+            Gate.__init__ = made
+
+    asyncio.run(main())
+
+
+def a_thread_wakes_a_task():
+    store, event = aio.Store(MemoryStore()), LoopSeams(SYSTEM).event()
+
+    async def main():
+        task = asyncio.ensure_future(store._run(lambda: event.wait(2.0)))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        threading.Thread(target=event.set).start()
+        await task
+        assert time.monotonic() - began < 1.0
+
+    asyncio.run(main())
+
+
+def a_busy_loop_keeps_its_lock():
+    async def main():
+        store = aio.Store(MemoryStore())
+        grant = await aio.FencedLock(store, "x", lease=0.3).acquire(1, keep_alive=True)
+        await asyncio.sleep(0.05)
+        time.sleep(0.9)
+        assert not grant.lost.is_set()
+        await grant.release()
+
+    asyncio.run(main())
+
+
+def a_cancelled_handler_costs_no_attempt():
+    async def main():
+        queue = await aio.QueueRegistry(aio.Store(MemoryStore()), "c").create(QueueConfig("q", shards=1))
+        await queue.publish(1)
+        tries = []
+
+        async def handle(delivery):
+            tries.append(delivery.attempts)
+            if len(tries) == 1:
+                raise asyncio.CancelledError
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False):
+            for _ in range(300):
+                if len(tries) == 2:
+                    break
+                await asyncio.sleep(0.01)
+        assert tries == [1, 1]
+
+    asyncio.run(main())
+
+
+# ---- the faults
+
+
+async def _token_dropped(undo, result, *_):
+    return Ended(returned=True, result=result, undone=True)
+
+
+async def _torn(verb):
+    gate = verb.switch()
+    while not verb.dead:
+        await gate.passed()
+        gate = verb.switch()
+    return gate
+
+
+def _blocks(mutex, blocking=True, timeout=-1):
+    return mutex._lock.acquire(timeout=0.5)
+
+
+def _looks_once(flag, timeout=None):
+    verb = bridge.verb_of()
+    if flag._set:
+        return True
+    gate = Gate(verb.loop)
+    flag._waiting.append(gate)
+    verb.event(gate, timeout)
+    return flag._set
+
+
+def _tells_no_loop(gate):
+    gate.is_open = True
+    if asyncio._get_running_loop() is gate._loop:
+        gate._wake()
+
+
+def _on_the_loop(seams, run, name):
+    loop = asyncio.get_running_loop()
+
+    async def as_task():
+        store = aio.Store(MemoryStore())
+        store.bridged.seams = seams
+        await store._run(run)
+
+    return loop.create_task(as_task())
+
+
+def _called_plainly(made, given):
+    verb = bridge.verb_of()
+    return verb.awaits(made._user(given))
+
+
+MUTANTS = {
+    "a token dropped before the release": (bridge, "_undone", _token_dropped, table("FencedLock.acquire")),
+    "messages dropped by a cancelled receive": (bridge, "_undone", _token_dropped, table("ShardedQueue.receive")),
+    "a swallowed cancel": (Verb, "_cancel", lambda verb, cancelled: None, table("FencedLock.acquire")),
+    "a cancel that tears a call": (Verb, "live", _torn, table("FencedLock.acquire")),
+    "a cancel that tears a publish": (Verb, "live", _torn, table("ShardedQueue.publish")),
+    "a way out that is cut": (
+        Verb, "way_out", property(lambda verb: False, lambda verb, value: None),
+        ways_out_are_completed,
+    ),
+    "a mutex that blocks the loop": (LoopLock, "acquire", _blocks, a_loop_goes_on_while_a_mutex_is_held),
+    "a lost wake-up": (LoopFlag, "wait", _looks_once, an_event_set_in_between_is_noticed),
+    "a wake-up that the loop is not told of": (Gate, "release", _tells_no_loop, a_thread_wakes_a_task),
+    "renewal on the loop": (LoopSeams, "spawn", _on_the_loop, a_busy_loop_keeps_its_lock),
+    "`except Exception`, which a cancel passes": (
+        consumer._Consumer, "_call", _called_plainly, a_cancelled_handler_costs_no_attempt,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog):
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_fault_of_the_bridge_is_noticed(name, monkeypatch):
+    where, what, fault, check = MUTANTS[name]
+    check()  # it holds without the fault
+    monkeypatch.setattr(where, what, fault, raising=False)
+    with pytest.raises(Exception):  # noqa: B017 - a promise that fails, or what breaks before it
+        check()
