@@ -1,4 +1,4 @@
-"""The table of cancellation: verb x await point x what the store did, and how each ended. `python -m tests.aio.table`"""
+"""The table of cancellation: verb x await point x what the store did, and how it ended: `python -m tests.aio.table`."""
 
 from __future__ import annotations
 

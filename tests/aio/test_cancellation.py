@@ -93,21 +93,26 @@ def test_a_timeout_around_a_verb_is_no_cancel_of_its_task(store, run):
     async def main():
         other = await aio.FencedLock(store, "busy").acquire(1)
         lock = aio.FencedLock(store, "busy")
-        with pytest.raises(TimeoutError):
+
+        async def waits():
             async with asyncio.timeout(0.1):
                 await lock.acquire()
+
+        with pytest.raises(TimeoutError):
+            await waits()
         assert asyncio.current_task().cancelling() == 0
         await other.release()
+
+        async def block():
+            async with asyncio.timeout(0.1), lock:
+                await asyncio.sleep(60)
+
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                async with lock:
-                    await asyncio.sleep(60)
+            await block()
         assert asyncio.current_task().cancelling() == 0
         async with asyncio.timeout(20):  # nested: the inner one ends first, and the outer one goes on
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    async with lock:
-                        await asyncio.sleep(60)
+                await block()
             assert await aio.FencedLock(store, "busy").try_acquire() is not None, "each block gave the lock back"
 
     run(main())
@@ -132,10 +137,13 @@ def test_a_sibling_that_fails_in_a_task_group_leaves_no_lock_of_the_others(store
             await asyncio.sleep(0.05)
             raise KeyError("sibling")
 
-        with pytest.raises(ExceptionGroup) as failed:
+        async def all_three():
             async with asyncio.TaskGroup() as group:
                 for work in (holds, waits, fails):
                     group.create_task(work())
+
+        with pytest.raises(Exception, match="unhandled errors in a TaskGroup") as failed:
+            await all_three()
         assert failed.value.subgroup(KeyError) is not None
         assert await aio.FencedLock(store, "g").try_acquire() is not None
 

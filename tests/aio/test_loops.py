@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from contextvars import ContextVar
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +33,10 @@ class Slow(DelegatingStore):
         self.threads.add(threading.current_thread())
         time.sleep(self.seconds)
         return super()._operate(update)
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def lag_of(work):
@@ -301,14 +305,14 @@ def test_a_thousand_loops_leave_no_thread_and_no_connection(tmp_path):
             await store.operate(KEY, Put("n", number), exists=Exists.ANY)
 
     asyncio.run(main(0))
-    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, files = threading.active_count(), open_files()
     for number in range(scaled(1_000)):
         asyncio.run(main(number))
     end = time.monotonic() + 15
     while threading.active_count() > threads and time.monotonic() < end:
         time.sleep(0.01)
     assert threading.active_count() <= threads, threading.enumerate()
-    assert len(os.listdir("/proc/self/fd")) <= files
+    assert open_files() <= files
 
 
 def test_a_store_that_nobody_closes_ends_its_threads_when_they_are_idle(monkeypatch, run):

@@ -37,7 +37,8 @@ MISSING = {
                                                "groups_of", "forget", "set_concurrency", "resume", "follow")),
     *((kind, name) for kind in (queue.ShardedQueue, queue.QueueGroup) for name in (
         "await_messages", "awaits", "fail", "fail_later", "fail_many", "follow", "give_back", "hand_back", "home",
-        "interrupting", "open_for_publishing", "prepare", "put_off", "shards_for", "states", "states_now", "take_over")),
+        "interrupting", "open_for_publishing", "prepare", "put_off", "shards_for", "states", "states_now",
+        "take_over")),
     *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"),
     # a future for threads
