@@ -18,11 +18,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .forks import run_as_ours
 from .instrumentation import Instrumentation
 from .loops import refuse_wait
+
+T = TypeVar("T")
 
 
 class Event(Protocol):
@@ -158,6 +160,10 @@ class Seams(Instrumentation):
         thread = threading.Thread(target=Context().run, args=(watched,), name=name, daemon=True)
         thread.start()
         return thread
+
+    def apart(self, call: Callable[..., T], *given: Any) -> T:
+        """Return what the call returns; it takes a while, so on a loop a thread makes it."""
+        return call(*given)
 
     def may_wait(self, verb: str, timeout: float | None) -> None:
         """Raise `InvalidRequest` if `verb` may wait now, and this thread runs an asyncio loop."""

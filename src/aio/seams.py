@@ -6,12 +6,15 @@ Threads (renewals, elections, publishers) and verbs of several loops use the sam
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ..seams import Event, Flag, Lock, Seams, Task
 from .bridge import Gate, Verb, verb_of
+
+T = TypeVar("T")
 
 
 class LoopSeams(Seams):
@@ -63,6 +66,10 @@ class LoopSeams(Seams):
 
         return _Thread(self.inner.spawn(to_its_end, name), over)
 
+    def apart(self, call: Callable[..., T], *given: Any) -> T:
+        verb = verb_of()
+        return call(*given) if verb is None else verb.offload(call, *given)
+
     def may_wait(self, verb: str, timeout: float | None) -> None:
         if verb_of() is None:
             self.inner.may_wait(verb, timeout)
@@ -112,7 +119,7 @@ class LoopLock:
 
     def __init__(self, lock: Lock) -> None:
         self._lock = lock
-        self._waiting: list[Gate] = []
+        self._waiting: deque[Gate] = deque()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take it; False if it is not free, or not within `timeout` seconds (-1 = no limit)."""
@@ -129,24 +136,32 @@ class LoopLock:
             gate = Gate(verb.loop)
             timer = None if end is None else verb.loop.call_at(end, gate.expire)
             self._waiting.append(gate)
+            taken = False
             try:
-                if self._lock.acquire(False):  # it was freed before the gate was in the list
-                    return True
-                verb.park(gate)
+                taken = self._lock.acquire(False)  # it may have been freed before the gate was in the list
+                if not taken:
+                    verb.park(gate)
+                    taken = self._lock.acquire(False)
+                if taken or gate.is_late:
+                    return taken
             finally:
-                self._waiting.remove(gate)
                 if timer is not None:
                     timer.cancel()
-            if self._lock.acquire(False):
-                return True
-            if gate.is_late:
-                return False
+                try:
+                    self._waiting.remove(gate)
+                except ValueError:  # a release has chosen this verb; if it leaves without the lock, another is to try
+                    if not taken:
+                        self._wake_one()
 
     def release(self) -> None:
-        """Free it, and let the verbs that wait for it try."""
+        """Free it, and let the verb that has waited longest try; a thread may be faster, and then wakes it again."""
         self._lock.release()
-        for gate in tuple(self._waiting):
-            gate.release()
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        if self._waiting:
+            with suppress(IndexError):  # another thread has taken it
+                self._waiting.popleft().release()
 
     def __enter__(self) -> bool:
         return self._lock.acquire(False) or self.acquire()

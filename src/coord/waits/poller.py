@@ -181,7 +181,7 @@ class Poller:
                     pause, waits = self._plan(watch, now)
                     number = self._reads
                 if waits:
-                    self._read_for(watch, waits, number)
+                    self._seams.apart(self._read_for, watch, waits, number)
                 else:
                     watch.woken.wait(max(min(pause, until - now), LEAST))
         finally:
