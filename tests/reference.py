@@ -15,7 +15,7 @@ PAGES = ROOT / "docs" / "reference"
 BLOCK = re.compile(r"^::: (\S+)\n((?: +\S.*\n)*)", re.MULTILINE)
 PACKAGES = (
     "", "coord", "queue", "spark", "store", "observe", "testing",
-    "errors", "observe.prometheus", "observe.opentelemetry", "store.contract",
+    "aio", "asgi", "errors", "observe.prometheus", "observe.opentelemetry", "store.contract",
 )  # fmt: skip
 """The packages and modules whose public classes and functions users import."""
 VALUES = ("Enum", "NamedTuple", "Protocol", "Exception", "Error", "Struct")
@@ -23,7 +23,7 @@ VALUES = ("Enum", "NamedTuple", "Protocol", "Exception", "Error", "Struct")
 
 SHARING = re.compile(
     r"safe\s+to\s+share\s+between\s+(its\s+)?threads|[Tt]hreads\s+may\s+share|in\s+one\s+thread\s+at\s+a\s+time|"
-    r"one\s+thread\s+in\s+it",
+    r"one\s+thread\s+in\s+it|see\s+`latchwork\.(coord|queue)\.",  # the class that a twin is of
     re.IGNORECASE,
 )
 """How a docstring says who may share a handle."""

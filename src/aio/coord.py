@@ -32,7 +32,10 @@ E = TypeVar("E", bound=Election)
 
 
 class Lost(Twin[SyncLost]):
-    """An event that is set as soon as a lease can no longer be relied on. `is_set` reads the clock, without I/O."""
+    """An event that is set as soon as a lease can no longer be relied on. Safe to share between threads.
+
+    `is_set` reads the clock, without I/O.
+    """
 
     wait = verb(SyncLost.wait)
 

@@ -113,7 +113,7 @@ class _Subqueue(Twin[Q]):
 
 
 class SideView(_Subqueue[SyncSide]):
-    """The sideline, or the parked messages, of a queue."""
+    """The sideline, or the parked messages, of a queue. Safe to share between threads."""
 
     search = verb(SyncSide.search)
     discard = verb(SyncSide.discard)
@@ -125,7 +125,7 @@ class SideView(_Subqueue[SyncSide]):
 
 
 class DelayedView(Twin[SyncDelayed]):
-    """The delayed messages of a queue."""
+    """The delayed messages of a queue. Safe to share between threads."""
 
     search = verb(SyncDelayed.search)
     discard = verb(SyncDelayed.discard)
@@ -137,7 +137,7 @@ class DelayedView(Twin[SyncDelayed]):
 
 
 class Publication(Twin[sync.Publication]):
-    """The outcome of one message that was given to a publisher: await it, or its `result`.
+    """The outcome of one message: see `latchwork.queue.Publication`. Await it, or its `result`.
 
     A cancel ends the wait, and not the publishing: what was given to a publisher is published.
     """

@@ -32,7 +32,7 @@ class Store(Twin[RecordStore]):
 
     threads: that make its calls, 1 to 1,000: no more calls than these are under way at a time. A wait takes none.
 
-    `async with` closes it at its end. One store may be used from several loops, each in a thread of its own. A call
+    `async with` closes it at its end. Safe to share between threads, each with a loop of its own. A call
     that is under way when its task is cancelled is finished; `ended(error)` has its result.
     """
 

@@ -27,7 +27,7 @@ WAY_OUT = 10.0
 
 
 class Twin(Generic[S]):
-    """An object of the sync surface (`of`), used on a loop. Handles may be shared between loops and threads."""
+    """An object of the sync surface (`of`), used on loops."""
 
     __slots__ = ("__weakref__", "_store", "of")
 
@@ -52,7 +52,7 @@ class Twin(Generic[S]):
 
 
 class attribute(Generic[T]):  # noqa: N801 - read as `property` is
-    """An attribute of the sync object. No I/O."""
+    """An attribute of the sync object. No I/O. Safe to share between threads."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -66,7 +66,7 @@ class attribute(Generic[T]):  # noqa: N801 - read as `property` is
 
 
 class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
-    """A verb of the sync surface, awaited.
+    """A verb of the sync surface, awaited. Safe to share between threads.
 
     undo: gives back what it has returned, if its task was cancelled meanwhile.
     way_out: whether it releases or gives back: then a cancel comes after it.
@@ -91,7 +91,7 @@ class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
 
 
 class verb_as(Generic[P, R, W]):  # noqa: N801 - read as `property` is
-    """A verb whose result has a twin, which `wrap` makes."""
+    """A verb whose result has a twin, which `wrap` makes. Safe to share between threads."""
 
     def __init__(
         self,

@@ -33,7 +33,8 @@ class Lifespan:
     publish: names of queues, each of which gets a publisher; they must exist when the service starts.
     worker: a function that makes a worker of the registry; it is started with the service, and drained at its end.
 
-    Each process of a server (uvicorn's and gunicorn's workers) opens its own. Signals are left to the server.
+    Each process of a server (uvicorn's and gunicorn's workers) opens its own. Signals are left to the server. It is
+    safe to share between threads.
     """
 
     def __init__(

@@ -125,6 +125,13 @@ EVENTS: Mapping[str, Event] = _named(
         "seconds",
     ),
     Event(
+        "loop_lag",
+        Kind.GAUGE,
+        "Seconds by which the asyncio loop of handlers was late at the last look",
+        {},
+        "seconds",
+    ),
+    Event(
         "expired", Kind.COUNTER, "Slots that were claimed or read, held no message, and were given up", {"queue": QUEUE}
     ),
     Event(

@@ -107,7 +107,6 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
 
 def _to_do(connection: sqlite3.Connection, path: Path) -> tuple[str, ...]:
     """Return the statements that give the file this layout."""
-
     owner, layout, tables = found = _seen(connection)
     if owner == APPLICATION_ID and layout == LAYOUT:
         return ()
