@@ -107,26 +107,20 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
 
 def _to_do(connection: sqlite3.Connection, path: Path) -> tuple[str, ...]:
     """Return the statements that give the file this layout."""
-    owner, layout, tables = found = _seen(connection)
-    if owner == APPLICATION_ID and layout == LAYOUT:
-        return ()
-    while (again := _seen(connection)) != found:  # another thread, or process, makes the file at this moment
-        owner, layout, tables = found = again
+
+    def ask(question: str) -> int:
+        return int(connection.execute(question).fetchone()[0])
+
+    owner, layout = ask("PRAGMA application_id"), ask("PRAGMA user_version")
     if owner == APPLICATION_ID and layout == LAYOUT:
         return ()
     if owner == APPLICATION_ID and layout == UNSEALED:
         return _SCHEMA[-1:]
     if owner == APPLICATION_ID:
         raise Misconfigured(f"{path} has layout {layout}, this version reads {LAYOUT}: use the version that wrote it")
-    if owner or layout or tables:
+    if owner or layout or ask("SELECT count(*) FROM sqlite_master"):
         raise Misconfigured(f"{path} is another program's database; it was left as it is: name another file")
     return _SCHEMA
-
-
-def _seen(connection: sqlite3.Connection) -> list[int]:
-    """Return whose file it is, its layout, and how many tables it has."""
-    questions = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    return [int(connection.execute(question).fetchone()[0]) for question in questions]
 
 
 def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
