@@ -178,6 +178,7 @@ class Consumer(Twin[_Consumer]):
     given_up = attribute[int]()
     saturated = attribute[bool]()
     busy = attribute[bool]()
+    not_found = attribute[bool]()
     stats = attribute[Mapping[str, int]]()
 
     def __init__(

@@ -315,6 +315,7 @@ class QueueRegistry(Twin[sync.QueueRegistry]):
     get = verb_as(sync.QueueRegistry.get, _queue)
     queues = verb_as(sync.QueueRegistry.queues, listed(_queue))
     deactivate = verb(sync.QueueRegistry.deactivate)
+    set_retry = verb_as(sync.QueueRegistry.set_retry, _queue)
     refresh = verb(sync.QueueRegistry.refresh)
     schedule = verb(sync.QueueRegistry.schedule)
     unschedule = verb(sync.QueueRegistry.unschedule)

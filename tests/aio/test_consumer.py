@@ -391,7 +391,8 @@ def test_sigterm_drains_a_worker_of_async_handlers(tmp_path):
     try:
         assert child.stdout.readline() == "begun\n"
         child.send_signal(signal.SIGTERM)
-        out, _ = child.communicate(timeout=30)
+        out = child.stdout.read()  # the line before may have been read with others
+        child.wait(30)
     finally:
         if child.poll() is None:
             os.kill(child.pid, signal.SIGKILL)

@@ -33,7 +33,8 @@ MISSING = {
     (RecordStore, "together"), (RecordStore, "data_version"), (RecordStore, "policy"), (RecordStore, "seams"),
     (RecordStore, "tells_of_writes"),
     # the work of the upkeep and of consumers, which other objects of the library call
-    *((queue.QueueRegistry, name) for name in ("publishable", "listed", "scan", "refresh_if_due", "make_group",
+    *((queue.QueueRegistry, name) for name in ("publishable", "listed", "made_again", "scan", "refresh_if_due",
+                                               "make_group",
                                                "groups_of", "forget", "set_concurrency", "resume", "follow")),
     *((kind, name) for kind in (queue.ShardedQueue, queue.QueueGroup) for name in (
         "await_messages", "awaits", "fail", "fail_later", "fail_many", "follow", "give_back", "hand_back", "home",
@@ -133,9 +134,9 @@ def test_a_sync_wait_in_the_thread_of_a_loop_is_refused_at_once_and_names_its_tw
 
 def test_other_sync_calls_there_are_logged_once_with_their_place(tmp_path, caplog, monkeypatch):
     import latchwork
-    from latchwork import loops
+    from latchwork import blocking
 
-    monkeypatch.setattr(loops, "_is_said", False)
+    monkeypatch.setattr(blocking, "_is_said", False)
     store = latchwork.connect(f"sqlite:{tmp_path}/s.db")
 
     async def main():

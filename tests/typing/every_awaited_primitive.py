@@ -47,7 +47,7 @@ async def coordination(store: aio.Store) -> list[str]:
         lost,
         none is None,
         left,
-        generation,
+        generation > 0,
         len(met),
     )
     return [*waiting, member, str(facts), str(record and record.bins), str(len(changes))]

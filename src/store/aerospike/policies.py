@@ -7,8 +7,8 @@ from typing import Any
 
 import aerospike
 
+from ...blocking import warn_of_call
 from ...deadline import call_time
-from ...loops import warn_of_call
 from ..model.expr import Guard
 from ..model.record import KEEP, NEVER, Exists, Removal, Update
 from .expr import NOT_EXPIRED, compiled

@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...blocking import warn_of_call
 from ...deadline import call_time
 from ...errors import Misconfigured, StorageFailed, Unavailable
 from ...forks import members
-from ...loops import warn_of_call
 from ...retry import Poll
 from ...seams import Lock, Seams
 from .file import FAILURES, is_busy, meaning, open_file
