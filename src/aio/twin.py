@@ -77,6 +77,7 @@ class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
     ) -> None:
         self.of, self._undo, self._way_out = of, undo, way_out
         self.__doc__, self.__wrapped__ = of.__doc__, of
+        self._name = of.__name__  # found in the object, whose class may have a method of its own
 
     @overload
     def __get__(self, twin: None, owner: type) -> verb[P, R]: ...
@@ -86,7 +87,7 @@ class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
         return self if twin is None else partial(self._call, twin)
 
     def _call(self, twin: Twin[Any], *given: P.args, **named: P.kwargs) -> Coroutine[Any, Any, R]:
-        call = partial(self.of, twin.of, *given, **named)
+        call = partial(getattr(twin.of, self._name), *given, **named)
         return twin._leave(call) if self._way_out else twin._run(call, self._undo)  # noqa: SLF001 - a part of it
 
 
@@ -102,6 +103,7 @@ class verb_as(Generic[P, R, W]):  # noqa: N801 - read as `property` is
     ) -> None:
         self.of, self._wrap, self._undo = of, wrap, undo
         self.__doc__, self.__wrapped__ = of.__doc__, of
+        self._name = of.__name__  # found in the object, whose class may have a method of its own
 
     @overload
     def __get__(self, twin: None, owner: type) -> verb_as[P, R, W]: ...
@@ -111,7 +113,8 @@ class verb_as(Generic[P, R, W]):  # noqa: N801 - read as `property` is
         return self if twin is None else partial(self._call, twin)
 
     async def _call(self, twin: Twin[Any], *given: P.args, **named: P.kwargs) -> W:
-        result = await twin._run(partial(self.of, twin.of, *given, **named), self._undo)  # noqa: SLF001 - a part of it
+        call = partial(getattr(twin.of, self._name), *given, **named)
+        result = await twin._run(call, self._undo)  # noqa: SLF001 - a part of it
         return self._wrap(result, twin._store)  # noqa: SLF001 - as above
 
 

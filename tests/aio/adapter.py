@@ -1,0 +1,174 @@
+"""The asyncio surface in the clothes of the sync one, so that tests of the one run on the other.
+
+    lock = Awaited(aio.FencedLock)(store, "x")
+    with lock.acquire(5) as grant: ...
+
+Each verb is awaited on a loop that runs in a thread of its own; what has a twin comes back in these clothes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from latchwork import aio
+from latchwork.aio.twin import Twin
+from latchwork.store.port import DelegatingStore, RecordStore
+
+
+@cache
+def loop() -> asyncio.AbstractEventLoop:
+    """The loop, which runs until the process ends."""
+    made = asyncio.new_event_loop()
+    threading.Thread(target=made.run_forever, name="awaited", daemon=True).start()
+    return made
+
+
+def awaited(work: Any) -> Any:
+    """What the coroutine returns, run on the loop. An interrupt of this thread cancels it."""
+
+    async def task():
+        return await work
+
+    future = asyncio.run_coroutine_threadsafe(task(), loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+STORES: WeakKeyDictionary[RecordStore, aio.Store] = WeakKeyDictionary()
+
+
+def store_of(store: Any) -> Any:
+    """The `aio.Store` of a sync one; always the same."""
+    if not isinstance(store, RecordStore):
+        return store
+    return STORES.get(store) or STORES.setdefault(store, aio.Store(store))
+
+
+def undressed(value: Any) -> Any:
+    """A twin for what stands for one."""
+    if isinstance(value, Plain):
+        return object.__getattribute__(value, "_twin")
+    if type(value) in (list, tuple):
+        return type(value)(map(undressed, value))
+    return value
+
+
+def dressed(value: Any) -> Any:
+    """What a verb has returned, with its twins in the clothes of the sync surface."""
+    if inspect.iscoroutine(value):
+        return dressed(awaited(value))
+    if inspect.isasyncgen(value):
+        return iterated(value)
+    if isinstance(value, Twin):
+        return Plain(value)
+    if isinstance(value, list):
+        return [dressed(one) for one in value]
+    return value
+
+
+def iterated(found: Any):
+    """Yield what the async generator yields."""
+    try:
+        while True:
+            try:
+                yield dressed(awaited(anext(found)))
+            except StopAsyncIteration:
+                return
+    finally:
+        awaited(found.aclose())
+
+
+def function(given: Any) -> Any:
+    """An async function for one of the test's, which gets twins in the clothes of the sync surface."""
+    if not inspect.isfunction(given) and not inspect.ismethod(given) and type(given).__name__ != "partial":
+        return given
+
+    async def called(*values: Any) -> Any:
+        return await asyncio.to_thread(given, *map(dressed, values))
+
+    return called
+
+
+class Plain:
+    """A twin whose verbs can be called."""
+
+    def __init__(self, twin: Any) -> None:
+        object.__setattr__(self, "_twin", twin)
+
+    def __getattr__(self, name: str) -> Any:
+        twin = object.__getattribute__(self, "_twin")
+        value = getattr(twin, name) if hasattr(type(twin), name) else getattr(twin.of, name)
+        if not callable(value) or isinstance(value, type | Twin):
+            return dressed(value)
+
+        def call(*given: Any, **named: Any) -> Any:
+            wrap = function if name in ("run", "start") else lambda one: one
+            given = [wrap(undressed(one)) for one in given]
+            return dressed(value(*given, **{key: undressed(one) for key, one in named.items()}))
+
+        return call
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(object.__getattribute__(self, "_twin").of, name, value)
+
+    def __repr__(self) -> str:
+        return repr(object.__getattribute__(self, "_twin").of)
+
+    def __enter__(self) -> Any:
+        return dressed(object.__getattribute__(self, "_twin").__aenter__())
+
+    def __exit__(self, *how: Any) -> Any:
+        return dressed(object.__getattribute__(self, "_twin").__aexit__(*how))
+
+
+class Awaited:
+    """A class of the asyncio surface, made and used as its sync one."""
+
+    def __init__(self, twin: type) -> None:
+        self._twin = twin
+
+    def __call__(self, first: Any, *given: Any, **named: Any) -> Plain:
+        given = [undressed(one) for one in given]
+        if self._twin is aio.Consumer:
+            given[0] = function(given[0])
+        return Plain(self._twin(undressed(store_of(first)), *given, **{k: undressed(v) for k, v in named.items()}))
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(self._twin, name)
+        return lambda store, *given, **named: dressed(made(store_of(store), *given, **named))
+
+
+class AwaitedStore(DelegatingStore):
+    """A store whose public verbs are awaited."""
+
+    def __init__(self, inner: RecordStore) -> None:
+        super().__init__(inner)
+        self._aio = store_of(inner)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in VERBS:
+            verb = getattr(object.__getattribute__(self, "_aio"), name)
+            return lambda *given, **named: awaited(verb(*given, **named))
+        return super().__getattribute__(name)
+
+
+VERBS = (
+    "get", "get_many", "operate", "repeat", "once", "operate_many", "repeat_many", "delete", "delete_many", "query",
+    "scan", "ensure_index", "describe",
+)  # fmt: skip
+
+
+def dress(module: Any, monkeypatch: Any) -> None:
+    """Let the tests of a module use the asyncio surface wherever they name a class that has a twin."""
+    for name in aio.__all__:
+        twin = getattr(aio, name)
+        if isinstance(twin, type) and hasattr(module, name) and name not in ("Delivery", "Grant"):
+            monkeypatch.setattr(module, name, Awaited(twin))
