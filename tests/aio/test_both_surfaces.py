@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from latchwork import aio
+from latchwork.errors import InvalidRequest
+from latchwork.queue import QueueConfig
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.store.contract import StoreContract
 from latchwork.testing import ManualClock
@@ -43,6 +46,7 @@ class TestSQLite(StoreContract):
 
 class TestAerospike(StoreContract):
     shared = False  # as above
+
     @pytest.fixture
     def store(self, aerospike_store):
         return adapter.AwaitedStore(aerospike_store)
@@ -64,3 +68,19 @@ def test_each_row_of_the_capabilities_runs_by_its_twin(primitive, backend, tmp_p
 )
 def test_a_lost_reply_counts_once_or_is_said_to_be_unknown_by_the_twin_as_well(primitive, tmp_path, dressed):
     capabilities.test_a_lost_reply_counts_once_or_is_said_to_be_unknown(primitive, tmp_path)
+
+
+def test_a_verb_is_that_of_the_objects_own_class(run, memory):
+    """`release` of a membership leaves; that of a grant would have let it count as lost. A group cannot publish."""
+
+    async def main():
+        group = aio.Group(memory, "g")
+        membership = await group.join("m")
+        await membership.release()
+        assert await group.lost() == set()
+        queue = await aio.QueueRegistry(memory, "c").create(QueueConfig("q", shards=1))
+        audit = await queue.group("audit")
+        with pytest.raises(InvalidRequest, match="is a group"):
+            await audit.publish(1)
+
+    run(main())
