@@ -20,7 +20,7 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 ROWS: Mapping[str, tuple[str, ...]] = {
     "What is wrong": ("findings", "queues_readable"),
     "Queues": ("queue_depth", "queue_oldest", "queue_workers"),
-    "Messages": ("published", "handled", "handling", "effects", "expired"),
+    "Messages": ("published", "handled", "handling", "effects", "expired", "loop_lag"),
     "Upkeep": ("queue_last_sweep", "last_sweep", "sweeps", "swept"),
     "Spark streams": ("stream_lag", "stream_rate", "stream_batches"),
     "Locks, latches and leaders": ("waits", "fences_refused"),
