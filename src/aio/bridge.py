@@ -61,8 +61,17 @@ class Ended:
 
 
 def ended(cancelled: BaseException) -> Ended | None:
-    """Return how the verb ended at which this `CancelledError` was raised; None if it does not come from a verb."""
-    return getattr(cancelled, "latchwork_ended", None)
+    """Return how the verb ended at which this `CancelledError` was raised; None if it does not come from a verb.
+
+    Who awaits a task that was cancelled may get another error, with that of the verb as its context.
+    """
+    error: BaseException | None = cancelled
+    while error is not None:
+        found: Ended | None = getattr(error, "latchwork_ended", None)
+        if found is not None:
+            return found
+        error = error.__context__ if isinstance(error.__context__, CancelledError) else None
+    return None
 
 
 class Gate:
@@ -280,7 +289,7 @@ async def run(
 ) -> T:
     """Run a verb on this loop; return what it returns.
 
-    undo: gives back what the verb has returned, if its task was cancelled. It may take `lease` seconds, default 10.
+    undo: gives back what the verb has returned, if its task was cancelled. It may take `lease` seconds.
     lease: of a way out without `undo`: the verb itself releases, acknowledges or gives back, within this time, and a
         cancel comes after that.
     """
@@ -300,10 +309,10 @@ async def run(
         return result  # type: ignore[no-any-return] # by the greenlet, which has no types
     if undo is None:
         raise _told(verb.cancelled, Ended(True, result))
-    raise _told(verb.cancelled, await _undone(undo, result, seams, pool, lease or 10.0))
+    raise _told(verb.cancelled, await _undone(undo, result, seams, pool, lease))
 
 
-async def _undone(undo: Callable[[T], object], result: T, seams: Seams, pool: Pool, lease: float) -> Ended:
+async def _undone(undo: Callable[[T], object], result: T, seams: Seams, pool: Pool, lease: float | None) -> Ended:
     """Give the result of a cancelled verb back; return how the verb has ended then."""
     way_out = Verb(lambda: undo(result), seams, pool, limit=lease, way_out=True)
     try:

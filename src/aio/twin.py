@@ -43,7 +43,8 @@ class Twin(Generic[S]):
         return self._store
 
     def _run(self, call: Callable[[], R], undo: Callable[[R], object] | None = None) -> Coroutine[Any, Any, R]:
-        return run(call, self._store.seams, self._store.pool, undo=undo)
+        lease = None if undo is None else getattr(self.of, "lease", WAY_OUT)
+        return run(call, self._store.seams, self._store.pool, undo=undo, lease=lease)
 
     def _leave(self, call: Callable[[], R], seconds: float | None = None) -> Coroutine[Any, Any, R]:
         """Run a way out, of so many seconds, or of as many as its lease has: a cancel comes after it."""
