@@ -235,6 +235,47 @@ def test_on_the_real_server_a_cancelled_acquire_leaves_no_lease(aerospike_store,
     run(main())
 
 
+def test_on_the_real_server_a_cancelled_queue_loses_no_message_and_counts_no_attempt(aerospike_store, run):
+    """Publish, receive and ack, each cancelled after a time that grows by a fraction of a call."""
+
+    async def cut(work, after):
+        """What the verb has done, also where it was cancelled: its result, or None."""
+        task = asyncio.ensure_future(work)
+        await asyncio.sleep(after)
+        task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError as cancelled:
+            ended = aio.ended(cancelled)
+            return ended.result if ended is not None and ended.returned and not ended.undone else None
+
+    async def main():
+        async with aio.Store(aerospike_store) as store:
+            registry = aio.QueueRegistry(store, f"cut{aerospike_store.seams.unique()[:8]}")
+            queue = await registry.create(QueueConfig("q", shards=1))
+            published, done = set(), set()
+            for step in range(40):
+                message_id = await cut(queue.publish(step), step * 0.0001)
+                published |= {message_id} if message_id else set()
+            for step in range(40):
+                for delivery in await cut(queue.receive(2), step * 0.0001) or ():
+                    assert delivery.attempts == 1, "an earlier receive that was cut counts no attempt"
+                    if await cut(_settled(delivery), step * 0.0001) or delivery.settled:
+                        done.add(delivery.message_id)
+            while found := await queue.receive(100, timeout=0.5):
+                assert {one.attempts for one in found} == {1}
+                done |= {one.message_id for one in found}
+                await queue.ack_many(found)
+            assert done == published, "what was published is handled, and nothing else"
+
+    run(main())
+
+
+async def _settled(delivery):
+    await delivery.ack()
+    return True
+
+
 async def _epoch(leadership):
     return leadership.epoch
 
