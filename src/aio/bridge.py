@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline, present
 from ..errors import LatchworkError, Unavailable
@@ -40,6 +42,8 @@ except ImportError as failure:  # pragma: no cover - where the extra is not inst
 T = TypeVar("T")
 R = TypeVar("R")
 
+A_FEW = 16
+"""Verbs that a loop wakes in one of its rounds."""
 LOOP_LOOK = 1.0
 """Seconds after which a thread that waits for a function on a loop looks whether that loop still lives."""
 
@@ -92,25 +96,60 @@ class Gate:
             return
         self.is_open = True
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - which raises nothing where there is none
-            self._wake()
+            self.wake()
         else:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._wake)
+            (_WAKEUPS.get(self._loop) or _WAKEUPS.setdefault(self._loop, Wakeups())).add(self, self._loop)
 
     def expire(self) -> None:
         """Open it, as its time is over."""
         self.is_late = not self.is_open
         self.release()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the verb go on that waits for it. Called in its loop."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def passed(self) -> None:
         """Wait until it is open. Another wait may follow one that was cancelled."""
         self._future = self._loop.create_future()
-        if not self.is_open:  # it may be opened by another thread from here on, which then calls `_wake` in this loop
+        if not self.is_open:  # it may be opened by another thread from here on, which then calls `wake` in this loop
             await self._future
+
+
+class Wakeups:
+    """The gates of one loop that other threads have opened.
+
+    The loop is told of many at once, as each telling is a call of the system, at which the thread and the loop take
+    turns. It wakes a few verbs in each of its rounds: hundreds at once would delay whatever else it has to do.
+    """
+
+    def __init__(self) -> None:
+        self._opened: deque[Gate] = deque()
+        self._untold = [True]  # empty from when the loop is told until it has found nothing more: `pop` is one step
+
+    def add(self, gate: Gate, loop: AbstractEventLoop) -> None:
+        """Wake the verb that waits for the gate, soon."""
+        self._opened.append(gate)
+        with suppress(IndexError, RuntimeError):  # it was told already; or it is closed
+            self._untold.pop()
+            loop.call_soon_threadsafe(self._look, loop)
+
+    def _look(self, loop: AbstractEventLoop) -> None:
+        for _ in range(min(A_FEW, len(self._opened))):
+            self._opened.popleft().wake()
+        if not self._opened:
+            self._untold.append(True)  # what is added from here on is told of
+            if not self._opened:
+                return
+            try:
+                self._untold.pop()  # one was added before that
+            except IndexError:  # and another after it, which was told of
+                return
+        loop.call_soon(self._look, loop)
+
+
+_WAKEUPS: WeakKeyDictionary[AbstractEventLoop, Wakeups] = WeakKeyDictionary()
 
 
 class Verb(greenlet):  # type: ignore[misc] # greenlet has no types

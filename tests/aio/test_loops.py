@@ -225,6 +225,29 @@ def test_an_event_that_is_set_as_a_task_begins_to_wait_is_not_missed(run):
     run(main())
 
 
+def test_no_wake_up_of_many_threads_is_lost(run):
+    store, seams = aio.Store(MemoryStore()), LoopSeams(SYSTEM)
+
+    async def main():
+        for _ in range(5):
+            events = [seams.event() for _ in range(400)]
+            tasks = [asyncio.ensure_future(store._run(lambda event=event: event.wait(20))) for event in events]
+            await asyncio.sleep(0)
+
+            def set_some(first, events=events):
+                for event in events[first::8]:
+                    event.set()
+
+            threads = [threading.Thread(target=set_some, args=(first,)) for first in range(8)]
+            for thread in threads:
+                thread.start()
+            assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [True] * 400
+            for thread in threads:
+                thread.join()
+
+    run(main())
+
+
 def test_the_deadline_of_a_verb_reaches_its_calls_in_the_pool_and_ends_with_it(run):
     seen = []
 

@@ -76,18 +76,24 @@ def an_event_set_in_between_is_noticed():
     asyncio.run(main())
 
 
-def a_thread_wakes_a_task():
-    store, event = aio.Store(MemoryStore()), LoopSeams(SYSTEM).event()
+def a_thread_wakes_a_task(times=1):
+    store = aio.Store(MemoryStore())
 
     async def main():
-        task = asyncio.ensure_future(store._run(lambda: event.wait(2.0)))
-        await asyncio.sleep(0.05)
-        began = time.monotonic()
-        threading.Thread(target=event.set).start()
-        await task
-        assert time.monotonic() - began < 1.0
+        for _ in range(times):
+            event = LoopSeams(SYSTEM).event()
+            task = asyncio.ensure_future(store._run(lambda event=event: event.wait(2.0)))
+            await asyncio.sleep(0.05)
+            began = time.monotonic()
+            threading.Thread(target=event.set).start()
+            await task
+            assert time.monotonic() - began < 1.0
 
     asyncio.run(main())
+
+
+def a_thread_wakes_tasks_one_after_another():
+    a_thread_wakes_a_task(times=2)
 
 
 def a_busy_loop_keeps_its_lock():
@@ -155,7 +161,7 @@ def _looks_once(flag, timeout=None):
 def _tells_no_loop(gate):
     gate.is_open = True
     if asyncio._get_running_loop() is gate._loop:
-        gate._wake()
+        gate.wake()
 
 
 def _on_the_loop(seams, run, name):
@@ -174,6 +180,11 @@ def _called_plainly(made, given):
     return verb.awaits(made._user(given))
 
 
+def _tells_once_too_few(wakeups, loop):
+    while wakeups._opened:
+        wakeups._opened.popleft().wake()
+
+
 MUTANTS = {
     "a token dropped before the release": (bridge, "_undone", _token_dropped, table("FencedLock.acquire")),
     "messages dropped by a cancelled receive": (bridge, "_undone", _token_dropped, table("ShardedQueue.receive")),
@@ -187,6 +198,9 @@ MUTANTS = {
     "a mutex that blocks the loop": (LoopLock, "acquire", _blocks, a_loop_goes_on_while_a_mutex_is_held),
     "a lost wake-up": (LoopFlag, "wait", _looks_once, an_event_set_in_between_is_noticed),
     "a wake-up that the loop is not told of": (Gate, "release", _tells_no_loop, a_thread_wakes_a_task),
+    "a loop that is told of nothing more": (
+        bridge.Wakeups, "_look", _tells_once_too_few, a_thread_wakes_tasks_one_after_another,
+    ),
     "renewal on the loop": (LoopSeams, "spawn", _on_the_loop, a_busy_loop_keeps_its_lock),
     "`except Exception`, which a cancel passes": (
         consumer._Consumer, "_call", _called_plainly, a_cancelled_handler_costs_no_attempt,
