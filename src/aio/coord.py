@@ -11,9 +11,8 @@ from .. import coord as sync
 from ..coord.election.election import STOP_TIMEOUT, Election
 from ..coord.fencing import Fenced as SyncFenced
 from ..coord.fencing import Lost as SyncLost
-from ..coord.latch.base import Latch
 from ..coord.latch.handle import TTL, LatchLevel
-from ..coord.latch.latch import LatchProgress
+from ..coord.latch.latch import Latch, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
