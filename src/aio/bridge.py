@@ -1,4 +1,4 @@
-"""A verb of the sync surface, run on an asyncio loop without blocking it (docs/protocols P23).
+"""A verb of the sync surface, run on an asyncio loop without blocking it (docs/protocols P24).
 
     grant = await run(partial(lock.acquire, timeout=5), seams, undo=Grant.release)
 
