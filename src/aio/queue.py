@@ -50,6 +50,7 @@ class Delivery(Twin[sync.Delivery]):
     ack = verb(sync.Delivery.ack, way_out=True)
     nack = verb(sync.Delivery.nack, way_out=True)
     extend = verb(sync.Delivery.extend)
+    operate = verb(sync.Delivery.operate)
 
     def check(self) -> None:
         """Raise if the work on the message is to end now; call it at points where it is safe to stop. No I/O."""
