@@ -12,7 +12,8 @@ from latchwork.errors import InvalidRequest
 from latchwork.store import MemoryStore, RecordStore
 
 IN_A_THREAD = {
-    "OnceFunction", "OnceStep", "Step", "LargeQueue", "PagedQueue", "Outbox", "Shovel", "Sweeper", "UnopenedQueue", "GlobalElection", "ConsumerGroup",
+    "OnceFunction", "OnceStep", "Step",
+    "LargeQueue", "PagedQueue", "Outbox", "Shovel", "Sweeper", "UnopenedQueue", "GlobalElection", "ConsumerGroup",
 }  # fmt: skip
 """Used by `aio.call`."""
 VALUES = {
@@ -44,7 +45,7 @@ MISSING = {
     *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
     (queue.Delivery, "once"),  # a block of the sync surface, for a thread: `delivery.of.once`
-   
+
     # a future for threads
     *((queue.Publication, name) for name in ("add_done_callback", "cancel", "cancelled", "running",
                                              "set_exception", "set_result", "set_running_or_notify_cancel", "resolve")),
