@@ -21,7 +21,7 @@ from .bridge import run, verb_of
 from .bridged import BridgedStore
 from .pool import THREADS, Pool
 from .seams import LoopSeams
-from .twin import WAY_OUT, Twin, verb
+from .twin import WAY_OUT, Twin, attribute, verb
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ class Store(Twin[RecordStore]):
 
     def __init__(self, of: RecordStore, *, threads: int = THREADS) -> None:
         if isinstance(as_store(of), BridgedStore):
-            raise InvalidRequest(f"{of!r} belongs to an aio.Store already: use that")
+            raise InvalidRequest(f"{of.where} belongs to an aio.Store already: use that")
         self._pool = Pool(of.seams, threads, "latchwork-aio")
         bridged = BridgedStore(of, self._pool)
         super().__init__(bridged, bridged)
@@ -57,6 +57,7 @@ class Store(Twin[RecordStore]):
     scan = verb(RecordStore.scan)
     ensure_index = verb(RecordStore.ensure_index)
     describe = verb(RecordStore.describe)
+    where = attribute[str]()
 
     @overload
     async def get_many(

@@ -177,7 +177,9 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters, who has counted, who is missing, and when it expires.
+    """Show the counters, who has counted, and who is missing.
+
+    Also when it expires.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """

@@ -316,7 +316,7 @@ def _check_ops(ops: Iterable[Op], bin: str) -> None:
                 "as the result, as result=Bin('balance')"
             )
         if op.bin == bin:
-            raise InvalidRequest(f"bin {bin!r} remembers the effects of the record: name another one by bin=...")
+            raise InvalidRequest(f"bin {shown(bin)} remembers the effects of the record: name another one by bin=...")
 
 
 def ack_all(deliveries: Iterable[Delivery]) -> None:
