@@ -20,6 +20,7 @@ from ...retry import Poll
 from ...store.model.expr import Guard
 from ...store.model.ops import READS, Op
 from ...store.model.record import KEEP, Exists, Key, Update, check_guard, checked
+from ...store.model.values import checked_bin
 from ...store.rows import Rows
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
@@ -215,6 +216,7 @@ class Delivery(Struct, frozen=True, eq=False):
         if exists is None:
             exists = Exists.ANY if absent else Exists.UPDATE
         update = checked(Update(key, ops, when, exists, absent and exists is not Exists.CREATE, ttl))
+        bin = checked_bin(bin)
         effect = self._effect(name, result, otherwise, bin, keep)
         _check_ops(ops, bin)
         applied, mine = self.applied or set(), (update.key, bin, name)
