@@ -28,6 +28,8 @@ from .twin import WAY_OUT, Twin, attribute
 
 Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
 H = TypeVar("H", bound=Handler)
+C = TypeVar("C", bound="sync.Consumer | sync.Worker")
+RS = TypeVar("RS", bound="_Runner[Any]")
 EXCEPTIONS = type[BaseException] | Collection[type[BaseException]]
 MOST = 1_000
 """Handlers of a consumer that run at a time, at most: a task costs less than a thread."""
@@ -161,7 +163,38 @@ class _Worker:
         return not (self._over.is_set() or self._loop.is_closed())
 
 
-class Consumer(Twin[_Consumer]):
+class _Runner(Twin[C]):
+    """The life of a consumer, or of a worker, on a loop."""
+
+    async def start(self: RS) -> RS:
+        """Start on this loop; itself. It is started once. Raises what its sync twin raises."""
+        await self._run(self.of.start, lambda started: started.stop(0))
+        return self
+
+    async def stop(self, grace: float | None = None) -> bool:
+        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
+        patience = self.of.grace if grace is None else checked_number("grace", grace)
+        return await self._leave(partial(self.of.stop, grace), patience + WAY_OUT)
+
+    async def run(self) -> bool:
+        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
+
+        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        """
+        try:
+            return await self._run(self.of.run)
+        except CancelledError:
+            await self.stop()
+            raise
+
+    async def __aenter__(self: RS) -> RS:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+class Consumer(_Runner[_Consumer]):
     """Up to `concurrency` tasks that await `handler(delivery)` for each message: see `latchwork.queue.Consumer`.
 
     handler: an async function of an `aio.Delivery`, or of a list of them where the queue has `batching`. One that is
@@ -202,28 +235,6 @@ class Consumer(Twin[_Consumer]):
         super().__init__(made, queue.bridged)
         self.queue, self.handler = queue, handler
 
-    async def start(self) -> Consumer:
-        """Start on this loop; itself. A consumer is started once."""
-        await self._run(self.of.start, lambda consumer: consumer.stop(0))
-        return self
-
-    async def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
-        return await _stopped(self, grace)
-
-    async def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
-
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
-        """
-        return await _run(self)
-
-    async def __aenter__(self) -> Consumer:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
 
 class _LoopWorker(sync.Worker):
     """A worker whose consumers run on a loop."""
@@ -232,7 +243,7 @@ class _LoopWorker(sync.Worker):
     _consumer_of = _Consumer
 
 
-class Worker(Twin[_LoopWorker]):
+class Worker(_Runner[_LoopWorker]):
     """Async handlers, one for each of several queues: see `latchwork.queue.Worker`, and `Consumer` for the handlers."""
 
     weights = attribute[Mapping[str, int] | None]()
@@ -273,38 +284,3 @@ class Worker(Twin[_LoopWorker]):
             queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
             prefetch=prefetch, rate=None if rate is None else rate.of, per_key=per_key,
         )  # fmt: skip
-
-    async def start(self) -> Worker:
-        """Start on this loop; itself. A worker is started once. Raises what `latchwork.queue.Worker.start` raises."""
-        await self._run(self.of.start, lambda worker: worker.stop(0))
-        return self
-
-    async def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
-        return await _stopped(self, grace)
-
-    async def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
-
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
-        """
-        return await _run(self)
-
-    async def __aenter__(self) -> Worker:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
-
-async def _stopped(twin: Consumer | Worker, grace: float | None) -> bool:
-    patience = twin.of.grace if grace is None else checked_number("grace", grace)
-    return await twin._leave(partial(twin.of.stop, grace), patience + WAY_OUT)  # noqa: SLF001 - a part of it
-
-
-async def _run(twin: Consumer | Worker) -> bool:
-    try:
-        return await twin._run(twin.of.run)  # noqa: SLF001 - a part of it
-    except CancelledError:
-        await twin.stop()
-        raise
