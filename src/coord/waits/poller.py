@@ -254,10 +254,8 @@ class Poller:
 
     def _look(self, store: RecordStore, waits: list[Wait], number: int) -> SharedRead:
         """Read the records of these waits whose state is not known."""
-        asked, version = (
-            self._seams.monotonic(),
-            store.data_version(),
-        )  # before the records: later changes are read again
+        # Before the records: what changes in between is read again.
+        asked, version = self._seams.monotonic(), store.data_version()
         unknown = {one.key for one in waits if not one.is_known(version, asked)}
         found = found_for(store, [one for one in waits if one.key in unknown])  # with the bins of all who get it
         return SharedRead(number, found, version, asked, self._seams.monotonic())
