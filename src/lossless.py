@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from .errors import InvalidRequest
+from .typed import decoder
 
 _SCALARS = frozenset((str, int, float, bool, type(None)))
 _TEXT = frozenset((str,))
@@ -29,7 +30,7 @@ def plain_number(value: Any) -> int | float:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=plain_number)
-_DECODER = msgspec.json.Decoder()
+_decode = decoder(Any)
 encode = _ENCODER.encode
 """Return JSON text of a value, as bytes. Raises errors of all kinds."""
 
@@ -70,7 +71,7 @@ def _is_flat(value: Any) -> bool:
 def _has_lost_a_key(encoded: bytes) -> bool:
     """Whether a reader may not get all of it; also true of a `msgspec.Raw` in it that is written in another way."""
     try:
-        return len(encode(_DECODER.decode(encoded))) != len(encoded)
+        return len(encode(_decode(encoded))) != len(encoded)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # as in `check_keys`
         return False
 

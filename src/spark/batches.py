@@ -42,6 +42,7 @@ from ..store.decode import Counter
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
 from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
+from ..typed import converted
 
 BATCHES = "latchwork_batches"
 """The set of all queries."""
@@ -146,7 +147,7 @@ class BatchRun:
     def stored(self, bins: Mapping[str, Any]) -> StoredQuery:
         """Return the query's record. Raises `Corrupt` for a bin of another type or out of range."""
         try:
-            return msgspec.convert({bin: value for bin, value in bins.items() if value is not None}, StoredQuery)
+            return converted({bin: value for bin, value in bins.items() if value is not None}, StoredQuery)
         except (msgspec.ValidationError, UnicodeError) as failure:
             raise self._damaged(str(failure)) from None
 

@@ -20,6 +20,7 @@ from pyspark.sql import types as t
 
 from ..errors import InvalidRequest, Unreadable
 from ..queue.sharded.envelope import Codec, Envelope
+from ..typed import decoder
 
 Converter = Callable[[Any], Any]
 Row = tuple[int, Envelope]
@@ -37,7 +38,7 @@ class Payloads:
     def __init__(self, kind: t.DataType) -> None:
         self._convert = _converter(kind)
         shape = _shape(kind)
-        self._decode = msgspec.json.Decoder(shape.kind | None).decode
+        self._decode = decoder(shape.kind | None)
         self._finish = None if shape.finish is None else _or_null(shape.finish)
 
     def column(self, kind: pa.DataType, shard: int, rows: Sequence[Row]) -> pa.Array:

@@ -29,6 +29,7 @@ from ..queue.sharded.upkeep.sweeper import Leads, Sweeper, unread
 from ..store.model.expr import Bound
 from ..store.model.ops import Read
 from ..store.port import Key, RecordStore
+from ..typed import decoder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +153,7 @@ def _run(spark: SparkSession, job: Job, ranges: Sequence[Range]) -> list[ShardRe
     n = min(len(ranges), MAX_TASKS)
     hands = [tuple(ranges[first::n]) for first in range(n)]
     rows = spark.range(0, n, 1, n).mapInArrow(_task(job, hands), "reports binary").collect()
-    return [report for row in rows for report in msgspec.json.decode(row.reports, type=list[ShardReport])]
+    return [report for row in rows for report in decoder(list[ShardReport])(row.reports)]
 
 
 def _by_queue(reports: Iterable[ShardReport]) -> Mapping[str, list[ShardReport]]:

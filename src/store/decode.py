@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from ..errors import Corrupt
+from ..typed import converted
 from .model.record import Key
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ def decoded(kind: type[T], key: Key, bins: Mapping[str, Any]) -> T:
     Bins that the struct has no field for are passed over.
     """
     try:
-        return msgspec.convert(bins, kind)
+        return converted(bins, kind)
     except (msgspec.ValidationError, UnicodeError) as failure:
         raise damaged(key, str(failure)) from None
 

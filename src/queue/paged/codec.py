@@ -9,12 +9,11 @@ from inspect import getattr_static
 from types import UnionType
 from typing import Annotated, Any, get_origin
 
-import msgspec
-
 from ... import lossless
 from ...errors import InvalidRequest, Unreadable
 from ...inputs import is_number
 from ...plain import shown
+from ...typed import decoder
 from ..undecodable import why
 from .layout import Place
 
@@ -41,7 +40,7 @@ def codec_of(codec: Any) -> tuple[Encode, Decode | None]:
         return _encoding(codec.encode), _decoding(codec.decode)
     kind = get_origin(codec) or codec  # of dict[str, int] it is dict
     if isinstance(kind, type) and kind not in (UnionType, Annotated):
-        decode: Callable[[bytes], Any] = msgspec.json.Decoder(codec).decode
+        decode: Callable[[bytes], Any] = decoder(codec)
         return _encoding(_json, _checkable(kind), decode), _decoding(decode)
     raise InvalidRequest(f"a codec is bytes, a type, or has encode and decode; not {shown(codec)}")
 

@@ -25,6 +25,7 @@ from ...store.model.form import Form
 from ...store.model.ops import Op, Put
 from ...store.model.values import taken
 from ...store.port import MAX_TTL, Exists, Key, RecordStore, Update
+from ...typed import converted, decoder
 from ..undecodable import why
 
 VERSION = 1
@@ -177,7 +178,7 @@ def from_bins(bins: Mapping[str, Any]) -> Envelope | None:
     if bins.get("data") is None:
         return None
     try:
-        envelope = msgspec.convert(bins, Envelope)
+        envelope = converted(bins, Envelope)
     except (msgspec.ValidationError, UnicodeError):
         return _mended(bins)
     return envelope if all(map(_fits, _texts(envelope))) else _mended(bins)
@@ -187,7 +188,7 @@ def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
     """Return what `from_bins` returns for each of them, in one pass if nothing is damaged."""
     there = [bins for bins in records if bins.get("data") is not None]
     try:
-        found = msgspec.convert(there, list[Envelope])
+        found = converted(there, list[Envelope])
     except (msgspec.ValidationError, UnicodeError):
         return [from_bins(bins) for bins in records]
     texts = [envelope.msg_id for envelope in found]
@@ -226,7 +227,7 @@ def _mended(bins: Mapping[str, Any]) -> Envelope:
             continue
         mended = _MENDS.get(bin, lambda value: value)(value)
         try:
-            msgspec.convert({"data": "", bin: mended}, Envelope)
+            converted({"data": "", bin: mended}, Envelope)
         except (msgspec.ValidationError, UnicodeError):
             damaged.append(bin)
             mended = _INSTEAD.get(bin)
@@ -234,7 +235,7 @@ def _mended(bins: Mapping[str, Any]) -> Envelope:
             values[bin] = mended
     if damaged:
         values["headers"] = {**values.get("headers", {}), DAMAGED: ", ".join(damaged)}
-    return msgspec.convert(values, Envelope)
+    return converted(values, Envelope)
 
 
 def kept_for(keep_id: Any) -> int:
@@ -340,12 +341,12 @@ class Codec:
                 return data
             raise Unreadable(f"the payload is {type(data).__name__}, not bytes")
         try:
-            return called(self._decoder.decode, data)  # which may construct objects of the user's
+            return called(self._decoder, data)  # which may construct objects of the user's
         except Exception as failure:  # noqa: BLE001 - the type is the user's; one message must not block the others
             raise Unreadable(f"the payload cannot be decoded: {why(failure)}") from None
 
 
-def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
+def _decoder(codec: Any) -> Callable[[str | bytes], Any]:
     try:
         return _new_decoder(codec)
     except (TypeError, ValueError, RecursionError) as failure:  # also of what cannot be the key of a cache
@@ -354,8 +355,8 @@ def _decoder(codec: Any) -> msgspec.json.Decoder[Any]:
 
 
 @lru_cache(maxsize=256)
-def _new_decoder(codec: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder() if codec == "json" else msgspec.json.Decoder(codec)
+def _new_decoder(codec: Any) -> Callable[[str | bytes], Any]:
+    return decoder(Any if codec == "json" else codec)
 
 
 @dataclass(frozen=True, slots=True)

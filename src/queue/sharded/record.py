@@ -19,6 +19,7 @@ from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, Const, If, MapValue, has, largest
 from ...store.model.ops import Op
+from ...typed import converted
 from .config import (
     MAX_ATTEMPTS,
     MAX_BATCH,
@@ -170,7 +171,7 @@ def lifetime(config: QueueConfig) -> int:
 def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     """Return the changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
-        stored = msgspec.convert(bins, _Live)
+        stored = converted(bins, _Live)
         shovel = _shovel(stored.shovel_interval, stored.shovel_concur)
         change = stored.settings
         return Live(stored.active == "true", stored.concurrency, shovel, change.changed_at, change.changed_by)
@@ -179,7 +180,7 @@ def live_of(name: str, bins: Mapping[str, Any]) -> Live:
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
     """Return the result of the last sweeps. Damaged bins count as never noted: they are information for people only."""
     try:
-        return msgspec.convert(bins.get("lastSweep") or {}, LastSweep)
+        return converted(bins.get("lastSweep") or {}, LastSweep)
     except msgspec.ValidationError:
         return LastSweep()
 
@@ -217,7 +218,7 @@ def as_switched(wanted: QueueConfig, bins: Mapping[str, Any]) -> QueueConfig:
     a program that was written before that still finds its queue. Raises `Unreadable`.
     """
     with _readable(wanted.name):
-        stored = msgspec.convert(bins.get("settings") or {}, _Extra)
+        stored = converted(bins.get("settings") or {}, _Extra)
     if not stored.retry_set or wanted.retry == bool(stored.retry):
         return wanted
     kept = copy(wanted)
@@ -240,7 +241,7 @@ def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     Raises `Unreadable` if a setting without a default is missing, or any value is not allowed.
     """
     with _readable(name):
-        return _config(name, msgspec.convert(bins, _Stored))
+        return _config(name, converted(bins, _Stored))
 
 
 @contextmanager
@@ -334,7 +335,7 @@ def _config(name: str, stored: _Stored) -> QueueConfig:
 def resume_to(name: str, bins: Mapping[str, Any]) -> int:
     """Return the number of consumers after a pause, 0 = not stored. Raises `Unreadable`."""
     with _readable(name):
-        return msgspec.convert(bins.get("settings") or {}, _Extra).resume_to or 0
+        return converted(bins.get("settings") or {}, _Extra).resume_to or 0
 
 
 def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:

@@ -17,6 +17,7 @@ from ...store import Key, Put
 from ...store.decode import Counter, damaged
 from ...store.model.ops import Op
 from ...store.once import AHEAD, time_of
+from ...typed import converted
 
 
 class SubqueueKind(str, Enum):
@@ -129,7 +130,7 @@ def _number(found: Any) -> int:
 
 def _is(kind: Any, value: Any) -> bool:
     try:
-        msgspec.convert(value, kind)
+        converted(value, kind)
     except msgspec.ValidationError:
         return False
     return True

@@ -21,6 +21,7 @@ from ...store.model.expr import SERVER_NOW, ListOf, Param
 from ...store.model.form import Form
 from ...store.model.ops import Compute
 from ...store.port import Exists, RecordStore
+from ...typed import converted
 from .config import QueueConfig
 from .record import lifetime
 from .shards import Shards
@@ -127,7 +128,7 @@ def _reports(found: Any, now: int) -> list[WorkerReport]:
     reports = []
     for worker, entry in sorted(entries, key=str):
         try:
-            at, *numbers = msgspec.convert(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
+            at, *numbers = converted(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
         except msgspec.ValidationError:
             continue
         if type(worker) is str:

@@ -53,16 +53,19 @@ class Deployed:
     def lines(self, what: str) -> list[list[str]]:
         return [line.split() for line in self.log.read_text().splitlines() if line.startswith(what)]
 
-    def end(self) -> None:
-        for process in [*self._old, *self.processes]:
+    def end(self) -> set[int]:
+        """End all of them; the exit codes that there were."""
+        all_of_them = [*self._old, *self.processes]
+        for process in all_of_them:
             process.send_signal(signal.SIGTERM)
-        for process in [*self._old, *self.processes]:
+        for process in all_of_them:
             try:
                 process.wait(2 * GRACE + 10)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
         self._errors.close()
+        return {process.returncode for process in all_of_them}
 
 
 @pytest.mark.long
@@ -78,6 +81,7 @@ def test_no_deploy_counts_an_attempt_or_parks_or_loses_a_message(aerospike_serve
         {"seconds": chance.uniform(*WORK), "looks": chance.random() < 0.5} for _ in range(JOBS)
     ])  # fmt: skip
     fleet = Deployed(aerospike_server.url, client, tmp_path)
+    codes = set()
     try:
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -87,11 +91,12 @@ def test_no_deploy_counts_an_attempt_or_parks_or_loses_a_message(aerospike_serve
         while len({line[1] for line in fleet.lines("ended")}) < JOBS and time.monotonic() < end:
             time.sleep(0.2)
     finally:
-        fleet.end()
+        codes |= fleet.end()
     began, ended = fleet.lines("began"), fleet.lines("ended")
     depth = queue.depth()
     interrupted = sum(line[4] == "interrupted" for line in began)
     print(f"\n{fleet.deploys} deploys, {JOBS} jobs, begun {len(began)} times, {interrupted} after one; {depth}")
+    assert codes <= {0, -signal.SIGTERM}, "none crashes or hangs; SIGTERM may come before a new process handles it"
     assert {line[1] for line in ended} == set(ids), "nothing is lost"
     assert {line[3] for line in began} == {"1"}, "no deploy counts an attempt"
     assert (depth.ready, depth.sideline, depth.parked, depth.delayed) == (0, 0, 0, 0)
