@@ -55,6 +55,7 @@ def test_a_file_that_is_gone_is_not_run():
     assert own_tests("tests/test_of_yesterday.py") == []
 
 
+@pytest.mark.long
 def test_the_command_names_the_tests_of_each_file_and_runs_them():
     command = [sys.executable, "-m", "tools.changed", "src/plain.py", "src/seams.py"]
     listed = subprocess.run([*command, "--list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -160,6 +160,7 @@ def test_the_page_about_tests_shows_what_its_code_prints(tmp_path):
         assert line in shown or f"`{line}`" in page.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.matrix
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_code_of_a_page_can_be_typed_into_an_interactive_session(page, tmp_path):

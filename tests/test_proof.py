@@ -63,6 +63,7 @@ def test_a_run_of_all_tests_under_a_floor_fails_and_says_so(project):
     assert "NOT GOOD ENOUGH: processes: 7 killed, at least 15 are asked for" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["inner/test_one.py"], ["-k", "one"], ["--collect-only"]], ids=" ".join)
 def test_a_run_of_some_tests_has_no_floor(project, arguments):
     done = project(*arguments)
@@ -70,6 +71,7 @@ def test_a_run_of_some_tests_has_no_floor(project, arguments):
     assert "NOT GOOD ENOUGH" not in done.stdout
 
 
+@pytest.mark.long
 def test_one_worker_has_all_tests_of_a_file(project, tmp_path):
     """Or each worker would start a server, and a Spark, for the few tests that it takes of a file."""
     tests = "def test_one(number): pass\n"

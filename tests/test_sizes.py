@@ -83,6 +83,7 @@ def test_a_test_that_is_named_is_run_whatever_the_sample():
     assert taken(f"{FILE}::test_str") == taken(f"{FILE}::test_struck_too") == of_the_day
 
 
+@pytest.mark.long
 def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, tmp_path):
     (tmp_path / "inner" / "test_one.py").write_text(FAILING)
     done = project("-n", "2", "--dist", "loadgroup", "inner", LATCHWORK_DAY="2026-01-01")

@@ -245,6 +245,7 @@ def scenes():
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_each_alert_fires_in_the_fault_that_it_names_and_in_no_other(scenes, name):
     fired = {alert.name for alert in ALERTS if fires(alert, scenes[name])}

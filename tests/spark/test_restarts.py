@@ -105,6 +105,7 @@ def test_a_driver_that_dies_before_any_step_loses_and_doubles_nothing(store, que
     finish(kept, reader, queue, store, range(N + 3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_driver_that_dies_at_any_store_call_loses_and_doubles_nothing(reader, fault):
     kept = {}

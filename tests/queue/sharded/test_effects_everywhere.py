@@ -88,7 +88,12 @@ def tokens_of(handler):
 
 
 @pytest.mark.parametrize(
-    ("handler", "check"), [(transfer, each_is_paid_once), (mail, None), (forward, each_is_forwarded_once)]
+    ("handler", "check"),
+    [
+        (transfer, each_is_paid_once),
+        pytest.param(mail, None, marks=pytest.mark.long),
+        pytest.param(forward, each_is_forwarded_once, marks=pytest.mark.long),
+    ],
 )
 def test_each_effect_is_there_once_for_every_fault_at_every_call(handler, check):
     expected = set(tokens_of(mail)) if handler is mail else ()
@@ -100,6 +105,7 @@ def test_each_effect_is_there_once_for_every_fault_at_every_call(handler, check)
     print(report)
 
 
+@pytest.mark.long
 def test_it_holds_as_well_while_marks_leave_the_record(monkeypatch):
     monkeypatch.setattr(marks, "ROOM", 3)
 

@@ -507,7 +507,7 @@ def test_a_group_made_again_under_a_name_begins_anew(world, queue):
     assert world.process().queue.group("audit").config.tag == new.config.tag != old.config.tag
 
 
-@pytest.mark.parametrize("swept", [False, True], ids=["", "swept before"])
+@pytest.mark.parametrize("swept", [False, pytest.param(True, id="swept before", marks=pytest.mark.long)])
 def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(swept):
     """swept: the queue's own sweep has passed the messages, so that only the drop can delete them."""
 
