@@ -298,9 +298,13 @@ def test_a_store_that_cannot_be_shipped_is_refused_before_any_call():
 # ---- the parts, without Spark
 
 
+BEGUN = 7_000
+"""The first slot of each range: what counts is how many there are."""
+
+
 def tasks_of(shards, slots):
     return [
-        ShardTask("c", "f", QueueConfig("q", retry=False), SubqueueKind.MAIN, n, 0, 0, slots, 0, 0, 1)
+        ShardTask("c", "f", QueueConfig("q", retry=False), SubqueueKind.MAIN, n, 0, BEGUN, BEGUN + slots, 0, 0, 1)
         for n in range(shards)
     ]
 
