@@ -48,7 +48,7 @@ def connect(url: str | None = None) -> RecordStore:
         raise InvalidRequest(f"the store's URL is {given}; use {EXAMPLES}, or None for the one that ${VARIABLE} names")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:
-        raise InvalidRequest(f"no store has the URL {shown(hidden(url))}; use {EXAMPLES}")
+        raise InvalidRequest(f"no store has the URL {shown(hidden(url))}{_as_path(url)}; use {EXAMPLES}")
     return _BACKENDS[scheme](url, rest)
 
 
@@ -90,6 +90,14 @@ def hidden(url: str) -> str:
         return f"{start}{user}:***@{where}" if colon else f"{start}***@{where}"
     hosts = re.split("[/?#]", place)[0].split(",")
     return url if all(map(_HOST.fullmatch, hosts)) else f"{start}***"
+
+
+def _as_path(url: str) -> str:
+    """Return a hint for a path without its scheme. Nothing of it that may be a secret is shown."""
+    if not re.match(r"(/|\.{1,2}/|~)", url) or url.startswith("//"):
+        return ""
+    is_plain = not re.search("[@:?#%]", url)
+    return f": a file is named with sqlite: in front, {shown(f'sqlite:{url}') if is_plain else 'sqlite:/path'}"
 
 
 def embedded() -> str:

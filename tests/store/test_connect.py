@@ -87,6 +87,9 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
         ("redis://h", "redis"),
         ("store.db", "sqlite:PATH"),
         (":x", "sqlite:PATH"),
+        ("/var/lib/shop.db", "'sqlite:/var/lib/shop.db'"),
+        ("~/shop.db", "'sqlite:~/shop.db'"),
+        ("/me:s3cret@h/ns", "sqlite:/path"),
         ("sqlite:", "names no file"),
         ("sqlite:?synchronous=full", "names no file"),
         ("sqlite::memory:", "memory:"),
@@ -113,7 +116,7 @@ def test_a_url_that_is_wrong_says_what_is_wrong_before_anything_is_opened(home, 
 
 
 def test_no_password_is_shown():
-    for url in ("aero://user:s3cret@host/ns", "aero://user:s3c@r/et@host:3000,b:3000/ns"):
+    for url in ("/me:s3cret@host/ns", "aero://user:s3cret@host/ns", "aero://user:s3c@r/et@host:3000,b:3000/ns"):
         assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
     for url in ("aerospike://bob:s3c\u2100t@h:x/ns", "aerospike://bob:s3c[w@h", "aerospike://bob:s3c/w]@h/ns"):
         assert "s3c" not in str(raises(InvalidRequest, latchwork.connect, url))
