@@ -12,18 +12,29 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from ..errors import InvalidRequest, NotFound
+from ..inputs import farm_or_default
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
-from ..observe.snapshot import Snapshot
+from ..observe.snapshot import Snapshot, clients_in
 from ..plain import one_line
 from ..queue import QueueRegistry
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
 from .findings import block_of, lines_of
-from .options import Client, Farm, checked_every
+from .options import CLIENT_VARIABLE, Farm, checked_every
 from .queue.queue import balance, no_queues
 from .session import RowsOnTerminal, Session, terminal
 from .snapshot import SAMPLE, all_rows
 
+OneClient = Annotated[
+    str | None,
+    typer.Option(
+        envvar=CLIENT_VARIABLE,
+        help="the client id: whose queues they are [default: the only one that has queues there]",
+    ),
+]
+MANY = 20
+"""Clients that an error names."""
 LEAST = 4
 """Lines of the tables that are shown whatever is wrong."""
 COLUMNS = {
@@ -51,7 +62,7 @@ COLUMNS = {
 
 def stats(
     context: typer.Context,
-    client: Client,
+    client: OneClient = None,
     watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
     rounds: Annotated[int | None, typer.Option(min=1, help="stop after this number of looks")] = None,
@@ -67,7 +78,8 @@ def stats(
     """Show depth, rates, reasons, the oldest message and the last sweep of every queue, and the leader of the sweepers.
 
     The last column names what is wrong; on a terminal, and by `latchwork doctor`, it is said in full with its remedy.
-    Exit code 3 if the client has no queue, and nothing else was asked for.
+    Exit code 3 if the client has no queue, and nothing else was asked for. Without --client and $LATCHWORK_CLIENT it is
+    the only client that has queues there.
 
     Below that, one row for each group, semaphore, read-write lock, barrier, rate limiter and election over all farms
     that is named.
@@ -80,6 +92,7 @@ def stats(
     session: Session = context.obj
     checked_every(every, least=0)
     farms = session.stores_of(urls_of(context, farm_store))
+    client = client or _only_client(session, farm)
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
@@ -90,6 +103,19 @@ def stats(
         for _ in range(rounds if rounds is not None else sys.maxsize):
             _show(session, watcher, client)
             session.store.seams.sleep(every)
+
+
+def _only_client(session: Session, farm: str | None) -> str:
+    """Return the client that has queues there. Raises `InvalidRequest` where there are several, which it names."""
+    found = clients_in(session.store, farm)
+    if found is None:
+        raise InvalidRequest(f"{session.where} cannot tell which clients it has: name one, --client ID")
+    if not found:
+        raise NotFound(f"no client has queues in farm {farm_or_default(farm)!r} of {session.where}")
+    if len(found) > 1:
+        more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
+        raise InvalidRequest(f"name a client: --client ID; the ones with queues are {', '.join(found[:MANY])}{more}")
+    return found[0]
 
 
 def _show(session: Session, watcher: _Watcher, client: str) -> None:

@@ -272,3 +272,18 @@ def test_a_queue_that_does_not_retry_is_switched_to_retries(lw, sqlite_url):
         assert (depth.sideline, depth.retrying) == (sideline, delayed)
     assert new.config.retries is not None, "so the upkeep brings back what is in the sideline, too"
     assert lw("queue", "set", "never", *SHOP, "--retry").code == 3
+
+
+def test_a_queue_that_was_not_paused_is_not_said_to_be_resumed(lw, queue):
+    changed = queue.live.changed
+    done = lw("queue", "resume", "q", *SHOP)
+    assert (done.code, done.out.splitlines()[0]) == (0, "q was not paused: 1 worker thread in each consumer process")
+    assert QueueRegistry(queue.store, "shop").get("q").live.changed == changed
+
+
+def test_stats_without_a_client_are_those_of_the_only_one_and_else_name_them_all(lw, queue):
+    assert [row["queue"] for row in lw("stats", "--json").json] == ["q"]
+    QueueRegistry(queue.store, "bakery").create(QueueConfig("q", shards=1))
+    done = lw("stats")
+    assert (done.code, "--client ID; the ones with queues are bakery, shop" in done.err) == (2, True)
+    assert lw("stats", "--farm", "elsewhere").code == 3

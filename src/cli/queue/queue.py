@@ -207,15 +207,18 @@ def resume(
 ) -> None:
     """Start its consumers again, with as many threads as before.
 
-    It waits until they act on it, as `queue pause` does.
+    It waits until they act on it, as `queue pause` does. A queue that was not paused stays as it is.
 
     Example: latchwork queue resume orders --client shop
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    queue.resume(by=_person())
+    done = f"{name} was not paused"
+    if not queue.concurrency:
+        queue.resume(by=_person())
+        done = f"resumed {name}"
     threads = counted(queue.concurrency, "worker thread")
-    _settle(session, queue, timeout, "this", f"resumed {name}: {threads} in each consumer process")
+    _settle(session, queue, timeout, "this", f"{done}: {threads} in each consumer process")
 
 
 def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, done: str) -> None:
