@@ -35,6 +35,10 @@ SUPERVISE_EVERY = 0.5
 """Seconds between two looks of the supervisor, at most."""
 SUPERVISE_SOON = 0.05
 """Seconds between two looks while messages that were not begun, or acknowledgements, wait."""
+FIRST_REPORT = 5.0
+"""Seconds that a consumer waits for its first report before it takes messages: a process that dies with messages in
+hand is known then. Where the report fails, the messages matter more.
+"""
 MARKING = 1.0
 """Seconds at most in which a consumer that stops says so in the messages that it works on."""
 
@@ -123,6 +127,7 @@ class Consumer(Unpicklable):
         self._workers = 0
         self._supervisor: Activity | None = None
         self._attention, self._dozes = self._seams.event(), False
+        self._is_reported, self._begins_by = False, 0.0
         self._tasks: list[Task] = []
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
         self._settlements = Settlements(queue, self._counters)
@@ -199,21 +204,31 @@ class Consumer(Unpicklable):
     # ---- life
 
     def start(self) -> Consumer:
-        """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended."""
+        """Start in the background; itself. A consumer is started once. One whose start was interrupted has ended.
+
+        It takes its first message once this process has reported that it works on the queue: two calls.
+        """
         self._refuse_second_start()
         self._pid = os.getpid()
         self._supervisor = Activity(self._seams)
         try:
-            self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
-            self._reporter.join(self)
-            if self._upkeep is not None:
-                self._upkeep.join(self, self.queue.name)
             if self._tells:
                 self.state.life.started({self.queue.name: self.concurrency})
+            self._begins_by = self._seams.monotonic() + FIRST_REPORT
+            self._reporter.join(self)
+            self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
+            if self._upkeep is not None:
+                self._upkeep.join(self, self.queue.name)
         except BaseException:  # also an interrupt: its receiver may have no reference to stop this consumer
             self._end(0.0)
             raise
         return self
+
+    def reported(self) -> None:
+        """Begin to take messages. Called by the reporter, again and again."""
+        if not self._is_reported:
+            self._is_reported = True
+            self._attention.set()
 
     def _refuse_second_start(self) -> None:
         if self._supervisor:
@@ -316,7 +331,8 @@ class Consumer(Unpicklable):
             self.queue.message_log.flush()
             if not self.state.ends():
                 self._survive(self.queue.registry.refresh_if_due)
-                self._survive(self._scale_workers)
+                if self._is_reported or self._seams.monotonic() >= self._begins_by:
+                    self._survive(self._scale_workers)
             if self.saturated and not saturated:
                 log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
             saturated = self.saturated

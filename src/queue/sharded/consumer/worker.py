@@ -166,10 +166,10 @@ class Worker(Unpicklable):
         queues = {name: self.registry.get(name) for name in self._handlers}
         self.consumers = {name: self._consumer(queues[name], handled) for name, handled in self._handlers.items()}
         try:
+            self._life.started({name: consumer.concurrency for name, consumer in self.consumers.items()})
             for consumer in self.consumers.values():
                 consumer.start()
             self._background.start()
-            self._life.started({name: consumer.concurrency for name, consumer in self.consumers.items()})
         except BaseException:  # also an interrupt: its receiver may have no reference to stop this worker
             self.stop(0)
             raise

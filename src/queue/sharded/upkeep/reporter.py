@@ -46,6 +46,8 @@ class Reported(Protocol):
     def concurrency(self) -> int: ...
     @property
     def running(self) -> int: ...
+    def reported(self) -> None:
+        """Learn that the store knows of this consumer: whoever looks sees it now, and sees it die."""
 
 
 class Reporter:
@@ -74,9 +76,10 @@ class Reporter:
         return f"{self._seams.process_name()}:{self._id}{FARM}{self._registry.farm_id}"
 
     def join(self, consumer: Reported) -> None:
-        """Report about this consumer until it leaves. No I/O here."""
+        """Report about this consumer until it leaves: first at once, which tells `consumer.reported`. No I/O here."""
         with self._guard:
             self._consumers[consumer] = consumer
+            self._wake.set()
             if self._activity is None:
                 self._activity = Activity(self._seams)
                 self._activity.begin(partial(self._run, _LastReport()), f"{self._registry.client_id}-reports")
@@ -135,6 +138,8 @@ class Reporter:
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
             self._registry.store.repeat_many(rows).raise_unless()
             last.queues, last.acts_on, last.at = queues, acts_on, now
+        for consumer in consumers:
+            consumer.reported()
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from latchwork.queue import Consumer, QueueRegistry
+from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
 from latchwork.queue.sharded.workers import KEPT, SILENT
 from tests.queue.sharded.upkeep.test_upkeep import queue_on
@@ -155,3 +156,32 @@ def test_no_handler_begins_after_a_worker_has_said_that_it_acts_on_a_pause(optio
     said = min(at for _, at, _, what, _ in stage.server.trace if at > 2 and "q_WORKERS [MapPut" in what)
     assert len([at for at in begun if at < said]) > 1000
     assert [at for at in begun if at > said] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"upkeep": False}, {"ordered": True}])
+def test_a_worker_is_known_and_has_said_that_it_works_before_it_takes_its_first_message(options, caplog):
+    """So it is missed when it dies, however early."""
+    caplog.set_level("INFO", "latchwork.worker")
+    late = {"worker": {"MapPut:workers": [Fault(Kind.LATE)]}}
+    stage, said = Stage(late), []
+    stage.server.trace = []
+    stage.act("publisher", lambda store: queue_on(store).publish_many(range(20)))
+    lines = lambda: [one.getMessage() for one in caplog.records]  # noqa: E731 - what was logged by then
+    stage.act("worker", working(5, begins=lambda: said.append(lines()), **options), after=1)
+    stage.play()
+    calls = [what for _, at, _, what, _ in stage.server.trace if at >= 1]
+    reports, claims = ([n for n, what in enumerate(calls) if word in what] for word in ("q_WORKERS [MapPut", "FIRE"))
+    assert reports[0] < claims[0]
+    assert any("works (" in line for line in said[0])
+
+
+def test_a_worker_whose_report_fails_takes_messages_all_the_same(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("the record of the workers cannot be written")
+
+    monkeypatch.setattr(module, "reporting", fails)
+    stage, begun = Stage(), []
+    stage.act("publisher", lambda store: queue_on(store).publish("m"))
+    stage.act("worker", working(20, begins=lambda: begun.append(stage.world.now)), after=1)
+    stage.play()
+    assert [at < 1 + FIRST_REPORT + 1 for at in begun] == [True]
