@@ -162,7 +162,7 @@ def test_no_handler_begins_after_a_worker_has_said_that_it_acts_on_a_pause(optio
 def test_a_worker_is_known_and_has_said_that_it_works_before_it_takes_its_first_message(options, caplog):
     """So it is missed when it dies, however early."""
     caplog.set_level("INFO", "latchwork.worker")
-    late = {"worker": {"MapPut:workers": [Fault(Kind.LATE)]}}
+    late = {"worker": {"q_WORKERS": [2.0]}}
     stage, said = Stage(late), []
     stage.server.trace = []
     stage.act("publisher", lambda store: queue_on(store).publish_many(range(20)))
@@ -170,7 +170,7 @@ def test_a_worker_is_known_and_has_said_that_it_works_before_it_takes_its_first_
     stage.act("worker", working(5, begins=lambda: said.append(lines()), **options), after=1)
     stage.play()
     calls = [what for _, at, _, what, _ in stage.server.trace if at >= 1]
-    reports, claims = ([n for n, what in enumerate(calls) if word in what] for word in ("q_WORKERS [MapPut", "FIRE"))
+    reports, claims = ([n for n, what in enumerate(calls) if word in what] for word in ("q_WORKERS [MapPut", "MapPut claims"))
     assert reports[0] < claims[0]
     assert any("works (" in line for line in said[0])
 
