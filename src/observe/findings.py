@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
-from ..queue.sharded.stats import Side
+from ..queue.sharded.stats import Parked, Side
 from ..queue.sharded.workers import KEPT, WorkerReport, short_name
-from .snapshot import QueueState, Snapshot
+from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
@@ -81,14 +82,16 @@ _Found: TypeAlias = Iterator[tuple[str, str, str, str]]
 
 
 def findings_of(taken: Snapshot) -> list[Finding]:
-    """Return what is not as it should be, or worth knowing; problems first."""
-    found = [*_of_client(taken), *(finding for queue in taken.queues for finding in of_queue(queue, taken))]
+    """Return what is not as it should be, or worth knowing; problems first. What follows from a missing worker, or from
+    a missing upkeep, is said with it.
+    """
+    found = [*_of_client(taken), *(finding for queue in taken.queues for finding in _of_queue(queue, taken))]
     return sorted(found, key=lambda one: (PROBLEM, WARNING, OK).index(one.state))
 
 
-def of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
-    """Yield what is not as it should be with one queue of the snapshot, but for its workers that died."""
-    for rule in (_settings, _backlog, _expiring, _expired, _failures, _stranded):
+def _of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
+    """Yield what is not as it should be with one queue of the snapshot, but for workers and upkeep that are missing."""
+    for rule in (_settings, _expiring, _expired, _failures, _stranded):
         for state, kind, what, remedy in rule(queue, taken):
             yield Finding(
                 state, f"queue {queue.name} of {taken.client}: {what}", remedy, kind, taken.client, (queue.name,)
@@ -114,22 +117,10 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
-def _backlog(queue: QueueState, _: Snapshot) -> _Found:
-    """Tell of messages that wait in a queue that nobody works on."""
-    ready = queue.stats.ready
-    if queue.at_work or queue.stats.is_streamed or queue.paused:
-        return
-    if ready.waiting and (ready.oldest_age or 0.0) > WAITED:
-        messages = counted(ready.waiting, "ready message")
-        what = f"{messages} and no worker; the oldest waits for {shown_time(ready.oldest_age or 0)}"
-        if queue.has_groups and not queue.stats.depth.fired:
-            yield WARNING, "no_worker", what, "as it should be, if only its groups are to have them: they expire here"
-        else:
-            yield PROBLEM, "no_worker", what, f"{_START} (a program that calls receive() itself is not seen)"
-
-
-def _died(taken: Snapshot) -> Iterator[Finding]:
-    """Tell of workers that died: one line for all that worked on the same queues."""
+def _workers(taken: Snapshot) -> Iterator[Finding]:
+    """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for each cause."""
+    waits = {queue.name: queue for queue in taken.queues if _waits(queue)}
+    # 1. Those that died: one line for all that worked on the same queues.
     left: dict[tuple[str, bool], list[tuple[QueueState, WorkerReport]]] = {}
     for queue in taken.queues:
         goes_on = bool(queue.at_work)
@@ -141,9 +132,36 @@ def _died(taken: Snapshot) -> Iterator[Finding]:
         together.setdefault((tuple(queue.name for queue, _ in found), goes_on), []).extend(found)
     for (names, goes_on), found in together.items():
         dead = list({one.worker: one for _, one in found}.values())
-        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}{_ran(found)}; {_others(found)}{_back(found, taken)}"
+        behind = [waits.pop(name) for name in names if name in waits]
+        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
+        what += (f"; {_backlog(behind)}" if behind else "") + _back(found, taken)
         state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
         yield Finding(state, what, remedy, kind, taken.client, names)
+    # 2. The other queues that nobody works on.
+    for queue in [queue for queue in waits.values() if queue.has_groups and not queue.stats.depth.fired]:
+        what = f"queue {queue.name} of {taken.client}: {_backlog([waits.pop(queue.name)])}, and there is no worker"
+        remedy = "as it should be, if only its groups are to have them: they expire here"
+        yield Finding(WARNING, what, remedy, "no_worker", taken.client, (queue.name,))
+    if names := tuple(waits):
+        what = f"{_queues(names)} of {taken.client}: no worker; {_backlog(list(waits.values()))}"
+        remedy = f"{_START} (a program that calls receive() itself is not seen)"
+        yield Finding(PROBLEM, what, remedy, "no_worker", taken.client, names)
+
+
+def _waits(queue: QueueState) -> bool:
+    """Whether messages wait in a queue that nobody works on."""
+    ready = queue.stats.ready
+    if queue.at_work or queue.stats.is_streamed or queue.paused:
+        return False
+    return bool(ready.waiting) and (ready.oldest_age or 0.0) > WAITED
+
+
+def _backlog(queues: Sequence[QueueState]) -> str:
+    """Return what waits in these queues, and for how long."""
+    messages = sum(queue.stats.ready.waiting for queue in queues)
+    oldest = max(queue.stats.ready.oldest_age or 0.0 for queue in queues)
+    wait, them = ("waits", "it") if messages == 1 else ("wait", "the oldest")
+    return f"{counted(messages, 'ready message')} {wait}, {them} for {shown_time(oldest)}"
 
 
 def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
@@ -154,7 +172,7 @@ def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
 
 def _is_back(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
     """Whether a sweep has brought back whatever a worker that died may have had in hand."""
-    gone = taken.at - worker.ago + queue.returns_within - queue.sweep_interval
+    gone = taken.at - worker.ago + queue.abandoned_after
     return not queue.stats.depth.fired or queue.stats.last_sweep.success / 1000 >= gone
 
 
@@ -163,11 +181,6 @@ def _dead(dead: list[WorkerReport]) -> str:
     if len(dead) == 1:
         return f"worker {_named(dead)}, died or hangs"
     return f"{len(dead):,} workers died or hang: {_named(dead)}"
-
-
-def _ran(found: list[tuple[QueueState, WorkerReport]]) -> str:
-    running = sum(one.running for _, one in found)
-    return f" ({counted(running, 'handler')} ran)" if running else ""
 
 
 def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
@@ -182,19 +195,33 @@ def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
 
 
 def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
-    """Return when the messages are back that dead workers may have had in hand; empty where there were none."""
+    """Return when the messages are back that dead workers may have had in hand, for each queue; empty where there were
+    none.
+    """
     some = [(queue, one) for queue, one in found if queue.stats.depth.fired]
     if not some:
         return ""
-    away = [(queue, one) for queue, one in some if not _is_back(queue, one, taken)]
-    had = "had" if any(one.running for _, one in some) else "may have had"
-    what = f"; what {'it' if len({one.worker for _, one in found}) == 1 else 'they'} {had} in hand is back"
-    if not away:
+    ran, within = Counter[str](), dict[str, float]()
+    for queue, one in some:
+        ran[queue.name] += one.running
+        if not _is_back(queue, one, taken):
+            left = queue.returns_within - one.ago
+            within[queue.name] = max(left, within.get(queue.name, left))
+    they = "it" if len({one.worker for _, one in found}) == 1 else "they"
+    what = f"; what {they} {'had' if ran.total() else 'may have had'} in hand is back"
+    if not within:
         return what
-    within = max(queue.returns_within - one.ago for queue, one in away)
-    when = f" within {shown_time(within)} at the latest, by the sweep" if within > 0 else " with the next sweep"
+    names = {queue.name for queue, _ in found}
+    places = sorted(within, key=lambda name: (-ran[name], within[name]))
+    parts = [_when(within[name], ran[name], f" in {name}" if len(names) > 1 else "") for name in places]
     works = any(not one.is_overdue for queue in taken.queues for one in queue.at_work)
-    return what + when + ("" if works else ", once a worker runs again")
+    return f"{what} by the sweep, {_listed(parts)}{'' if works else ', once a worker runs again'}"
+
+
+def _when(seconds: float, ran: int, where: str) -> str:
+    """Return when the messages of one queue are back, and how many handlers ran there."""
+    when = f"within {shown_time(seconds)} at the latest" if seconds > 0 else "the next one"
+    return when + where + (f" ({counted(ran, 'handler')})" if ran else "")
 
 
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
@@ -231,12 +258,13 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
     name, parked = f"{queue.name} --client {taken.client}", queue.stats.parked.waiting
     if parked:
         messages = _count(queue.stats.parked, "parked message")
-        what = f"{messages}, failed too often: nothing brings parked messages back"
+        oldest = _oldest_parked(queue.stats.oldest_parked)
+        what = f"{messages}, failed too often: nothing brings parked messages back{oldest}"
         remedy = f"latchwork queue peek {name} --side parked; repair the cause, then latchwork queue redrive {name}"
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     if failed > acked:
-        what = f"in the last minute {counted(failed, 'attempt')} failed, and {counted(acked, 'message')} succeeded"
+        what = f"{counted(failed, 'attempt')} failed, and {counted(acked, 'message')} succeeded, {_when_counted(queue)}"
         remedy = "the logs of its workers have each failure"
         if side := _where_failed(queue):
             remedy += f"; latchwork queue search {name} --side {side}"
@@ -244,6 +272,28 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
     if retrying := queue.stats.depth.retrying:
         what = f"{counted(retrying, 'message')} failed, and will be tried again{_last_retry(queue, taken)}"
         yield OK, "retrying", what, f"latchwork queue search {name} --side delayed"
+
+
+def _oldest_parked(oldest: Parked | None) -> str:
+    """Return which message was parked first, when and why."""
+    if oldest is None:
+        return ""
+    name = shortened(one_line(oldest.message_id), ID_SHOWN)
+    return f"; the oldest, {name}{_why(oldest.error)}: {shown_time(oldest.ago)} ago"
+
+
+def _why(error: str) -> str:
+    """Return the first line of an error, in brackets; empty for none."""
+    first = error.strip().partition("\n")[0]
+    return f" ({shortened(one_line(first), ERROR_SHOWN)})" if first else ""
+
+
+def _when_counted(queue: QueueState) -> str:
+    """Return of which minute the figures in the reports of its workers are."""
+    ago = [one.ago for one in queue.at_work]
+    if len(ago) == 1:
+        return f"in the minute before its worker last reported, {shown_time(ago[0])} ago"
+    return f"in the minute before its workers last reported, up to {shown_time(max(ago))} ago"
 
 
 def _where_failed(queue: QueueState) -> str | None:
@@ -264,29 +314,34 @@ def _last_retry(queue: QueueState, taken: Snapshot) -> str:
         return ""
     left = last.due / 1000 - taken.at
     when = f"in {shown_time(left)}" if left >= 1 else "now" if left > -DELIVERED_WITHIN else "overdue"
-    why = f" ({shortened(one_line(last.error), ERROR_SHOWN)})" if last.error else ""
-    return f"; the last one, {shortened(one_line(last.message_id), ID_SHOWN)}{why}: {when}"
+    return f"; the last one, {shortened(one_line(last.message_id), ID_SHOWN)}{_why(last.error)}: {when}"
 
 
 def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
-    """Tell of messages that wait for an upkeep that no process does, or for what never comes."""
-    stats, leader, sideline = queue.stats, taken.leader, queue.stats.sideline.waiting
-    leads = leader is not None and leader.leads
-    who = "" if leads else f" ({taken.upkeep})"
-    messages = _count(queue.stats.sideline, "message")
-    name = f"{queue.name} --client {taken.client}"
-    if sideline and queue.live.shovel is None and not queue.retries:
+    """Tell of messages that nothing brings back, though somebody does the upkeep."""
+    sideline, name = queue.stats.sideline.waiting, f"{queue.name} --client {taken.client}"
+    if sideline and not _comes_back(queue):
+        messages = _count(queue.stats.sideline, "message")
         what = f"{messages} in the sideline, which nothing brings back: the queue does not retry"
         remedy = f"once: latchwork queue shovel {name}; from now on: latchwork queue set {name} --retry"
         yield PROBLEM, "stranded", what, remedy
-    elif sideline and not leads:
-        what = f"{messages} in the sideline, and no process does the upkeep, which brings back what is there{who}"
-        yield WARNING if taken.candidates else PROBLEM, "stranded", what, _upkeep(taken)
-    late = stats.delayed_late
-    if late is not None and late > DELIVERED_WITHIN:
-        messages = counted(stats.depth.delayed, "delayed message")
-        what = f"{messages}, and for {shown_time(late)} nobody has looked at what is due{who}"
-        yield PROBLEM, "stranded", what, "the log of the process that leads says why" if leads else _upkeep(taken)
+    if taken.leader is not None and taken.leader.leads and (late := _late(queue)):
+        state, who = (WARNING, _new_leader(taken.leader)) if taken.leader.is_new else (PROBLEM, "")
+        yield state, "stranded", f"{late}{who}", "the log of the process that leads says why"
+
+
+def _comes_back(queue: QueueState) -> bool:
+    """Whether the upkeep brings back what is in its sideline."""
+    return queue.live.shovel is not None or queue.retries
+
+
+def _late(queue: QueueState) -> str:
+    """Return that the delivery of its delayed messages is behind; empty if it is not."""
+    late = queue.stats.delayed_late
+    if late is None or late <= DELIVERED_WITHIN:
+        return ""
+    messages = counted(queue.stats.depth.delayed, "delayed message")
+    return f"{messages}, and for {shown_time(late)} nobody has looked at what is due"
 
 
 def _of_client(taken: Snapshot) -> Iterator[Finding]:
@@ -297,22 +352,75 @@ def _of_client(taken: Snapshot) -> Iterator[Finding]:
             PROBLEM, f"queue {name} of {client}: {why}", "until then nobody can consume it, nor is it swept",
             "unreadable", client, (name,),
         )  # fmt: skip
-    yield from _died(taken)
-    leader = taken.leader
-    if leader and leader.held and leader.renewed_ago > max(SUCCEEDED_WITHIN, 2 * leader.lease):
-        yield Finding(PROBLEM, f"no upkeep of {client}: {taken.upkeep}", _upkeep(taken), "upkeep", client)
+    workers, upkeep = list(_workers(taken)), _upkeep(taken)
+    cause = next((n for n, one in enumerate(workers) if one.state == PROBLEM), None)
+    if upkeep and upkeep.state == PROBLEM and cause is not None and not _works(taken):
+        # Nobody works at all: then that nobody does the upkeep is no other problem.
+        also = f"; so there is no upkeep either{_undone(taken)}"
+        queues = tuple(dict.fromkeys(workers[cause].queues + upkeep.queues))
+        workers[cause] = replace(workers[cause], what=workers[cause].what + also, queues=queues)
+        upkeep = None
+    yield from workers
+    if upkeep:
+        yield upkeep
+
+
+def _upkeep(taken: Snapshot) -> Finding | None:
+    """Return that no process does the upkeep, or that it is overdue; None where neither is so."""
+    client, leader, late = taken.client, taken.leader, _not_swept(taken)
+    if leader is not None and leader.leads:
+        if not late:
+            return None
+        state, who = (WARNING, _new_leader(leader)) if leader.is_new else (PROBLEM, f"; {taken.upkeep}")
+        what = f"{_queues(tuple(late))} of {client}: {_swept(late)}, so the messages of dead consumers stay{who}"
+        remedy = "`sweep error` in latchwork stats, and the log of the process that leads, say why"
+        return Finding(state, what, remedy, "upkeep", client, tuple(late))
+    undone = _undone(taken)
+    died = leader is not None and leader.held and leader.renewed_ago > max(SUCCEEDED_WITHIN, 2 * leader.lease)
+    if not undone and not died:
+        return None
+    queues = tuple(queue.name for queue in taken.queues if queue.name in late or _left(queue))
+    what = f"no upkeep of {client}: {taken.upkeep}{undone}"
+    if taken.candidates:
+        remedy = f"none for {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of a candidate says why"
+        return Finding(WARNING, what, remedy, "upkeep", client, queues)
+    remedy = f"run a worker or a consumer of {client}, or `latchwork queue sweep --client {client} --every 900`"
+    if _works(taken):
+        remedy += "; the ones that run are without upkeep, or their logs say why they do none"
+    return Finding(PROBLEM, what, remedy, "upkeep", client, queues)
+
+
+def _works(taken: Snapshot) -> bool:
+    return any(queue.at_work for queue in taken.queues)
+
+
+def _new_leader(leader: Leader) -> str:
+    return f"; {leader.name} was elected {shown_time(leader.led_for)} ago, and begins with it"
+
+
+def _not_swept(taken: Snapshot) -> dict[str, float]:
+    """Return the queues that were not swept in time, each with the seconds since it was, or was made."""
     ago = {queue.name: taken.at - (queue.stats.last_sweep.success / 1000 or queue.made) for queue in taken.queues}
-    if late := tuple(queue.name for queue in taken.queues if ago[queue.name] > 2 * queue.sweep_interval):
-        who = taken.upkeep if leader else "nobody ever did the upkeep"
-        longest = ("" if len(late) == 1 else "up to ") + shown_time(max(ago[name] for name in late))
-        swept = f"not swept for {longest}, so the messages of dead consumers stay; {who}"
-        remedy = f"{_upkeep(taken)}, or `latchwork queue sweep --client {client} --every 900`; if one leads, see "
-        remedy += "`sweep error` in stats"
-        yield Finding(PROBLEM, f"{_queues(late)} of {client}: {swept}", remedy, "upkeep", client, late)
+    return {queue.name: ago[queue.name] for queue in taken.queues if ago[queue.name] > 2 * queue.sweep_interval}
 
 
-def _upkeep(taken: Snapshot) -> str:
-    return f"run a worker or a consumer of {taken.client}"
+def _swept(late: Mapping[str, float]) -> str:
+    return f"not swept for {'' if len(late) == 1 else 'up to '}{shown_time(max(late.values()))}"
+
+
+def _left(queue: QueueState) -> str:
+    """Return what of a queue waits for the upkeep; empty if nothing does."""
+    sideline = queue.stats.sideline.waiting and _comes_back(queue)
+    in_sideline = f"{_count(queue.stats.sideline, 'message')} in the sideline" if sideline else ""
+    return ", ".join(filter(None, (in_sideline, _late(queue))))
+
+
+def _undone(taken: Snapshot) -> str:
+    """Return what the upkeep should have done, as the end of a sentence; empty if nothing."""
+    late, parts = _not_swept(taken), [f"queue {queue.name}: {_left(queue)}" for queue in taken.queues if _left(queue)]
+    if late:
+        parts.insert(0, f"{_queues(tuple(late))} {_swept(late)}")
+    return "".join(f"; {part}" for part in parts[:4]) + (f"; and {len(parts) - 4} more queues" if parts[4:] else "")
 
 
 def _queues(names: Sequence[str]) -> str:

@@ -27,6 +27,9 @@ from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute
 from ..store.port import Key, RecordStore, Update
 
+BEGUN_WITHIN = 60.0
+"""Seconds after its election for which a leader is not asked for what the upkeep has not done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leader:
@@ -49,6 +52,16 @@ class Leader:
     def leads(self) -> bool:
         """Whether its lease has not run out. One that died is no leader any more, whether or not it was succeeded."""
         return self.held and self.renewed_ago <= self.lease
+
+    @property
+    def led_for(self) -> float:
+        """Seconds since it was elected, about: an epoch is not less than the time, in microseconds, when it began."""
+        return max(0.0, self.now - self.epoch / 1e6)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its first duties may not be done yet."""
+        return self.led_for < BEGUN_WITHIN
 
     @property
     def standing(self) -> str:
@@ -74,6 +87,8 @@ class QueueState:
     has_groups: whether it has groups.
     retries: whether its failed messages come back by themselves.
     sweep_interval: seconds between two sweeps of it.
+    abandoned_after: seconds from the last report of a worker that was killed, after which a sweep brings back what it
+        held.
     returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
         the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
@@ -87,6 +102,7 @@ class QueueState:
     has_groups: bool
     retries: bool
     sweep_interval: float
+    abandoned_after: float
     returns_within: float
     made: float
 
@@ -150,13 +166,16 @@ def clients_in(store: RecordStore, farm_id: str | None = None) -> list[str] | No
 
 
 def snapshot(registry: QueueRegistry) -> Snapshot:
-    """Return the client of this registry as it is now. Four calls, and five for each queue."""
+    """Return the client of this registry as it is now. Four calls, and five for each queue; six where messages are
+    parked.
+    """
     return with_queues(registry)[0]
 
 
 def with_queues(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[ShardedQueue]]:
     """Return the snapshot, and its queues, of which more may be asked. only: of this queue alone."""
     listed, unreadable = registry.scan(active=None)
+    interval = sweep_interval([queue for queue, _ in listed])  # of all queues: the upkeep sweeps them together
     followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
     if only is not None:
         listed = [(queue, bins) for queue, bins in listed if queue.name == only]
@@ -166,7 +185,7 @@ def with_queues(registry: QueueRegistry, only: str | None = None) -> tuple[Snaps
     states, queues = [], []
     for (queue, bins), workers in zip(listed, reports, strict=True):
         with suppress(NotFound):  # a group that is being made, or dropped, has no pointers
-            states.append(_state(queue, bins, workers, has_groups=queue.name in followed))
+            states.append(_state(queue, bins, workers, interval, has_groups=queue.name in followed))
             queues.append(queue)
     taken = Snapshot(
         registry.client_id,
@@ -181,9 +200,10 @@ def with_queues(registry: QueueRegistry, only: str | None = None) -> tuple[Snaps
 
 
 def _state(
-    queue: ShardedQueue, bins: Mapping[str, Any], workers: Sequence[WorkerReport], *, has_groups: bool
+    queue: ShardedQueue, bins: Mapping[str, Any], workers: Sequence[WorkerReport], interval: float, *, has_groups: bool
 ) -> QueueState:
     made: Any = bins.get("createdAt")
+    abandoned = REPORT + queue.config.sweep_duration.total_seconds()
     return QueueState(
         queue.name,
         queue.live,
@@ -193,7 +213,8 @@ def _state(
         has_groups,
         queue.config.retries is not None,
         sweep_interval([queue]),
-        REPORT + queue.config.sweep_duration.total_seconds() + sweep_interval([queue]),
+        abandoned,
+        abandoned + interval,
         made / 1000 if is_int(made) else 0.0,
     )
 

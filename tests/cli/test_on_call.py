@@ -114,7 +114,7 @@ def test_stats_of_one_queue_say_who_works_on_it_who_paused_it_and_what_is_wrong(
         "workers                1: vm:7",
         "threads each           0",
         "in flight              1",
-        "problem  queue q of shop: in the last minute 5 attempts failed",
+        "problem  queue q of shop: 5 attempts failed, and 0 messages succeeded, in the minute before its worker last",
         "-> latchwork queue resume q --client shop",
     ):
         assert line in out

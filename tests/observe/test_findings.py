@@ -92,10 +92,10 @@ def test_a_backlog_without_a_worker_is_told_and_so_is_the_worker_that_died(regis
     clock.advance(20)
     assert told(registry) == {}
     clock.advance(40)
-    state, what = told(registry)["no_worker"]
-    assert state == PROBLEM
-    assert "3 ready messages and no worker" in what
-    assert any("worker w, which last reported 60 s ago" in one.what for one in findings_of(snapshot(registry)))
+    (one,) = findings_of(snapshot(registry))
+    assert (one.state, one.kind) == (PROBLEM, "no_worker"), "one cause is one problem"
+    assert "worker w, which last reported 60 s ago, died or hangs; no other worker is there; " in one.what
+    assert "3 ready messages wait, the oldest for 80 s" in one.what
     reports(queue, "other")
     assert told(registry)["worker_died"][0] == WARNING
 
@@ -118,7 +118,6 @@ def test_one_that_reported_long_ago_is_not_said_to_work_and_the_bound_of_the_ret
     state, what = told(registry)["worker_died"]
     assert state == WARNING
     assert "at work: 1 (fresh); overdue: late, which last reported 30 s ago" in what
-    assert "(2 handlers ran)" in what
     assert "in hand" not in what, "nobody has received anything yet"
     clock.advance(600)
     reports(queue, "fresh")
@@ -141,11 +140,13 @@ def test_a_worker_that_died_is_told_until_a_sweep_has_brought_back_what_it_may_h
     reports(queue, "fresh")
     told_of = told(registry)["worker_died"][1]
     # 20 min without a sign of life, a sweep each 10 min, and one report
-    assert "what it may have had in hand is back within 29 min at the latest, by the sweep" in told_of
+    assert "what it may have had in hand is back by the sweep, within 29 min at the latest" in told_of
     clock.advance(570)
     swept(registry, queue)
     reports(queue, "fresh")
-    assert "back within 20 min at the latest" in told(registry)["worker_died"][1], "that sweep came too early for it"
+    assert "back by the sweep, within 20 min at the latest" in told(registry)["worker_died"][1], (
+        "that sweep came too early for it"
+    )
     clock.advance(620)
     reports(queue, "fresh")
     assert "worker_died" in told(registry)
@@ -160,11 +161,12 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     queue.receive()
     clock.advance(320)
     (what,) = [one.what for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
-    assert what.endswith(
-        "what it had in hand is back within 2 min at the latest, by the sweep, once a worker runs again"
+    hand = (
+        "; what it had in hand is back by the sweep, within 2 min at the latest (1 handler), once a worker runs again; "
     )
+    assert hand + "so there is no upkeep either; queue d not swept for 5 min" in what
     clock.advance(150)
-    assert "is back with the next sweep, once a worker runs again" in told(registry)["no_worker"][1]
+    assert "is back by the sweep, the next one (1 handler), once a worker runs" in told(registry)["no_worker"][1]
     swept(registry, queue)
     assert told(registry)["no_worker"][1].endswith("; what it had in hand is back")
     clock.advance(3600)
@@ -201,8 +203,71 @@ def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
     clock.advance(3 * 1800)
     (one,) = findings_of(snapshot(registry))
     assert (one.kind, one.client, one.queues) == ("upkeep", "shop", ("a", "b", "c"))
-    assert "queues a, b, c of shop: not swept for up to 90 min" in one.what
+    assert "no upkeep of shop: nobody leads yet; no candidate; queues a, b, c not swept for up to 90 min" in one.what
     assert "run a worker or a consumer of shop" in one.remedy
+
+
+def test_what_was_in_hand_is_told_for_each_queue_by_its_own_sweep(registry, clock):
+    quick = registry.create(QueueConfig("quick", shards=1, sweep_duration=300))
+    slow = registry.create(QueueConfig("slow", shards=1, sweep_duration=3600))
+    for queue, running in ((quick, 2), (slow, 0)):
+        queue.publish("m")
+        queue.receive()
+        reports(queue, "vm:1:ab@f", running=running)
+    clock.advance(60)
+    reports(quick, "vm:2:cd@f")
+    reports(slow, "vm:2:cd@f")
+    # The upkeep sweeps all queues at half of the shortest sweep duration: 5 min and 2.5, 60 min and 2.5
+    assert told(registry)["worker_died"][1].endswith(
+        "; what it had in hand is back by the sweep, within 7 min at the latest in quick (2 handlers), "
+        "within 62 min at the latest in slow"
+    )
+    clock.advance(400)
+    swept(registry, quick)
+    for queue in (quick, slow):
+        reports(queue, "vm:2:cd@f")
+    assert told(registry)["worker_died"][1].endswith("by the sweep, within 55 min at the latest in slow")
+
+
+def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):
+    grant = FencedLock(store, "shop-sweeper", owner="dead:1@f", lease=10).acquire(1)
+    other = registry.create(QueueConfig("other", shards=1))
+    assert grant
+    for one in (queue, other):
+        one.publish_many(range(3))
+        one.receive()[0].nack()
+        reports(one, "dead:1@f")
+    clock.advance(3 * 3600)
+    (one,) = [one for one in findings_of(snapshot(registry)) if one.state == PROBLEM]
+    assert (one.kind, one.queues) == ("no_worker", ("other", "q"))
+    assert one.what.startswith(
+        "queues other, q of shop: no worker; 4 ready messages wait, the oldest for 3 h; so there"
+    )
+    assert "; so there is no upkeep either; queues other, q not swept for up to 3 h; queue other: 1 delayed" in one.what
+    assert "; queue q: 1 message in the sideline" in one.what
+
+
+def test_a_process_that_has_just_started_is_no_problem(registry, queue, store, clock):
+    """The old leader died long ago; the new process reports at once, is elected within 15 s, and then begins."""
+    FencedLock(store, "shop-sweeper", owner="old@f", lease=10).acquire(1)
+    queue.publish("later", delay=10)
+    clock.advance(2 * 3600)
+
+    def states():
+        return {one.kind: one.state for one in findings_of(snapshot(registry))}
+
+    assert states() == {"upkeep": PROBLEM}
+    reports(queue, "new@f")
+    Candidates(store, "shop-sweeper").report("new@f", 60)
+    assert states() == {"upkeep": WARNING}
+    (one,) = findings_of(snapshot(registry))
+    assert "an election is under way, candidates: 1; queue q not swept for 2 h; queue q: 1 delayed message" in one.what
+    assert "run a worker" not in one.remedy
+    FencedLock(store, "shop-sweeper", owner="new@f", lease=10).acquire(timeout=20)
+    clock.advance(2)
+    reports(queue, "new@f")
+    assert states() == {"upkeep": WARNING, "stranded": WARNING}
+    assert "new@f was elected 2 s ago, and begins with it" in told(registry)["upkeep"][1]
 
 
 def test_who_looks_for_what_failed_is_sent_to_where_it_is(registry, clock):
@@ -349,13 +414,17 @@ def delivery_reason():
     return Reason.EXHAUSTED
 
 
-def test_failing_faster_than_succeeding_is_told(registry, queue):
+def test_failing_faster_than_succeeding_is_told_with_the_time_that_it_is_of(registry, queue, clock):
     reports(queue, acked=10, failed=9)
     assert told(registry) == {}
     reports(queue, acked=0, failed=1)
     assert told(registry)["failing"][0] == WARNING
     reports(queue, acked=3, failed=4)
-    assert told(registry)["failing"][0] == PROBLEM
+    clock.advance(12)
+    what = "queue q of shop: 4 attempts failed, and 3 messages succeeded, in the minute before its worker last reported"
+    assert told(registry)["failing"] == (PROBLEM, f"{what}, 12 s ago")
+    reports(queue, "other")
+    assert told(registry)["failing"][1].endswith("before its workers last reported, up to 12 s ago")
 
 
 def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
@@ -364,9 +433,9 @@ def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
         reports(one)
         one.publish("m")
         one.receive()[0].nack()
-    found = {one.queue: one.what for one in findings_of(snapshot(registry)) if one.kind == "stranded"}
-    assert "no process does the upkeep, which brings back what is there" in found["q"]
-    assert "which nothing brings back: the queue does not retry" in found["plain"]
+    found = {(one.kind, one.queue): one.what for one in findings_of(snapshot(registry))}
+    assert found["upkeep", "q"].endswith("; no candidate; queue q: 1 message in the sideline")
+    assert "which nothing brings back: the queue does not retry" in found["stranded", "plain"]
     FencedLock(store, "shop-sweeper", owner="me").acquire(1)
     found = [one.queue for one in findings_of(snapshot(registry)) if one.kind == "stranded"]
     assert found == ["plain"]
@@ -378,7 +447,7 @@ def test_delayed_messages_that_nobody_delivers_are_told(registry, queue, clock):
     assert told(registry) == {}
     clock.advance(61)
     reports(queue)
-    assert "1 delayed message, and for 61 s nobody has looked at what is due" in told(registry)["stranded"][1]
+    assert "1 delayed message, and for 61 s nobody has looked at what is due" in told(registry)["upkeep"][1]
 
 
 def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(registry, queue, store, clock):
@@ -389,18 +458,21 @@ def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(
     state, what = told(registry)["upkeep"]
     assert (state, "nobody leads: me led in epoch" in what, "last renewed 75 s ago" in what) == (PROBLEM, True, True)
     clock.advance(3 * 1800)
-    assert "queue q of shop: not swept for" in told(registry)["upkeep"][1]
+    assert "; queue q not swept for 91 min" in told(registry)["upkeep"][1]
 
 
-def test_parked_messages_are_a_problem(registry, store):
-    queue = registry.create(QueueConfig("p", shards=1, max_deliveries=1, backoff=0.001))
+def test_parked_messages_are_a_problem_and_the_oldest_is_named_with_its_error_and_since_when(registry, clock):
+    queue = registry.create(QueueConfig("p", shards=2, max_deliveries=1))
+    for name in ("first", "second"):
+        queue.publish({"card": "4711"}, message_id=name)
+        queue.receive()[0].nack("exception", error=f"ValueError: {name} broke\nand more")
+        clock.advance(300)
     reports(queue)
-    queue.publish("m")
-    (delivery,) = queue.receive()
-    queue._park(delivery, delivery_reason())
-    assert told(registry)["parked"] == (
-        PROBLEM,
-        "queue p of shop: 1 parked message, failed too often: nothing brings parked messages back",
+    state, what = told(registry)["parked"]
+    assert state == PROBLEM
+    assert what == (
+        "queue p of shop: 2 parked messages, failed too often: nothing brings parked messages back; "
+        "the oldest, first (ValueError: first broke): 10 min ago"
     )
 
 

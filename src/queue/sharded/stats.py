@@ -51,12 +51,26 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class Parked:
+    """The message that was parked first, of those that are next in their shards.
+
+    error: of its last attempt, or the reason if there was none.
+    ago: seconds since it was parked.
+    """
+
+    message_id: str
+    error: str
+    ago: float
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """A queue at one moment.
 
     ready, sideline, parked: what waits in each.
     is_streamed: whether a stream owns shards of it, which then has no other consumers.
     last_retry: the message that failed last and is tried again, while any waits for that.
+    oldest_parked: the message that was parked first; None where nothing is parked, or it cannot be read.
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
         usual.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
@@ -75,6 +89,7 @@ class QueueStats:
     balance: float | None
     last_sweep: LastSweep
     last_retry: LastRetry | None = None
+    oldest_parked: Parked | None = None
 
     @property
     def oldest_age(self) -> float | None:
@@ -83,7 +98,7 @@ class QueueStats:
 
 
 def all_stats(registry: QueueRegistry) -> list[QueueStats]:
-    """Return the statistics of every queue of the client, by name. Two calls, and five for each queue."""
+    """Return the statistics of every queue of the client, by name. Two calls, and as many as `stats_of` for each."""
     return of_each(registry, stats_of)
 
 
@@ -100,8 +115,8 @@ def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, 
 
 
 def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
-    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without; more where
-    messages have expired, as `ShardedQueue.depth` says.
+    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without; one more where
+    messages are parked; more where messages have expired, as `ShardedQueue.depth` says.
     """
     states = queue.states_now()
     last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
@@ -127,7 +142,26 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
         _balance(states[0][: queue.config.shards]),
         last,
         delayed.last_retry if delayed.retrying else None,
+        _oldest_parked(queue, states[2]),
     )
+
+
+def _oldest_parked(queue: ShardedQueue, states: Sequence[ShardPointers]) -> Parked | None:
+    """Return the message that was parked first. One call, none where nothing is parked."""
+    heads = [state.head for state in states if state.head is not None and state.head.ttl >= 0]
+    if not heads:
+        return None
+    oldest = min(heads, key=lambda record: record.ttl)
+    try:
+        found = queue.store.get(oldest.key, "msgId", "lastError", "reason")
+    except (Corrupt, Unreadable):
+        return None
+    bins: Mapping[str, Any] = found.bins if found else {}
+    name, error = bins.get("msgId"), bins.get("lastError") or bins.get("reason") or ""
+    if not isinstance(name, str):
+        return None
+    ago = max(0.0, float(queue.parked.pointers.ttl - oldest.ttl))
+    return Parked(name, error if isinstance(error, str) else "", ago)
 
 
 def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:

@@ -170,7 +170,9 @@ def test_a_worker_is_known_and_has_said_that_it_works_before_it_takes_its_first_
     stage.act("worker", working(5, begins=lambda: said.append(lines()), **options), after=1)
     stage.play()
     calls = [what for _, at, _, what, _ in stage.server.trace if at >= 1]
-    reports, claims = ([n for n, what in enumerate(calls) if word in what] for word in ("q_WORKERS [MapPut", "MapPut claims"))
+    reports, claims = (
+        [n for n, what in enumerate(calls) if word in what] for word in ("q_WORKERS [MapPut", "MapPut claims")
+    )
     assert reports[0] < claims[0]
     assert any("works (" in line for line in said[0])
 
