@@ -287,3 +287,15 @@ def test_stats_without_a_client_are_those_of_the_only_one_and_else_name_them_all
     done = lw("stats")
     assert (done.code, "--client ID; the ones with queues are bakery, shop" in done.err) == (2, True)
     assert lw("stats", "--farm", "elsewhere").code == 3
+
+
+def test_a_candidate_that_died_is_no_contender(lw, queue):
+    for name in ("vm:1:ab@local", "vm:2:cd@local"):
+        Candidates(queue.store, "shop-sweeper").report(name, 60)
+        queue.store.repeat(reporting(queue, WorkerReport(name, 0.0, 0, 1, 0, 0, 0)))
+    assert lw("leader", "status", "shop-sweeper", "--json").json["contenders"] == ["vm:1:ab@local", "vm:2:cd@local"]
+    died = MapPut(WORKERS, "vm:1:ab@local", ListOf((SERVER_NOW - 25_000, *[Const(0)] * 5)))
+    queue.store.operate(Key("shop_meta_set", "q_WORKERS"), died, repeatable=True)
+    done = lw("leader", "status", "shop-sweeper")
+    assert "candidates: 1" in done.out
+    assert "contenders: vm:2:cd@local\n" in done.out

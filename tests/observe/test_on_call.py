@@ -25,7 +25,7 @@ def registry(store):  # noqa: F811 - the fixture
 def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
     queue = registry.create(QueueConfig("q", shards=2))
     operator = QueueRegistry(registry.store, registry.client_id, farm_id="f").get("q")
-    with Consumer(queue, lambda delivery: True):
+    with Consumer(queue, lambda delivery: True) as consumer:
         until(queue.workers)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -40,7 +40,7 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
         assert "paused by anna@web-7, " in paused.what
         operator.resume()
         assert operator.live.changed > first
-        until(lambda: queue.depth().ready == 0)
+        until(lambda: consumer.stats["acked"] == 1)
     assert queue.workers() == []
 
     # 2. A message fails, and waits for its next attempt.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
 from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElection
-from ...errors import InvalidRequest, NotFound
+from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...inputs import farm_or_default
 from ...observe.findings import OK
 from ...observe.snapshot import alive, election_now, standing_of
 from ...plain import shown, shown_time
+from ...queue import QueueRegistry
+from ...queue.sharded.upkeep.reporter import FARM
+from ...queue.sharded.upkeep.upkeep import election_name
+from ...queue.sharded.workers import WorkerReport, workers_of
+from ...store import RecordStore
 from ...store.connect import VARIABLE
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
@@ -30,7 +36,8 @@ Name = Annotated[str, typer.Argument(help="the election")]
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
     """Show who leads, in which epoch, and the candidates.
 
-    Also how long ago the leader last renewed its lease.
+    Also how long ago the leader last renewed its lease. A candidate that died is left out once its report as a worker
+    is overdue by 20 s, else a lease after its death.
 
     With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
     Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused. Exit
@@ -47,6 +54,8 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     leader, contenders = election_now(session.store, name)
     if zookeeper:
         contenders = ZooKeeperElection(session.store, name, zookeeper).contenders()
+    else:
+        contenders = alive(contenders, leader, _reports(session.store, name, contenders))
     if leader is None and not contenders:
         raise NotFound(
             f"no election {name!r} in {session.where}: nobody ever led it, and there is no candidate; the upkeep of a "
@@ -55,7 +64,7 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
         )
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
-        f"{name}: {standing_of(leader, alive(contenders, leader))}{renewed}",
+        f"{name}: {standing_of(leader, contenders)}{renewed}",
         *_standing(contenders),
         election=name,
         leader=leader.name if leader and leader.leads else None,
@@ -66,6 +75,21 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     )
     if leader and leader.held and not leader.leads:
         raise typer.Exit(1)
+
+
+def _reports(store: RecordStore, name: str, candidates: Sequence[str]) -> list[list[WorkerReport]]:
+    """Return the last reports of the workers that are candidates for the upkeep of a client; none for another election.
+
+    Two calls for each of their farms.
+    """
+    client = name.removesuffix(election_name(""))
+    if client == name or not client:
+        return []
+    found = []
+    for farm in sorted({candidate.partition(FARM)[2] for candidate in candidates} - {""}):
+        with suppress(LatchworkError):  # what is not known of a candidate is not held against it
+            found += workers_of(QueueRegistry(store, client, farm_id=farm).queues(active=None))
+    return found
 
 
 def _standing(contenders: Sequence[str]) -> list[str]:
