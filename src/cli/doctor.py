@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import typer
@@ -28,7 +27,7 @@ from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .findings import lines_of
-from .session import Session
+from .session import InAFile, Session, absent_file
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
@@ -37,15 +36,6 @@ MANY = 20
 """Clients that are looked at where none is named, at most."""
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
-
-
-@runtime_checkable
-class InAFile(Protocol):
-    """A store in a file that may be damaged."""
-
-    path: Path
-
-    def damage(self) -> list[str]: ...
 
 
 @runtime_checkable
@@ -353,19 +343,19 @@ def doctor(
     session: Session = context.obj
     farms = session.stores_of(urls_of(context, farm_store))
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
-    names = list(_names(session.store, client, farm))
+    names = list(_names(session.named_store, client, farm))
     absent_file = list(_absence(session, PROBLEM if not farms else WARNING))  # the farms may be all that is used
     if absent_file:
         elections = AskedNames(elections=wanted.elections, farms=farms)
-        found = absent_file + _found(session, lambda: findings(session.store, elections))
+        found = absent_file + _found(session, lambda: findings(session.named_store, elections))
     else:
-        found = _found(session, lambda: examine(session.store, session.where, processes=processes, pool=pool))
+        found = _found(session, lambda: examine(session.named_store, session.where, processes=processes, pool=pool))
     if not absent_file and not any(finding.state == PROBLEM for finding in found + names):
-        found += _found(session, lambda: _placement(session.store, client, farm))
-        found += _found(session, lambda: _queue_damage(session.store, client, farm))
+        found += _found(session, lambda: _placement(session.named_store, client, farm))
+        found += _found(session, lambda: _queue_damage(session.named_store, client, farm))
         absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
-        found += _found(session, lambda: _on_call(session.store, client, farm, absent))
-        found += _found(session, lambda: findings(session.store, wanted))
+        found += _found(session, lambda: _on_call(session.named_store, client, farm, absent))
+        found += _found(session, lambda: findings(session.named_store, wanted))
     for more in (names, _zookeeper(zookeeper), _java(), _spark()):
         found.extend(more)
     if session.json:
@@ -378,8 +368,8 @@ def doctor(
 
 def _absence(session: Session, state: str) -> Iterator[Finding]:
     """Yield that there is no file, if that is so: the first call would make it, and find nothing wrong with it."""
-    if isinstance(session.store, InAFile) and not session.store.path.exists():
-        what = f"there is no file {session.store.path}: the first program that writes makes it"
+    if (file := absent_file(session.named_store)) is not None:
+        what = f"there is no file {file}: the first program that writes makes it"
         yield Finding(state, what, f"check {session.where}: the file and its directory")
 
 

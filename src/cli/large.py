@@ -27,7 +27,7 @@ def create(
 
     Example: latchwork large create bus 100000
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     queue = LargeQueue.create(session.store, name, capacity, entries_per_record=entries_per_record)
     session.say(f"created {name} for {capacity:,} entries", **asdict(queue.info()))
 
@@ -95,8 +95,9 @@ def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argume
 
 
 def _open(session: Session, name: str) -> LargeQueue:
+    store = session.store
     try:
-        return LargeQueue.open(session.store, name)
+        return LargeQueue.open(store, name)
     except NotFound:
         raise NotFound(f"there is no queue {name!r}; make it with `latchwork large create {name} CAPACITY`") from None
 

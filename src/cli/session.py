@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -14,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, NotFound
 from ..inputs import is_number
 from ..plain import one_line
 from ..store.connect import VARIABLE, connect, embedded, hidden
@@ -35,14 +36,37 @@ class Session:
         if url == "":
             raise InvalidRequest("--store is empty: name a store, or leave the option out; is a variable not set?")
         self._url, self.json = url, json
+        self._makes = False
         self._farms: dict[str, RecordStore] = {}
 
-    @cached_property
+    def may_make(self) -> Session:
+        """Let this command make the file of its store where there is none; itself. All others refuse that: a wrong
+        path would be taken for a store with nothing in it.
+        """
+        self._makes = True
+        return self
+
+    @property
     def store(self) -> RecordStore:
-        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one, which stderr then names."""
+        """The store that `--store` or $LATCHWORK_STORE names, else the embedded one, which stderr then names.
+
+        Raises `NotFound` for a file that is not there, unless this command may make it.
+        """
+        self._check_there(self.named_store, self.where)
+        return self.named_store
+
+    @cached_property
+    def named_store(self) -> RecordStore:
+        """The same store, whether or not its file is there. Its first call makes it."""
         if self._url is None:
             note(f"the store is {self.where}; --store or ${VARIABLE} name another")
         return connect(self._used)
+
+    def _check_there(self, store: RecordStore, where: str) -> None:
+        if not self._makes and (file := absent_file(store)) is not None:
+            raise NotFound(
+                f"there is no file {file}: no program has used the store {where} yet, or its path is wrong", store=where
+            )
 
     @property
     def where(self) -> str:
@@ -65,16 +89,17 @@ class Session:
         return {VARIABLE: self._url} if self._url else {}
 
     def stores_of(self, urls: Mapping[str, str]) -> dict[str, RecordStore]:
-        """Connect to the store of each farm, by their URLs; no I/O before one is used."""
+        """Connect to the store of each farm, by their URLs. Raises `NotFound`, as `store`."""
         for farm, url in urls.items():
             if farm not in self._farms:
                 self._farms[farm] = connect(url)
+            self._check_there(self._farms[farm], f"{hidden(url).partition('?')[0]} of farm {farm}")
         return {farm: self._farms[farm] for farm in urls}
 
     def close(self) -> None:
         """Close the stores that were used."""
-        if "store" in self.__dict__:
-            self.store.close()
+        if "named_store" in self.__dict__:
+            self.named_store.close()
         for store in self._farms.values():
             store.close()
 
@@ -93,6 +118,20 @@ class Session:
             terminal().print(RowsOnTerminal(rows, title))
         else:
             print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
+
+
+@runtime_checkable
+class InAFile(Protocol):
+    """A store in a file that may be damaged."""
+
+    path: Path
+
+    def damage(self) -> list[str]: ...
+
+
+def absent_file(store: RecordStore) -> Path | None:
+    """Return the file of this store if there is none; None where it is there, or the store has no file."""
+    return store.path if isinstance(store, InAFile) and not store.path.exists() else None
 
 
 def note(text: str) -> None:

@@ -110,7 +110,7 @@ def test_stats_of_one_queue_say_who_works_on_it_who_paused_it_and_what_is_wrong(
         queue.pause(by="anna@web-7")
     out = lw("queue", "stats", "q", *SHOP).out
     for line in (
-        "paused                 yes by anna@web-7, 0 s ago",
+        "paused                 yes by anna@web-7, ",
         "workers                1: vm:7",
         "threads each           0",
         "in flight              1",
@@ -299,3 +299,50 @@ def test_a_candidate_that_died_is_no_contender(lw, queue):
     done = lw("leader", "status", "shop-sweeper")
     assert "candidates: 1" in done.out
     assert "contenders: vm:2:cd@local\n" in done.out
+
+
+READING = """
+    stats
+    stats --client shop --watch --rounds 1
+    doctor --client shop
+    queue list --client shop
+    queue stats q --client shop
+    queue peek q --client shop
+    queue search q --client shop
+    queue redrive q --client shop
+    queue wait q --client shop --depth 1 --timeout 1
+    queue sweep --client shop
+    queue pause q --client shop
+    queue publish q 1 --client shop
+    queue consume q --client shop
+    queue batch list q --client shop
+    queue group list q --client shop
+    schedule list --client shop
+    latch show l --client shop
+    latch list --client shop
+    latch wait l --client shop --timeout 1
+    lock show l
+    rwlock show l
+    semaphore show s
+    group members g
+    leader status e
+    leader status e --farm-store eu=URL --farm-store us=URL
+    large info b
+    barrier show b --client shop --party x
+"""
+
+
+@pytest.mark.parametrize("line", filter(None, map(str.strip, READING.splitlines())))
+def test_no_command_makes_a_file_but_those_that_begin_something(line, lw, tmp_path):
+    url = f"sqlite:{tmp_path / 'mistyped.db'}"
+    done = lw(*line.replace("URL", url).split(), store=url)
+    assert (done.code, list(tmp_path.iterdir())) == (1 if line.startswith("doctor") else 3, [])
+    assert f"there is no file {tmp_path / 'mistyped.db'}" in done.out + done.err
+
+
+def test_a_wait_for_a_latch_that_is_to_be_created_may_begin_before_there_is_a_file(lw, tmp_path):
+    url = f"sqlite:{tmp_path / 'new.db'}"
+    done = lw("latch", "wait", "l", *SHOP, "--timeout", "0.2", "--create-timeout", "0.1", store=url)
+    assert (done.code, "there is no latch 'l'" in done.err) == (3, True)
+    assert lw("latch", "create", "l", *SHOP, "--count", "0", store=url).code == 0
+    assert lw("latch", "wait", "l", *SHOP, store=url).out == "released\n"

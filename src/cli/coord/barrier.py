@@ -36,7 +36,7 @@ def wait(
 
     Example: latchwork barrier wait nightly --client shop --party orders --party stock --as orders --payload '{"n": 7}'
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     brought = None if payload is None else checked_json("--payload", payload)
     group = None if alive is None else Group(session.store, alive, farm_id=farm)
     barrier = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level)
@@ -75,6 +75,6 @@ def abort(
 
     Example: latchwork barrier abort nightly --client shop --party orders --party stock --reason "no input today"
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     done = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level).abort(reason)
     session.say(f"{name} is broken" if done else f"nobody waits at {name}", barrier=name, aborted=done)

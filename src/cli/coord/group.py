@@ -70,7 +70,7 @@ def run(
 
     Example: latchwork group run nightly --as orders -- ./load-orders.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     me = member or f"{socket.gethostname()}:{os.getpid()}"
     known = None if meta is None else checked_json("--meta", meta)
     code = 1

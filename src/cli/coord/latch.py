@@ -71,7 +71,7 @@ def create(
 
     Example: latchwork latch create nightly --client shop --count 3 --ttl 7200
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     if farms and level is LatchLevel.DC:
         raise InvalidRequest(f"--farms is {shown(farms)} at level dc: name farms only with --level xdc")
     options: dict[str, Any] = {
@@ -135,7 +135,7 @@ def wait(
 
     Example: latchwork latch wait nightly --client shop --timeout 600 --create-timeout 60 && ./report.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj if create_timeout <= 0 else context.obj.may_make()  # it waits for a creator
     latch = _get(session, name, client, farm, level, set_suffix)
     released = latch.wait(timeout, progress=True, create_timeout=create_timeout)
     try:

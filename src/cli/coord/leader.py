@@ -144,7 +144,7 @@ def run(
 
     Example: latchwork leader run daily-report -- ./report.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     farms = urls_of(context, farm_store)
     only_with_farms(farms, farm=farm, prefer=prefer, resource=resource, all_farms=all_farms)
     environment, facts = dict(session.environment), {"election": name}

@@ -24,7 +24,7 @@ def ask(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 
 
     Example: latchwork limit try login/ada --limit 5 --per 300 || echo "too many"
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     decision = RateLimiter(session.store, name, limit, per).try_acquire(n)
     _say(session, name, decision)
     if not decision.allowed:
@@ -44,7 +44,7 @@ def wait(
 
     Example: latchwork limit wait bank-api --limit 100 --per 60 && curl https://bank.example/api
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     try:
         decision = RateLimiter(session.store, name, limit, per).acquire(timeout, n=n)
     except WaitTimeout as failure:

@@ -41,7 +41,7 @@ def run(
 
     Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     lock, store = FencedLock(session.store, name, lease=lease), session.store
     waiting = Waiting(store.seams, f"the lock {shown(name)}", lambda: holder_of(store, name))
     with waiting, lock.acquire(timeout, keep_alive=True) as grant:

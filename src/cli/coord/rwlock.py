@@ -39,7 +39,7 @@ def read(
 
     Example: latchwork rwlock read price-list -- ./report.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     lock = ReadWriteLock(session.store, name, lease=lease)
     _run(session, name, lock, lambda: lock.read(timeout, keep_alive=True), command, lease, grace)
 
@@ -60,7 +60,7 @@ def write(
 
     Example: latchwork rwlock write price-list --timeout 60 -- ./load.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     lock = ReadWriteLock(session.store, name, lease=lease)
     _run(session, name, lock, lambda: lock.write(timeout, keep_alive=True), command, lease, grace)
 

@@ -35,7 +35,7 @@ def run(
 
     Example: latchwork semaphore run reports-db --permits 4 -- ./report.sh
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
     what = f"{'a permit' if n == 1 else f'{n} permits'} of the semaphore {shown(name)}"
     waiting = Waiting(session.store.seams, what, lambda: holders([holder.owner for holder in semaphore.holders()]))
@@ -72,6 +72,6 @@ def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Arg
 
     Example: latchwork semaphore resize reports-db 8
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     Semaphore(session.store, name, permits=permits).resize(permits)
     session.say(f"{name} has {permits} permits", semaphore=name, permits=permits)

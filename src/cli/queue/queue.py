@@ -133,7 +133,7 @@ def create(
 
     Example: latchwork queue create orders --client shop --shards 8
     """
-    session: Session = context.obj
+    session: Session = context.obj.may_make()
     expiry = _span("--expiry-hours", expiry_hours, timedelta(hours=1))
     config = QueueConfig(
         name,
