@@ -40,6 +40,10 @@ class Handle:
     _identified = False
     _was_there = False
     """Whether this handle has read the latch: if it is not there later, it has ended."""
+    _lives = -1
+    """Seconds that the latch had left to live when it was read last; -1 = no end, or not read."""
+    _left: str = ""
+    """Which of its parties had not counted shortly before its end, for an error."""
 
     def __init__(
         self,
@@ -126,8 +130,8 @@ class Handle:
         if self._identified or self._was_there:
             ttl = "" if self._ttl in (None, KEEP) else f", {self._ttl} s after its creator's last count"
             why = (
-                f"the {latch} has ended: it was deleted (and perhaps made again), or has expired{ttl}; create it "
-                "with a ttl that covers the whole work"
+                f"the {latch} has ended: it was deleted (and perhaps made again), or has expired{ttl}{self._left}; "
+                "create it with a ttl that covers the whole work"
             )
         else:
             why = (

@@ -7,11 +7,12 @@ a job) if one is named, else per token (docs/protocols P1, P8). So a lost reply 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, NotFound, Refused, Unavailable
+from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unavailable
 from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
 from ...plain import shown
@@ -34,6 +35,10 @@ __all__ = ["CountDownLatch", "CountUpDownLatch", "Latch", "LatchLevel", "LatchPr
 
 LATCH_POLL = Poll(low=0.008, high=0.028, factor=2.0)
 """At most 40 reads a second and process, and half of all releases seen within 14 ms."""
+LAST_LOOKS, LOOK_AGAIN = 1.0, 0.5
+"""Seconds before the end of a latch, in which those who wait for it read who is missing; and between two such reads."""
+NAMED = 8
+"""Parties that an error names."""
 L = TypeVar("L", bound="Latch")
 P = TypeVar("P", bound=str | int)
 
@@ -232,7 +237,7 @@ class Latch(Handle):
         if not ids.items() <= now.items():
             raise self._made_again()
         ids |= now
-        self._was_there = True
+        self._was_there, self._lives = True, record.ttl
         return progress
 
     def wait(
@@ -257,8 +262,9 @@ class Latch(Handle):
             `PartyLost` within that member's lease. Two more reads a second.
 
         Raises `NotFound` if the latch is not created in time, or is deleted (and perhaps created again) or expires
-        during the wait: that is never a release. Raises `Unavailable` if the last read before the timeout failed: it is
-        then unknown whether the latch is released.
+        during the wait: that is never a release. The error of one that expired names the parties that were missing a
+        second before, if they were named. Raises `Unavailable` if the last read before the timeout failed: it is then
+        unknown whether the latch is released.
         """
         timeout, create_timeout = checked_timeout(timeout), checked_timeout(create_timeout, "create_timeout")
         seams = self._store.seams
@@ -276,8 +282,10 @@ class Latch(Handle):
         seen: list[LatchProgress] = []
         alarm = None if alive is None else Alarm(alive, self._unfinished, repr(self))
         there: set[bool] = set()  # whether the latch was seen: if it disappears after that, the wait ends
+        ends_at = INFINITY  # when to read who is missing
 
         def released() -> bool | None:
+            nonlocal ends_at
             try:
                 now = outlive(seams, deadline, look)
             except NotFound:
@@ -290,11 +298,13 @@ class Latch(Handle):
                 called(report, now)
             if alarm is not None and not now.released:
                 outlive(seams, deadline, alarm.check)
+            if not now.released:
+                ends_at = seams.monotonic() + self._before_its_end(now)
             return now.released or None
 
         def due() -> float:
-            times = (look.due(), alarm.due if alarm else INFINITY, created_by or INFINITY if not there else INFINITY)
-            return min(times)
+            until_created = created_by or INFINITY if not there else INFINITY
+            return min(look.due(), alarm.due if alarm else INFINITY, until_created, ends_at)
 
         try:
             with Deadline(seams, timeout) as deadline:
@@ -303,6 +313,21 @@ class Latch(Handle):
         finally:
             if bar:
                 bar.close()
+
+    def _before_its_end(self, now: LatchProgress) -> float:
+        """Keep who is missing from a latch that is about to expire, as nobody can say that afterwards; return the
+        seconds until it is time for that, or to look again. One read in the last seconds of the latch's life.
+        """
+        if not 0 <= self._lives <= LAST_LOOKS:
+            self._left = ""
+            return self._lives - LAST_LOOKS if self._lives >= 0 else INFINITY
+        with suppress(LatchworkError):  # the wait itself meets it
+            record = self._read_record()
+            missing = sorted(map(str, self._named(record) - self._counted(record)))
+            more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
+            names = f"; missing: {', '.join(map(shown, missing[:NAMED]))}{more}" if missing else ""
+            self._left = f", with {now.remaining:,} to go{names}"
+        return LOOK_AGAIN
 
     def _total(self) -> int:
         """Return the whole count, for a progress bar: what remains, and what the parties have counted. One read."""

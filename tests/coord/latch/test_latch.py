@@ -17,6 +17,7 @@ from latchwork.store.model.ops import Add, MapPut, Put
 from latchwork.store.port import NEVER, Exists, Key, Update
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import DOUBTS, CountingStore, FaultyStore
+from tests.sim.stage import Stage
 
 XDC = LatchLevel.XDC
 ID = "run"
@@ -503,6 +504,29 @@ def test_a_latch_outlives_a_night_and_ends_before_the_next_one(memory, make):
     memory._server.advance(14 * 3600)
     with pytest.raises(NotFound, match=r"has ended: .* expired, 43200 s after its creator's last count"):
         latch.count_down()
+
+
+@pytest.mark.parametrize("level", [LatchLevel.DC, XDC])
+def test_a_wait_for_a_latch_that_expires_names_the_parties_that_were_missing(level):
+    stage = Stage()
+
+    def counts(store):
+        latch = CountDownLatch.create(
+            store, "shop", ID, parties=["orders", "stock", "mails"], farm_id="dc1", level=level, ttl=20
+        )
+        latch.count_down(party="orders")
+
+    def waits(store):
+        CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=level).wait(60)
+
+    stage.act("creator", counts)
+    stage.act("late", lambda store: CountDownLatch.get(store, "shop", ID, farm_id="dc1").count_down(party="mails"), 10)
+    stage.act("waiter", waits, after=1)
+    stage.play()
+    failure = stage.said["waiter"]
+    assert isinstance(failure, NotFound)
+    missing = "'stock'" if level is LatchLevel.DC else "'dc1/stock'"
+    assert f"or has expired, with 1 to go; missing: {missing}; create it with a ttl" in str(failure)
 
 
 # ---- several farms
