@@ -93,7 +93,8 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
-        if not any(finding.kind == "upkeep" for finding in wrong):
+        leads = taken.leader is not None and taken.leader.leads
+        if not any(finding.kind == "upkeep" or (finding.kind == "no_worker" and not leads) for finding in wrong):
             yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}", client=one)
         yield Finding(OK, f"queues of {one}: {_standing(taken)}", client=one)
 

@@ -211,11 +211,14 @@ def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
     what = f"; what {they} {'had' if ran.total() else 'may have had'} in hand is back"
     if not within:
         return what
-    names = {queue.name for queue, _ in found}
-    places = sorted(within, key=lambda name: (-ran[name], within[name]))
-    parts = [_when(within[name], ran[name], f" in {name}" if len(names) > 1 else "") for name in places]
-    works = any(not one.is_overdue for queue in taken.queues for one in queue.at_work)
-    return f"{what} by the sweep, {_listed(parts)}{'' if works else ', once a worker runs again'}"
+    if len(found) == 1 or len({queue.name for queue, _ in found}) == 1:
+        parts = [_when(within[name], ran[name], "") for name in within]
+    else:
+        where = sorted((name for name in within if ran[name]), key=lambda name: within[name])
+        parts = [_when(within[name], ran[name], f" in {name}") for name in where]
+        if others := [within[name] for name in within if not ran[name]]:
+            parts.append(_when(max(others), 0, " in the others" if where else ""))
+    return f"{what} by the sweep, {_listed(parts)}{'' if _works(taken) else ', once a worker runs again'}"
 
 
 def _when(seconds: float, ran: int, where: str) -> str:
@@ -382,7 +385,7 @@ def _upkeep(taken: Snapshot) -> Finding | None:
     queues = tuple(queue.name for queue in taken.queues if queue.name in late or _left(queue))
     what = f"no upkeep of {client}: {taken.upkeep}{undone}"
     if taken.candidates:
-        remedy = f"none for {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of a candidate says why"
+        remedy = f"wait {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of a candidate says why"
         return Finding(WARNING, what, remedy, "upkeep", client, queues)
     remedy = f"run a worker or a consumer of {client}, or `latchwork queue sweep --client {client} --every 900`"
     if _works(taken):
@@ -391,7 +394,8 @@ def _upkeep(taken: Snapshot) -> Finding | None:
 
 
 def _works(taken: Snapshot) -> bool:
-    return any(queue.at_work for queue in taken.queues)
+    """Whether any process is known to work."""
+    return any(not one.is_overdue for queue in taken.queues for one in queue.at_work)
 
 
 def _new_leader(leader: Leader) -> str:

@@ -220,13 +220,13 @@ def test_what_was_in_hand_is_told_for_each_queue_by_its_own_sweep(registry, cloc
     # The upkeep sweeps all queues at half of the shortest sweep duration: 5 min and 2.5, 60 min and 2.5
     assert told(registry)["worker_died"][1].endswith(
         "; what it had in hand is back by the sweep, within 7 min at the latest in quick (2 handlers), "
-        "within 62 min at the latest in slow"
+        "within 62 min at the latest in the others"
     )
     clock.advance(400)
     swept(registry, quick)
     for queue in (quick, slow):
         reports(queue, "vm:2:cd@f")
-    assert told(registry)["worker_died"][1].endswith("by the sweep, within 55 min at the latest in slow")
+    assert told(registry)["worker_died"][1].endswith("by the sweep, within 55 min at the latest")
 
 
 def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):
@@ -257,6 +257,9 @@ def test_a_process_that_has_just_started_is_no_problem(registry, queue, store, c
         return {one.kind: one.state for one in findings_of(snapshot(registry))}
 
     assert states() == {"upkeep": PROBLEM}
+    reports(queue, "new@f")
+    clock.advance(30)
+    assert "the ones that run" not in findings_of(snapshot(registry))[0].remedy, "it is overdue"
     reports(queue, "new@f")
     Candidates(store, "shop-sweeper").report("new@f", 60)
     assert states() == {"upkeep": WARNING}
