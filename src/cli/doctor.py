@@ -115,7 +115,8 @@ def _consistency(info: StoreInfo) -> Iterator[Finding]:
     else:
         yield Finding(
             WARNING,
-            "AP mode: both sides of a network split accept writes, and one side's are lost when it heals",
+            "AP mode: both sides of a network split accept writes, and one side's are lost when it heals; a cold "
+            "restart can bring deleted records back",
             "use a strong-consistency namespace (Enterprise Edition) with ?require_sc=true, or accept it knowingly",
         )
 
@@ -123,12 +124,6 @@ def _consistency(info: StoreInfo) -> Iterator[Finding]:
 def _durability(info: StoreInfo) -> Iterator[Finding]:
     if info.backend == "aerospike" and info.replication_factor < 2:
         yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
-    if info.backend == "aerospike" and not info.strong_consistency:
-        yield Finding(
-            WARNING,
-            "AP mode: deletes are not durable, and a cold restart can bring records back",
-            "use a strong-consistency namespace (Enterprise Edition), where every delete leaves a tombstone",
-        )
 
 
 def _expiry(info: StoreInfo) -> Iterator[Finding]:

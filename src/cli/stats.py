@@ -23,7 +23,7 @@ from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaph
 from .findings import block_of, lines_of
 from .options import CLIENT_VARIABLE, Farm, checked_every
 from .queue.queue import balance, no_queues
-from .session import RowsOnTerminal, Session, terminal
+from .session import RowsOnTerminal, Session, absent_file, terminal
 from .snapshot import SAMPLE, all_rows
 
 OneClient = Annotated[
@@ -92,6 +92,10 @@ def stats(
     session: Session = context.obj
     checked_every(every, least=0)
     farms = session.stores_of(urls_of(context, farm_store))
+    if election and farms and absent_file(session.named_store) is not None:  # the farms are all that is used
+        asked = AskedNames.of(client, None, None, None, None, None, election, farms=farms)
+        session.table([state.row for state in states(session.named_store, asked)])
+        return
     client = client or _only_client(session, farm)
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)

@@ -211,20 +211,16 @@ def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
     what = f"; what {they} {'had' if ran.total() else 'may have had'} in hand is back"
     if not within:
         return what
-    if len(found) == 1 or len({queue.name for queue, _ in found}) == 1:
-        parts = [_when(within[name], ran[name], "") for name in within]
+    together: dict[str, list[str]] = {}  # by when, soonest first
+    for name, seconds in sorted(within.items(), key=lambda one: one[1]):
+        when = f"within {shown_time(seconds)}" if seconds > 0 else "with the next one"
+        together.setdefault(when, []).append(name + (f" ({counted(ran[name], 'handler')})" if ran[name] else ""))
+    if len({queue.name for queue, _ in found}) == 1:
+        ((name, when),) = ((names[0], when) for when, names in together.items())
+        parts = [when + name.removeprefix(found[0][0].name)]
     else:
-        where = sorted((name for name in within if ran[name]), key=lambda name: within[name])
-        parts = [_when(within[name], ran[name], f" in {name}") for name in where]
-        if others := [within[name] for name in within if not ran[name]]:
-            parts.append(_when(max(others), 0, " in the others" if where else ""))
-    return f"{what} by the sweep, {_listed(parts)}{'' if _works(taken) else ', once a worker runs again'}"
-
-
-def _when(seconds: float, ran: int, where: str) -> str:
-    """Return when the messages of one queue are back, and how many handlers ran there."""
-    when = f"within {shown_time(seconds)} at the latest" if seconds > 0 else "the next one"
-    return when + where + (f" ({counted(ran, 'handler')})" if ran else "")
+        parts = [f"{when} in {_listed(names)}" for when, names in together.items()]
+    return f"{what} by the sweep, at the latest {_listed(parts)}{'' if _works(taken) else ', once a worker runs again'}"
 
 
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:

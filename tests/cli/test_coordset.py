@@ -92,6 +92,7 @@ def test_a_command_runs_as_a_member_of_a_group(here, url):
 
 def test_scripts_meet_at_a_barrier_and_hear_what_each_has_brought(lw, sqlite_url):
     two = ("b", "--client", "c", "--farm", "a", "--party", "p", "--party", "q")
+    connect(sqlite_url).get(Key("s", "k"))  # the first call makes the file
     assert "0 of 2" in lw("barrier", "show", *two).out
     assert lw("barrier", "wait", *two, "--as", "p", "--timeout", "0.2").code == 4
     assert "late p" in lw("barrier", "show", *two).out

@@ -19,7 +19,10 @@ FARMS = ("iad", "lhr")
 
 @pytest.fixture
 def urls(tmp_path):
-    return {farm: f"sqlite:{tmp_path / farm}.db?synchronous=off" for farm in FARMS}
+    found = {farm: f"sqlite:{tmp_path / farm}.db?synchronous=off" for farm in FARMS}
+    for url in found.values():
+        connect(url).get(Key("s", "k"))  # the first call makes the file
+    return found
 
 
 @pytest.fixture

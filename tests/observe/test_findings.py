@@ -140,11 +140,11 @@ def test_a_worker_that_died_is_told_until_a_sweep_has_brought_back_what_it_may_h
     reports(queue, "fresh")
     told_of = told(registry)["worker_died"][1]
     # 20 min without a sign of life, a sweep each 10 min, and one report
-    assert "what it may have had in hand is back by the sweep, within 29 min at the latest" in told_of
+    assert "what it may have had in hand is back by the sweep, at the latest within 29 min" in told_of
     clock.advance(570)
     swept(registry, queue)
     reports(queue, "fresh")
-    assert "back by the sweep, within 20 min at the latest" in told(registry)["worker_died"][1], (
+    assert "back by the sweep, at the latest within 20 min" in told(registry)["worker_died"][1], (
         "that sweep came too early for it"
     )
     clock.advance(620)
@@ -162,11 +162,14 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     clock.advance(320)
     (what,) = [one.what for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
     hand = (
-        "; what it had in hand is back by the sweep, within 2 min at the latest (1 handler), once a worker runs again; "
+        "; what it had in hand is back by the sweep, at the latest within 2 min (1 handler), once a worker runs again; "
     )
     assert hand + "so there is no upkeep either; queue d not swept for 5 min" in what
     clock.advance(150)
-    assert "is back by the sweep, the next one (1 handler), once a worker runs" in told(registry)["no_worker"][1]
+    assert (
+        "is back by the sweep, at the latest with the next one (1 handler), once a worker runs"
+        in told(registry)["no_worker"][1]
+    )
     swept(registry, queue)
     assert told(registry)["no_worker"][1].endswith("; what it had in hand is back")
     clock.advance(3600)
@@ -219,14 +222,14 @@ def test_what_was_in_hand_is_told_for_each_queue_by_its_own_sweep(registry, cloc
     reports(slow, "vm:2:cd@f")
     # The upkeep sweeps all queues at half of the shortest sweep duration: 5 min and 2.5, 60 min and 2.5
     assert told(registry)["worker_died"][1].endswith(
-        "; what it had in hand is back by the sweep, within 7 min at the latest in quick (2 handlers), "
-        "within 62 min at the latest in the others"
+        "; what it had in hand is back by the sweep, at the latest within 7 min in quick (2 handlers), "
+        "within 62 min in slow"
     )
     clock.advance(400)
     swept(registry, quick)
     for queue in (quick, slow):
         reports(queue, "vm:2:cd@f")
-    assert told(registry)["worker_died"][1].endswith("by the sweep, within 55 min at the latest")
+    assert told(registry)["worker_died"][1].endswith("by the sweep, at the latest within 55 min in slow")
 
 
 def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):

@@ -370,14 +370,15 @@ def sweep(
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
+    pause = None if every is None else checked_every(every, least=1)
     registry = registry_of(session, client, farm)
     sweeper = _Sweep(session, registry, election or election_name(client))
-    if every is None:
+    if pause is None:
         if not any(registry.scan(active=None)):
             raise no_queues(session, client, farm)
         sweeper.once(30 if timeout is None else timeout)
     else:
-        sweeper.for_ever(timeout, checked_every(every, least=1))
+        sweeper.for_ever(timeout, pause)
 
 
 class _Sweep:
