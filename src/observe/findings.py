@@ -118,8 +118,11 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
 
 
 def _workers(taken: Snapshot) -> Iterator[Finding]:
-    """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for each cause."""
+    """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for each cause, and
+    one for all where no process works on any queue.
+    """
     waits = {queue.name: queue for queue in taken.queues if _waits(queue)}
+    somebody = any(queue.at_work for queue in taken.queues)
     # 1. Those that died: one line for all that worked on the same queues.
     left: dict[tuple[str, bool], list[tuple[QueueState, WorkerReport]]] = {}
     for queue in taken.queues:
@@ -129,8 +132,11 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
                 left.setdefault((one.worker, goes_on), []).append((queue, one))
     together: dict[tuple[tuple[str, ...], bool], list[tuple[QueueState, WorkerReport]]] = {}
     for (_, goes_on), found in left.items():
-        together.setdefault((tuple(queue.name for queue, _ in found), goes_on), []).extend(found)
-    for (names, goes_on), found in together.items():
+        same = tuple(queue.name for queue, _ in found) if somebody else ()
+        together.setdefault((same, goes_on), []).extend(found)
+    for (_, goes_on), found in together.items():
+        also = [] if somebody else [name for name, queue in waits.items() if not _is_for_groups(queue)]
+        names = tuple(sorted({*(queue.name for queue, _ in found), *also}))
         dead = list({one.worker: one for _, one in found}.values())
         behind = [waits.pop(name) for name in names if name in waits]
         what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
@@ -138,7 +144,7 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
         state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
         yield Finding(state, what, remedy, kind, taken.client, names)
     # 2. The other queues that nobody works on.
-    for queue in [queue for queue in waits.values() if queue.has_groups and not queue.stats.depth.fired]:
+    for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
         what = f"queue {queue.name} of {taken.client}: {_backlog([waits.pop(queue.name)])}, and there is no worker"
         remedy = "as it should be, if only its groups are to have them: they expire here"
         yield Finding(WARNING, what, remedy, "no_worker", taken.client, (queue.name,))
@@ -154,6 +160,11 @@ def _waits(queue: QueueState) -> bool:
     if queue.at_work or queue.stats.is_streamed or queue.paused:
         return False
     return bool(ready.waiting) and (ready.oldest_age or 0.0) > WAITED
+
+
+def _is_for_groups(queue: QueueState) -> bool:
+    """Whether perhaps only its groups are to have its messages."""
+    return queue.has_groups and not queue.stats.depth.fired
 
 
 def _backlog(queues: Sequence[QueueState]) -> str:

@@ -250,6 +250,23 @@ def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry,
     assert "; queue q: 1 message in the sideline" in one.what
 
 
+def test_where_nobody_works_at_all_that_is_one_problem_however_many_have_died(registry, clock):
+    queues = [registry.create(QueueConfig(name, shards=1)) for name in "abc"]
+    for queue in queues:
+        queue.publish("m")
+    reports(queues[0], "vm:1:ab@f")
+    reports(queues[1], "vm:1:ab@f")
+    clock.advance(60)
+    reports(queues[0], "vm:2:cd@f")
+    clock.advance(60)
+    (one,) = findings_of(snapshot(registry))
+    assert one.queues == ("a", "b", "c")
+    assert one.what == (
+        "queues a, b, c of shop: 2 workers died or hang: vm:1 (last report 2 min ago), vm:2 (last report 60 s ago); "
+        "no other worker is there; 3 ready messages wait, the oldest for 2 min"
+    )
+
+
 def test_a_process_that_has_just_started_is_no_problem(registry, queue, store, clock):
     """The old leader died long ago; the new process reports at once, is elected within 15 s, and then begins."""
     FencedLock(store, "shop-sweeper", owner="old@f", lease=10).acquire(1)
