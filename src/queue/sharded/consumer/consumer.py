@@ -215,7 +215,7 @@ class Consumer(Unpicklable):
             if self._tells:
                 self.state.life.started({self.queue.name: self.concurrency})
             self._begins_by = self._seams.monotonic() + FIRST_REPORT
-            self._reporter.join(self)
+            self._reporter.join(self, self._reported)
             self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
             if self._upkeep is not None:
                 self._upkeep.join(self, self.queue.name)
@@ -224,8 +224,8 @@ class Consumer(Unpicklable):
             raise
         return self
 
-    def reported(self) -> None:
-        """Begin to take messages. Called by the reporter, again and again."""
+    def _reported(self) -> None:
+        """Begin to take messages. The reporter calls this."""
         if not self._is_reported:
             self._is_reported = True
             self._attention.set()

@@ -5,7 +5,7 @@ acts within 3 s, and reports about them (P5).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -46,8 +46,6 @@ class Reported(Protocol):
     def concurrency(self) -> int: ...
     @property
     def running(self) -> int: ...
-    def reported(self) -> None:
-        """Learn that the store knows of this consumer: whoever looks sees it now, and sees it die."""
 
 
 class Reporter:
@@ -59,7 +57,7 @@ class Reporter:
     def __init__(self, registry: QueueRegistry) -> None:
         self._registry, self._seams = registry, registry.store.seams
         self._id = self._seams.unique()
-        self._consumers: dict[object, Reported] = {}
+        self._consumers: dict[object, tuple[Reported, Callable[[], None]]] = {}
         self.reset_after_fork()
         reset_in_child(self)
 
@@ -75,10 +73,13 @@ class Reporter:
         """The name of this process among the workers, and among the candidates for the upkeep."""
         return f"{self._seams.process_name()}:{self._id}{FARM}{self._registry.farm_id}"
 
-    def join(self, consumer: Reported) -> None:
-        """Report about this consumer until it leaves: first at once, which tells `consumer.reported`. No I/O here."""
+    def join(self, consumer: Reported, reported: Callable[[], None]) -> None:
+        """Report about this consumer until it leaves: first at once. No I/O here.
+
+        reported: called, again and again, while the store has a report of it: whoever looks sees it, and sees it die.
+        """
         with self._guard:
-            self._consumers[consumer] = consumer
+            self._consumers[consumer] = consumer, reported
             self._wake.set()
             if self._activity is None:
                 self._activity = Activity(self._seams)
@@ -99,9 +100,12 @@ class Reporter:
         while True:
             self._wake.clear()
             with self._guard:
-                consumers = list(self._consumers.values())
+                joined = list(self._consumers.values())
+            consumers = [consumer for consumer, _ in joined]
             try:
                 self._look(consumers, last)
+                for _, reported in joined:
+                    reported()
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 self._failure_log.record(
                     failure, f"{self.worker} could not report, or follow the settings of its queues"
@@ -138,8 +142,6 @@ class Reporter:
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
             self._registry.store.repeat_many(rows).raise_unless()
             last.queues, last.acts_on, last.at = queues, acts_on, now
-        for consumer in consumers:
-            consumer.reported()
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))
