@@ -31,8 +31,8 @@ from ...errors import (
     Unreadable,
 )
 from ...forks import reset_in_child
-from ...inputs import checked_callable, checked_seconds, checked_text, checked_timeout
-from ...plain import shown
+from ...inputs import checked_callable, checked_seconds, checked_text, checked_timeout, is_int
+from ...plain import one_line, shown
 from ...retry import may_pass, outlive
 from ...store.connect import as_store
 from ...store.decode import damaged
@@ -106,7 +106,7 @@ class Step:
         Raises `Unreadable` if it could not be kept.
         """
         if isinstance(self.kept, str):
-            raise Unreadable(f"{self._label} was done, and its result could not be kept: {self.kept}")
+            raise Unreadable(f"{self._label} was done, and its result could not be kept: {one_line(self.kept)}")
         return self.kept[0]
 
     @result.setter
@@ -282,10 +282,19 @@ class DoneStep:
 def done_in(key: Key, bins: Mapping[str, Any]) -> dict[str, DoneStep]:
     """Return the steps that are done by the bins of their record, by name. Raises `Corrupt` where these are damaged."""
     done, kept = bins.get(DONE, {}), bins.get(RESULTS, {})
-    try:
-        return {name: DoneStep(int(fence), int(at), kept[name]) for name, (fence, at) in done.items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise damaged(key, f"bins {DONE!r} and {RESULTS!r} are not as steps leave them") from None
+    if isinstance(done, dict) and isinstance(kept, dict):
+        steps = {name: _done_step(by, kept.get(name)) for name, by in done.items() if isinstance(name, str)}
+        sound = {name: step for name, step in steps.items() if step is not None}
+        if len(sound) == len(done):
+            return sound
+    raise damaged(key, f"bins {DONE!r} and {RESULTS!r} are not as steps leave them")
+
+
+def _done_step(by: Any, kept: Any) -> DoneStep | None:
+    """Return the step by its entries in the two bins; None where these are damaged."""
+    whole = isinstance(by, list) and len(by) == 2 and all(map(is_int, by))
+    readable = isinstance(kept, str) or (isinstance(kept, list) and len(kept) == 1)
+    return DoneStep(*by, kept) if whole and readable else None
 
 
 class OnceFunction(Generic[P, R]):

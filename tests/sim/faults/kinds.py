@@ -31,6 +31,7 @@ class Kind(Enum):
     WRAP = "F13 generation wrap"
     SPLIT_BRAIN = "F14 split brain"
     NO_NODE = "F15 no node"
+    DEFECT = "F16 defect"
 
 
 ON_CALLS = (

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from greenlet import getcurrent
+
 from latchwork.errors import LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.store import MemoryStore, RecordStore
 from latchwork.store.local.memory import outcome
@@ -23,6 +25,10 @@ from .plans import Plan
 
 TIMEOUT = 0.05
 """Seconds until a client gives up on a reply."""
+
+
+class Defect(RuntimeError):
+    """What no code of the library means to raise: a mistake in it, at some step of one of its threads."""
 
 
 class Change(NamedTuple):
@@ -165,7 +171,14 @@ class SimStore(RecordStore):
     # ---- under way
 
     def _cut_off(self, verb: str, target: Any) -> bool:
-        """Whether this process's client knows no node for the call, which it finds out at once."""
+        """Whether this process's client knows no node for the call, which it finds out at once.
+
+        Raises `Defect` where the step that makes the call is one that fails of itself.
+        """
+        if not getattr(getcurrent(), "main", True) and self.plan.breaks(self.process):
+            self.plan.fire(Kind.DEFECT)
+            self._log(verb, target, "never sent", Fault(Kind.DEFECT))
+            raise Defect(f"dictionary changed size during {verb}")
         if not self.plan.cut_off(self.process, verb):
             return False
         self.world.pause(0.0)

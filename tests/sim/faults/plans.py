@@ -60,6 +60,10 @@ class Plan:
         """Whether the client of the process knows no node now."""
         return False
 
+    def breaks(self, process: Any) -> bool:
+        """Whether a thread of the library that calls now fails of itself, by a defect of the code."""
+        return False
+
     def describe(self) -> str:
         """The faults that were placed by hand; none here."""
         return ""
@@ -75,6 +79,7 @@ class RandomPlan(Plan):
     def __init__(self, kinds: tuple[Kind, ...], lease: float) -> None:
         super().__init__()
         self.allowed = tuple(kind for kind in kinds if kind in STRIKES)
+        self.defective = Kind.DEFECT in kinds
         self.lease = lease
 
     def bind(self, world: World) -> None:
@@ -90,6 +95,8 @@ class RandomPlan(Plan):
         self.losses = self.apart.choice((1, 2, 4)) if self.apart.random() < 0.2 else 0
         self.gone: dict[str, float] = {}
         """Until when the client of a process knows no node."""
+        self.third = random.Random(rng.getstate()[1][2])
+        self.defects = self.third.choice((1, 3)) if self.defective and self.third.random() < 0.2 else 0
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
@@ -120,6 +127,12 @@ class RandomPlan(Plan):
             self.losses -= 1
             self.gone[process.name] = self.world.now + self.apart.choice((1e-9, 0.05, 0.3, 1.2)) * self.lease
         return self.world.now < self.gone.get(process.name, 0.0)
+
+    def breaks(self, process: Any) -> bool:
+        if self.calm or self.defects == 0 or process.name in self.spared or self.third.random() >= 0.1:
+            return False
+        self.defects -= 1
+        return True
 
     def _after(self, kind: Kind) -> float:
         if kind in (Kind.PAUSE, Kind.SLOW_PRODUCER):
