@@ -173,7 +173,7 @@ MORE: dict[str, Callable[[World], Any]] = {
     "workers": lambda w: workers_of([w.queue]),
     "effects": lambda w: [effect(w, name) for name in "abcdef"],
     "effects, of another process": lambda w: (marks._known.clear(), [effect(w, name) for name in "abcg"]),
-    "step": lambda w: (step(w), w.queue.steps(w.delivery.message_id)),
+    "step": lambda w: (step(w), w.queue.steps("later")),
     "step by key": lambda w: once(w.store, key="k", keep=60, timeout=0).run(int),
     "fences": lambda w: (w.grant.operate(KEY, Put("n", 1)), w.permits.operate(KEY, Put("n", 1)), w.grant.seal(KEY)),
     "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
@@ -186,12 +186,18 @@ def spark_batch(world, batch, checkpoint, run):
 
 
 def effect(world, name):
-    """As by a delivery of the message that comes anew."""
-    return replace(world.delivery, applied=None).operate(KEY, Add("n", 1), name=name)
+    return once_more(world).operate(KEY, Add("n", 1), name=name)
 
 
 def step(world):
-    return world.delivery.once("mail", timeout=0).run(int)
+    return once_more(world).once("mail", timeout=0).run(int)
+
+
+def once_more(world):
+    """A delivery, as if the message `later` were handed out anew."""
+    held = world.delivery.held
+    later = held._replace(envelope=replace(held.envelope, msg_id="later"))
+    return replace(world.delivery, held=later, applied=None)
 
 
 class Full(World):

@@ -57,6 +57,8 @@ ONCE = "latchwork_once"
 DONE, RESULTS = "done", "results"
 MAX_RESULT = 65_536
 """Bytes of a result, by which its record stays small."""
+_YEAR_10000 = 253_402_300_800_000
+"""In ms; a later time cannot be shown."""
 LEASE, PATIENCE = 10.0, 30.0
 """Seconds."""
 DAY = timedelta(days=1)
@@ -292,7 +294,7 @@ def done_in(key: Key, bins: Mapping[str, Any]) -> dict[str, DoneStep]:
 
 def _done_step(by: Any, kept: Any) -> DoneStep | None:
     """Return the step by its entries in the two bins; None where these are damaged."""
-    whole = isinstance(by, list) and len(by) == 2 and all(map(is_int, by))
+    whole = isinstance(by, list) and len(by) == 2 and all(map(is_int, by)) and 0 <= by[1] < _YEAR_10000
     readable = isinstance(kept, str) or (isinstance(kept, list) and len(kept) == 1)
     return DoneStep(*by, kept) if whole and readable else None
 
