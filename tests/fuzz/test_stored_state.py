@@ -148,7 +148,7 @@ MORE: dict[str, Callable[[World], Any]] = {
     "batch.close": lambda w: (w.batch.close(), w.batch.wait(0), w.batch.progress()),
     "publish, dedup": lambda w: w.queue.publish("again", dedup="d"),
     "publish, delay": lambda w: w.queue.publish("later", delay=1),
-    "delayed": lambda w: (w.queue.delayed.redrive(["later"]), w.queue.delayed.search(), w.queue.cancel("later")),
+    "delayed": lambda w: (w.queue.delayed.redrive(["later"]), w.queue.delayed.search(within=60), w.queue.cancel("later")),
     "delayed.move": lambda w: w.queue.delayed.move(["later"], w.other),
     "delayed again": lambda w: w.queue.publish("again", delay=9, message_id="cancelled"),
     "limiter": lambda w: (w.limiter.try_acquire(), w.limiter.try_acquire(2)),
@@ -453,11 +453,13 @@ def ask(world: Full, places: dict[Key, str], random: Random, figures: Counter[st
 
 @pytest.fixture
 def short_lives(monkeypatch):
-    """As if a message lived for 10 s: what is older is not looked for, bucket by bucket; and one round is enough. A
-    record has room for three effects.
+    """As if a message lived for 10 s, and were late by 10 minutes at most: what is older is not looked for, bucket by
+    bucket; and one round is enough. A record has room for three effects.
     """
     monkeypatch.setattr("latchwork.testing.upkeep.ROUNDS", 1)
     monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.one.HOUR", 120.0)
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.one.MOST_AHEAD", 600.0)
     monkeypatch.setattr(marks, "ROOM", 3)
 
 
