@@ -1,4 +1,5 @@
-"""Every single store call of a scenario, struck by each of the five faults in turn; every batch by a sixth."""
+"""Every single store call of a scenario, struck by each of the five faults in turn; every batch, and every call
+of a thread of the library, by a sixth."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ SEEDS = range(60)
 
 @dataclass(frozen=True)
 class Call:
-    """A store call of a faultless run: where it is, the how-manieth of its call site, and whether it is a batch."""
+    """A store call of a faultless run: where it is, the how-manieth of its call site, and whether it is a batch, and a
+    step of a thread of the library.
+    """
 
     seed: int
     point: int
     site: str
     turn: int
     batch: bool
+    step: bool
 
 
 def survey(kind: type[Scenario], seeds: Iterable[int] = SEEDS, most: int = 1_000_000) -> list[Call]:
@@ -42,10 +46,10 @@ def survey(kind: type[Scenario], seeds: Iterable[int] = SEEDS, most: int = 1_000
     met: Counter[str] = Counter()
     for seed, plan in runs:
         if set(plan.sites.values()) - set(met):
-            batches = set(plan.batches)
+            batches, steps = set(plan.batches), set(plan.steps)
             for point, site in plan.sites.items():
                 if met[site] < most:
-                    calls.append(Call(seed, point, site, met[site], point in batches))
+                    calls.append(Call(seed, point, site, met[site], point in batches, point in steps))
                     met[site] += 1
     return sorted(calls, key=lambda call: call.turn)
 
@@ -66,7 +70,8 @@ def _faultless(kind: type[Scenario], seed: int) -> _Run:
 
 
 def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = None) -> Iterator[Outcome]:
-    """Yield a run for every call and every fault, and for every batch without a node (F15).
+    """Yield a run for every call and every fault, for every batch without a node (F15), and for every step of a thread
+    of the library that fails of itself (F16).
 
     day: each call is struck by one of the faults only, by another one each day.
     """
@@ -74,6 +79,8 @@ def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = No
         faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
         if call.batch:
             faults.append(Fault(Kind.NO_NODE))
+        if call.step and Kind.DEFECT in kind.kinds:
+            faults.append(Fault(Kind.DEFECT))
         if day is not None:
             faults = [Random(f"{day} {call.site} {call.turn}").choice(faults)]
         for fault in faults:

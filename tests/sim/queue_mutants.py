@@ -14,6 +14,7 @@ from msgspec import structs
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue.sharded import shards, shared_acks, subqueue
+from latchwork.queue.sharded.consumer.consumer import Consumer
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
@@ -123,7 +124,19 @@ def _gone_here_first(held: Any, target: Any, envelopes: Any, remove: Any) -> Any
     return removed
 
 
+def _ends_by_a_defect(self: Any) -> None:
+    failures = 0
+    while not self._should_exit():
+        try:
+            self._turns.take()
+        except LatchworkError as failure:
+            failures += 1
+            self._pause(failure, failures)
+
+
 CONSUMER_RULES = (
+    ("a defect ends its worker", "P5: a worker outlives whatever a step of it raises",
+     _swap(Consumer, "_work", _ends_by_a_defect)),
     ("acknowledged before its handler has ended", "P5: acknowledged after its handler",
      _swap(Runs, "begin", _acknowledged_first)),
     ("what was not begun counts an attempt", "P5: create with attempts - 1",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
 from latchwork.coord.limiter import RateLimiter
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import queue as queues
+from latchwork.queue.sharded.consumer.prefetch import Prefetched
 from latchwork.queue.sharded.consumer.rate import Rate
-from latchwork.queue.sharded.consumer.turn import Turns
+from latchwork.queue.sharded.consumer.turn import LIMITER_RETRY, Turns
+
+from .faults.network import Defect
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -35,7 +40,30 @@ def _one_for_all_keys(self: Any, delivery: Any, *, real: Any = Rate.key_of) -> s
     return min(self._limiters, default="")
 
 
+def _in_nobodys_hand(self: Any, rate: Rate, key: str) -> float:
+    """As if no step between a claim and its settlement could fail of itself."""
+    try:
+        return rate.closed or rate.ask(key)
+    except LatchworkError as failure:
+        self.consumer.report(failure)
+        return LIMITER_RETRY
+
+
+def _believing() -> Any:
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(Turns, "_rate_wait", _in_nobodys_hand))
+    stack.enter_context(mock.patch.object(Prefetched, "put_back", _put_back_unless_by_a_defect))
+    return stack
+
+
+def _put_back_unless_by_a_defect(self: Any, one: Any, *, real: Any = Prefetched.put_back) -> None:
+    if not isinstance(sys.exc_info()[1], Defect):
+        real(self, one)
+
+
 RATE_RULES = (
+    ("a defect leaves what was claimed in nobody's hand", "P5: what may not begin goes back, whatever kept it",
+     _believing, True),
     ("nobody is asked", "P5: the limiter is asked before each handler begins",
      _swap(Rate, "ask", lambda self, key: 0.0)),
     ("who cannot be asked has allowed it", "P5: where the limiter cannot be asked no handler begins",

@@ -12,6 +12,7 @@ from typing import Any
 from latchwork.errors import InvalidRequest, LatchworkError
 
 from .faults.kinds import Kind
+from .faults.network import Defect
 from .faults.plans import Plan, RandomPlan
 from .workload.base import Scenario
 from .world import World
@@ -76,7 +77,8 @@ def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: boo
     _phase(scenario, scenario.settle, "settle")
     world.end()
     for name, failure in world.failures:
-        scenario.complain("no error but the package's own", f"{name}: {failure!r}")
+        promise = "no defect ends a thread" if isinstance(failure, Defect) else "no error but the package's own"
+        scenario.complain(promise, f"{name}: {failure!r}")
     scenario.check()
     outcome = Outcome(
         kind.name, seed, scenario.violations, plan.fired, scenario.histories, scenario.undecided, plan.point,
@@ -87,7 +89,7 @@ def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: boo
 
 
 def _senseless(scenario: Scenario) -> bool:
-    failures = [failure for _, failure in scenario.world.failures]
+    failures = [failure for _, failure in scenario.world.failures if not isinstance(failure, Defect)]
     strange = any(not isinstance(it, LatchworkError) or isinstance(it, InvalidRequest) for it in failures)
     return strange or any(entry.outcome == InvalidRequest.code for entry in scenario.history.entries)
 

@@ -17,6 +17,7 @@ def check(run: Prefetching) -> None:
     nothing_is_deleted_before_it_was_handled(run)
     what_was_not_begun_counts_no_attempt(run)
     nothing_stays_in_the_hands_of_who_has_stopped(run)
+    nothing_is_swept_from_who_lives(run)
     sharded.a_stale_receipt_acknowledges_nothing(run)
     sharded.pointers_never_go_back(run)
     sharded.drained_once_faults_stop(run)
@@ -60,3 +61,9 @@ def nothing_stays_in_the_hands_of_who_has_stopped(run: Prefetching) -> None:
             not messages, "a stop acknowledges what is done and hands back the rest",
             f"{who} had stopped at {when:.3f} with {messages}",
         )  # fmt: skip
+
+
+def nothing_is_swept_from_who_lives(run: Prefetching) -> None:
+    """What a consumer has claimed is handled or goes back, also where a step of its own fails by a defect."""
+    for when, who, data in run.left:
+        run.complain("a consumer that lives leaves nothing to the sweep", f"{data} of {who} was swept at {when:.3f}")

@@ -45,6 +45,8 @@ ON_CALLS = (
     Kind.PAUSE,
 )
 """The faults that strike a call."""
+WITH_THREADS = (*ON_CALLS, Kind.DEFECT)
+"""The faults that strike a call of who has threads of the library: a step of them may also fail of itself."""
 STRIKES = (*ON_CALLS, Kind.SLOW_PRODUCER, Kind.ROW)
 """What a random plan may strike a call with; the other kinds come about, or are the environment's."""
 EXHAUSTIVE = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.DROPPED, Kind.REPLY_LOST, Kind.LATE)

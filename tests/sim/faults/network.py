@@ -175,7 +175,7 @@ class SimStore(RecordStore):
 
         Raises `Defect` where the step that makes the call is one that fails of itself.
         """
-        if not getattr(getcurrent(), "main", True) and self.plan.breaks(self.process):
+        if not getattr(getcurrent(), "main", True) and self.plan.breaks(self.process, verb, target):
             self.plan.fire(Kind.DEFECT)
             self._log(verb, target, "never sent", Fault(Kind.DEFECT))
             raise Defect(f"dictionary changed size during {verb}")

@@ -60,8 +60,8 @@ class Plan:
         """Whether the client of the process knows no node now."""
         return False
 
-    def breaks(self, process: Any) -> bool:
-        """Whether a thread of the library that calls now fails of itself, by a defect of the code."""
+    def breaks(self, process: Any, verb: str, target: Any) -> bool:
+        """Whether the step of a thread of the library that makes this call fails of itself, by a defect of the code."""
         return False
 
     def describe(self) -> str:
@@ -128,7 +128,7 @@ class RandomPlan(Plan):
             self.gone[process.name] = self.world.now + self.apart.choice((1e-9, 0.05, 0.3, 1.2)) * self.lease
         return self.world.now < self.gone.get(process.name, 0.0)
 
-    def breaks(self, process: Any) -> bool:
+    def breaks(self, process: Any, verb: str, target: Any) -> bool:
         if self.calm or self.defects == 0 or process.name in self.spared or self.third.random() >= 0.1:
             return False
         self.defects -= 1
@@ -149,6 +149,8 @@ class SinglePlan(Plan):
         self.sites: dict[int, str] = {}
         self.batches: list[int] = []
         """The points at which a batch begins."""
+        self.steps: list[int] = []
+        """The points at which threads of the library call."""
 
     def fault(self, process: Any, verb: str, target: Any) -> Fault | None:
         self.point += 1
@@ -169,6 +171,16 @@ class SinglePlan(Plan):
         self.point += 1
         return True
 
+    def breaks(self, process: Any, verb: str, target: Any) -> bool:
+        if process.name in self.spared or self.calm:
+            return False
+        self.steps.append(self.point + 1)
+        fault = self.faults.get(self.point + 1)
+        if fault is None or fault.kind is not Kind.DEFECT:
+            return False
+        self.point += 1
+        return True
+
     def describe(self) -> str:
         return " ".join(f"{point}:{fault.kind.name}:{fault.after}" for point, fault in self.faults.items())
 
@@ -183,6 +195,12 @@ def _site(verb: str, target: Any) -> str:
     """The place in the code that a call comes from, as far as the call itself tells."""
     ops = getattr(target, "ops", ())
     return f"{verb} {' '.join(f'{type(op).__name__}:{_generic(op)}' for op in ops)}".strip()
+
+
+def _named(verb: str, target: Any) -> str:
+    """The call by its record and its site."""
+    key = getattr(target, "key", target)
+    return f"{getattr(key, 'name', key)} {_site(verb, target)}"
 
 
 def _generic(op: Any) -> str:
@@ -228,11 +246,22 @@ class ScriptPlan(Plan):
         self.held = entry
         return None
 
+    def breaks(self, process: Any, verb: str, target: Any) -> bool:
+        """Where the script has a defect for a text, at the first call whose record or site has it."""
+        for text, row in self.script.get(process.name, {}).items():
+            planned = isinstance(row, Fault) and row.kind is Kind.DEFECT and not self.struck[process.name, text]
+            if planned and text in _named(verb, target):
+                self.struck[process.name, text] += 1
+                return True
+        return False
+
     def _entry(self, name: str, verb: str, target: Any) -> Fault | float | None:
         script = self.script.get(name, {})
         for text in (key for key in script if isinstance(key, str)):
-            key, row = getattr(target, "key", target), script[text]
-            if text in f"{getattr(key, 'name', key)} {_site(verb, target)}":
+            row = script[text]
+            if isinstance(row, Fault) and row.kind is Kind.DEFECT:
+                continue
+            if text in _named(verb, target):
                 row = row if isinstance(row, list) else [row]
                 self.struck[name, text] += 1
                 return row[self.struck[name, text] - 1] if self.struck[name, text] <= len(row) else None

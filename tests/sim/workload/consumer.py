@@ -23,12 +23,15 @@ LATER = 2.0
 
 HARMLESS = (Kind.WRAP, Kind.CLIENT_CLOCK)
 """Faults that leave no message in the hands of who has stopped."""
+MENDED = (*HARMLESS, Kind.DEFECT, Kind.TWO_LEADERS)
+"""Faults that leave none to the sweep, as long as its consumer lives."""
 
 
 class Prefetching(Sharded):
     """Everybody who has to do with one sharded queue, where consumers claim ahead and acknowledge together."""
 
     name = "consumer"
+    kinds = (*Sharded.kinds, Kind.DEFECT)
     most_messages: ClassVar[int] = 3
     at_once: ClassVar[tuple[int, ...]] = (1, 12, 40)
 
@@ -40,6 +43,7 @@ class Prefetching(Sharded):
         self.gone: list[tuple[float, str, str]] = []
         self.kept: list[tuple[float, str, tuple[str, ...]]] = []
         self.uncounted: list[tuple[float, str, int, int]] = []
+        self.left: list[tuple[float, str, str]] = []
         super().setup()
 
     # ---- what the server sees
@@ -49,6 +53,17 @@ class Prefetching(Sharded):
         super().wrote(key, change)
         if key.set == "c_data_set" and change.after.get("reason") == "swept" and "reason" not in change.before:
             self.swept[change.after["data"].strip('"')] += 1
+            self._swept(change.after["data"])
+
+    def _swept(self, data: str) -> None:
+        """A message was swept, which is right where its consumer does not live."""
+        if any(n for kind, n in self.plan.fired.items() if kind not in MENDED):
+            return
+        alive = {process.name for process in self.world.processes if not process.dead}
+        holders = {
+            self.stampers.get(bins.get("delivery") or "") for bins in self._messages() if bins.get("data") == data
+        }
+        self.left += [(self.world.now, name, data) for name in holders & alive if name.startswith("con")]
 
     def removed(self, key: Any, who: str, bins: dict[str, Any]) -> None:
         """A record was deleted, which is right once its handler has ended, or while a copy is there."""

@@ -8,7 +8,7 @@ from latchwork.coord.lock import LOCKS
 from latchwork.store import Add, Key, Once, Put
 
 from ..checkers import election as promises
-from ..faults.kinds import ON_CALLS, Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..world import Process
 from .base import Scenario, SimStore
 
@@ -22,7 +22,7 @@ class Election(Scenario):
     name = "election"
     lease = 1.0
     horizon = 15.0
-    kinds = (*ON_CALLS, Kind.TWO_LEADERS)
+    kinds = (*WITH_THREADS, Kind.TWO_LEADERS)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE)
 
     def setup(self) -> None:

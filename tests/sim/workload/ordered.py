@@ -10,7 +10,7 @@ from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.queue import ShardedQueue
 
 from ..checkers import ordered as promises
-from ..faults.kinds import ON_CALLS, Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..world import Process
 from .base import Scenario, SimStore
 
@@ -47,7 +47,7 @@ class Ordered(Scenario):
     horizon = 60.0
     span = 40.0
     patience = 1000.0
-    kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
+    kinds = (*WITH_THREADS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
     most_messages: ClassVar[int] = 6
 

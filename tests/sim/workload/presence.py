@@ -7,7 +7,7 @@ from latchwork.coord.presence.layout import GROUPS
 from latchwork.store import Add, Key, Once
 
 from ..checkers import presence as promises
-from ..faults.kinds import Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..world import Process
 from .base import Scenario, SimStore
 
@@ -20,6 +20,7 @@ class Presence(Scenario):
 
     name = "presence"
     lease = 1.0
+    kinds = WITH_THREADS
     horizon = 20.0
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,

@@ -13,7 +13,7 @@ from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.registry import QueueRegistry
 
 from ..checkers import publisher as promises
-from ..faults.kinds import ON_CALLS, Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..faults.network import Change
 from ..world import Process
 from .base import Scenario, SimStore
@@ -28,7 +28,7 @@ class Publishers(Scenario):
     name = "publisher"
     horizon = 60.0
     patience = 2000.0
-    kinds = (*ON_CALLS, Kind.ROW)
+    kinds = (*WITH_THREADS, Kind.ROW)
     environment = (Kind.CLIENT_CLOCK, Kind.SUSPEND)
 
     def setup(self) -> None:

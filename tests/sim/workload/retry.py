@@ -18,6 +18,7 @@ from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.retry import Poll
 
 from ..checkers import retry as promises
+from ..faults.kinds import Kind
 from ..faults.network import Change
 from ..scheduler import Killed
 from ..world import Process
@@ -45,6 +46,7 @@ class Retried(Sharded):
     """Producers, consumers that fail and stop, sweepers, and who moves what is due."""
 
     name = "retry"
+    kinds = (*Sharded.kinds, Kind.DEFECT)
     configs: ClassVar[list[QueueConfig]] = CONFIGS
 
     def setup(self) -> None:

@@ -6,7 +6,7 @@ from latchwork.coord.rwlock import RWLOCKS, ReadGrant, ReadWriteLock, WriteGrant
 from latchwork.store import Add, Key, Once, Put
 
 from ..checkers import rwlock as promises
-from ..faults.kinds import Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..world import Process
 from .base import Scenario, SimStore
 
@@ -19,6 +19,7 @@ class ReadWrite(Scenario):
 
     name = "rwlock"
     lease = 1.0
+    kinds = WITH_THREADS
     horizon = 30.0
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE,

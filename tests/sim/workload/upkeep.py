@@ -20,7 +20,7 @@ from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.retry import Poll
 
 from ..checkers import upkeep as promises
-from ..faults.kinds import ON_CALLS, Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..faults.network import Change
 from ..world import Process
 from .base import Scenario, SimStore
@@ -95,7 +95,7 @@ class Upkept(Scenario):
     horizon = 60.0
     span = 30.0
     patience = 600.0
-    kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
+    kinds = (*WITH_THREADS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
     bursts: ClassVar[int] = 4
     """Times at which more faults begin: most calls are made by the upkeep, while nothing happens."""
