@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -11,10 +13,14 @@ import pytest
 
 from latchwork.queue.paged.files import SystemFile, SystemFiles
 from latchwork.queue.paged.queue import PagedQueue
-from tests.support.scale import SEEDS
+from tests.support.scale import SEEDS, scaled
+
+from . import storm
 
 CYCLES = 10
 """Writers that are killed, of each kind and under each seed."""
+STORM = scaled(300)
+"""Processes that are killed in a storm."""
 ROOT = Path(__file__).parents[3]
 THREADS = 3
 
@@ -55,6 +61,72 @@ def writer_until_killed(directory, force_every, *, lines):
     assert process.wait(60) == -signal.SIGKILL
     process.stdout.close()
     return [line.decode().split() for line in said if line.endswith(b"\n")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_storm_of_kills_loses_nothing_that_was_forced_and_repeats_only_what_was_not_committed(tmp_path, seed, proved):
+    """Each process is killed as it opens, writes, reads, commits or reclaims, and the next one waits already."""
+    random, figures = Random(seed), Counter()
+    forced, read, committed = set(), set(), set()
+    with Storm(tmp_path) as processes:
+        this = processes.start()
+        for _ in range(STORM):
+            following = processes.start()
+            time.sleep(random.choice((0, 0.002, 0.01, 0.03, 0.1)))
+            for what, *ids in processes.killed(this):
+                figures[what] += len(ids) or 1
+                if what == "forced":
+                    forced.update(ids)
+                elif what == "read":
+                    assert committed.isdisjoint(ids), "it was committed, and is read again"
+                    figures["again"] += len(read.intersection(ids))
+                    read.update(ids)
+                else:
+                    committed |= read
+            this = following
+    with PagedQueue.open(tmp_path, "q", page_size=storm.PAGE) as queue:
+        rest = {storm.id_of(entry.data) for entry in queue.cursor("c").read(10**6)}
+    assert committed.isdisjoint(rest)
+    assert forced <= read | rest, "what was forced is gone"
+    assert min(figures[what] for what in ("forced", "read", "committed", "again")) > 0, figures
+    proved("processes", "paged queue", killed=STORM)
+    print(dict(figures))
+
+
+class Storm:
+    """The processes of a storm, of which one has the queue open, and the next one waits for it."""
+
+    def __init__(self, directory):
+        self.directory, self.alive, self.begun = directory, {}, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for child in list(self.alive):
+            self.killed(child)
+
+    def start(self):
+        reading, writing = os.pipe()
+        self.begun += 1
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(reading)
+                storm.work(self.directory, self.begun, writing)
+            finally:
+                os._exit(1)
+        os.close(writing)
+        self.alive[child] = reading
+        return child
+
+    def killed(self, child):
+        """Kill it; the lines that it has said, each as its words."""
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        with os.fdopen(self.alive.pop(child), "rb") as said:
+            return [line.decode().split() for line in said.read().split(b"\n")[:-1]]
 
 
 class Killing(SystemFiles):
