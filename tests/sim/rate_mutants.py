@@ -62,7 +62,7 @@ def _put_back_unless_by_a_defect(self: Any, one: Any, *, real: Any = Prefetched.
 
 
 RATE_RULES = (
-    ("a defect leaves what was claimed in nobody's hand", "P5: what may not begin goes back, whatever kept it",
+    ("a defect leaves what was claimed in nobody's hand", "P5.31",
      _believing, True),
     ("nobody is asked", "P5: the limiter is asked before each handler begins",
      _swap(Rate, "ask", lambda self, key: 0.0)),

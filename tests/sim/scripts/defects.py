@@ -21,7 +21,7 @@ def consumed(store, **options):
 
 
 def the_limiter_cannot_be_asked():
-    """P5.27: a consumer has claimed a message; then the step that asks its limiter raises."""
+    """P5.31: a consumer has claimed a message; then the step that asks its limiter raises."""
     stage = Stage({"a": {"limit-of-q": Fault(Kind.DEFECT)}})
     stage.act("p", lambda store: queue_on(store).publish("m"))
     stage.act("a", lambda store: consumed(store, rate=RateLimiter(store, "limit-of-q", 10, 1.0)), after=0.5)
@@ -30,7 +30,7 @@ def the_limiter_cannot_be_asked():
 
 RULES = [
     (
-        "P5.27",
+        "P5.31",
         the_limiter_cannot_be_asked,
         rule("rate", "a defect leaves what was claimed in nobody's hand"),
     ),
