@@ -12,6 +12,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
+from tests.sim.stage import Stage
 
 
 def faulty(clock):
@@ -163,3 +164,20 @@ def test_a_grant_that_cannot_be_kept_alive_is_given_back(take):
     with pytest.raises(RuntimeError, match="new thread"):
         take(store)
     assert FencedLock(store, "lock").try_acquire() is not None
+
+
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_a_grant_that_is_forgotten_before_its_first_renewal_is_released_unless_its_holder_may_not_be_done(gives_back):
+    """An ordered consumer has messages of its shard in hand: what died with them is found by whoever breaks the lock."""
+    stage = Stage()
+
+    def process(store):
+        grant = FencedLock(store, "l", lease=3).acquire()
+        grant.gives_back_late = gives_back
+        grant.keep_alive()
+        del grant
+        store.seams.sleep(30)
+
+    stage.act("a", process)
+    stage.act("b", lambda store: FencedLock(store, "l").acquire(15).broken, after=0.5)
+    assert stage.play().said["b"] is not gives_back
