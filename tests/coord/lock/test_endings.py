@@ -168,7 +168,7 @@ def test_a_grant_that_cannot_be_kept_alive_is_given_back(take):
 
 @pytest.mark.parametrize("gives_back", [True, False])
 def test_a_grant_that_is_forgotten_before_its_first_renewal_is_released_unless_its_holder_may_not_be_done(gives_back):
-    """An ordered consumer has messages of its shard in hand: what died with them is found by whoever breaks the lock."""
+    """An ordered consumer has messages of its shard in hand: whoever breaks the lock finds them."""
     stage = Stage()
 
     def process(store):
