@@ -9,7 +9,7 @@ from latchwork.coord.barrier.layout import BARRIERS
 from latchwork.store import Key
 
 from ..checkers import barrier as promises
-from ..faults.kinds import Kind
+from ..faults.kinds import WITH_THREADS, Kind
 from ..history.record import Entry
 from ..world import Process
 from .base import Scenario, SimStore
@@ -22,10 +22,12 @@ class Meetings(Scenario):
 
     name = "barrier"
     lease = 1.0
+    kinds = WITH_THREADS
     horizon = 20.0
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,
     )  # fmt: skip
+    rare = (Kind.RESURRECT,)
 
     def setup(self) -> None:
         self.changes = self.server.watch(RECORD)

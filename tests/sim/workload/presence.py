@@ -25,6 +25,7 @@ class Presence(Scenario):
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,
     )  # fmt: skip
+    rare = (Kind.RESURRECT,)
 
     def setup(self) -> None:
         self.changes = self.server.watch(RECORD)
@@ -67,6 +68,7 @@ class Presence(Scenario):
         group = Group(store, "group", farm_id="a")
         for _ in range(self.rng.randint(1, 2)):
             self.call(process, "watch", lambda: self._told(group, self.rng.choice((1.0, 4.0))))
+            self.call(process, "lost", group.lost)
 
     def _told(self, group: Group, timeout: float) -> None:
         for change in group.watch(timeout):

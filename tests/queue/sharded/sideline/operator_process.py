@@ -1,7 +1,8 @@
 """An operator of `test_two_operators`: discards, redrives and moves parked or failed messages, some at a time.
 
-python -m tests.queue.sharded.sideline.operator_process URL CLIENT SIDE SEED, with ids on its input. It prints a list, as
-JSON, of [verb, {id: outcome}].
+python -m tests.queue.sharded.sideline.operator_process URL CLIENT SIDE SEED, with ids on its input
+
+It prints a list, as JSON, of [verb, {id: outcome}].
 """
 
 from __future__ import annotations
