@@ -25,6 +25,7 @@ def check(run: Presence) -> None:
     nobody_comes_back_under_an_id(run)
     a_member_that_renews_in_time_is_never_called_dead(run)
     what_is_watched_is_what_happened(run)
+    who_counts_as_lost_was_called_lost(run)
     belief_ends_before_succession(run)
     a_former_member_is_refused(run)
 
@@ -120,6 +121,21 @@ def what_is_watched_is_what_happened(run: Presence) -> None:
                 and kind in (gone[id][1], "left" if since[name] > gone[id][0] else "")
             )
         run.require(right, "what is watched is what happened", f"{kind} {name} {id} at {when:.3f}: {gone.get(id)}")
+
+
+def who_counts_as_lost_was_called_lost(run: Presence) -> None:
+    """Whoever `lost` names had been called lost by then."""
+    called: dict[str, float] = {}
+    for change in run.changes:
+        for name, how in (change.after.get(GONE + FARM) or {}).items():
+            if how.startswith("lost:"):
+                called.setdefault(f"{FARM}/{name}", change.when)
+    for entry in run.history.named("lost"):
+        for name in entry.result if entry.ok else ():
+            run.require(
+                called.get(name, float("inf")) <= entry.closed, "who counts as lost was called lost",
+                f"{name} at {entry.closed:.3f}",
+            )  # fmt: skip
 
 
 def belief_ends_before_succession(run: Presence) -> None:
