@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import NoReturn, Protocol, TypeVar
 from weakref import WeakSet
@@ -72,6 +72,23 @@ def called(function: Callable[[G], T], given: G) -> T:
         raise
     finally:
         if os.getpid() != process and getattr(_thread, "is_ours", False):
+            _end_child(failure)
+
+
+async def awaited_as_called(work: Awaitable[T]) -> T:
+    """Return what a coroutine of the user's returns that a task of this library awaits.
+
+    A child that it forks ends when it returns or raises there, as in `called`: the child has the tasks of the whole
+    loop.
+    """
+    process, failure = os.getpid(), None
+    try:
+        return await work
+    except BaseException as raised:
+        failure = raised
+        raise
+    finally:
+        if os.getpid() != process:
             _end_child(failure)
 
 

@@ -4,6 +4,7 @@ its own: it neither takes messages nor leads beside its parent.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from datetime import timedelta
 import pytest
 from kazoo.client import KazooClient
 
+from latchwork import aio
 from latchwork.coord import CountDownLatch, GlobalElection, LeaseElection, RateLimiter
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.seams import SYSTEM
@@ -127,15 +129,67 @@ def in_the_report_of_a_wait_in_a_thread_of_ours(forking):
     SYSTEM.spawn(lambda: latch.wait(0.1, progress=forking), "waits").join(20)
 
 
+def on_a_loop(forking, handler):
+    """An async consumer of that handler, until it has forked and its parent has gone on."""
+
+    async def main():
+        store = aio.Store(MemoryStore())
+        queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+        await queue.publish({"number": 1})
+        async with aio.Consumer(queue, handler, upkeep=False):
+            while forking.code is None:
+                await asyncio.sleep(0.01)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def in_an_async_handler(forking):
+    async def handler(delivery):
+        forking()
+
+    on_a_loop(forking, handler)
+
+
+def in_a_sync_handler_on_a_loop(forking):
+    on_a_loop(forking, forking)
+
+
+def in_a_function_that_a_loop_calls(forking):
+    asyncio.run(aio.call(forking))
+
+
+def in_an_async_function_of_the_leader(forking):
+    async def main():
+        async def leads(leadership):
+            forking()
+
+        election = aio.LeaseElection(aio.Store(MemoryStore()), "office")
+        await election.start(leads)
+        while forking.code is None:
+            await asyncio.sleep(0.01)
+        await election.stop()
+
+    asyncio.run(main())
+
+
 PLACES = [
     in_a_handler, in_the_handler_of_a_batch, in_an_ordered_handler, in_the_key_of_a_rate, in_a_typed_payload,
     in_the_leaders_function, in_the_job_of_one_farm, in_the_callback_of_a_publication,
-    in_the_report_of_a_wait_in_a_thread_of_ours,
+    in_the_report_of_a_wait_in_a_thread_of_ours, in_an_async_handler, in_a_sync_handler_on_a_loop,
+    in_a_function_that_a_loop_calls, in_an_async_function_of_the_leader,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("place", "ends"), [*((place, "returns") for place in PLACES), (in_a_handler, "raises"), (in_a_handler, "exits")]
+    ("place", "ends"),
+    [
+        *((place, "returns") for place in PLACES),
+        (in_a_handler, "raises"),
+        (in_a_handler, "exits"),
+        (in_an_async_handler, "raises"),
+        (in_a_sync_handler_on_a_loop, "exits"),
+    ],
 )
 def test_a_child_forked_in_user_code_ends_with_it(place, ends):
     leave, code = ENDS[ends]

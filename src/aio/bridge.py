@@ -30,6 +30,7 @@ from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline, present
 from ..errors import LatchworkError, Unavailable
+from ..forks import awaited_as_called, called
 from ..seams import Seams
 from .pool import Pool
 
@@ -273,10 +274,13 @@ class Job(Generic[T]):
     def run(self) -> None:
         """Make the call."""
         try:
-            self._result = self._context.run(self._call, *self._given)
+            self._result = called(self._in_context, self._given)  # it may be, or call, a function of the user's
         except BaseException as failure:  # noqa: BLE001 - raised by `result`, in the verb
             self._failure = failure
         self.done.release()
+
+    def _in_context(self, given: tuple[Any, ...]) -> T:
+        return self._context.run(self._call, *given)
 
     def result(self) -> T:
         """Return what the call has returned, or raise what it has raised."""
@@ -307,7 +311,7 @@ def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]
 
     def in_thread(given: R) -> object:
         async def work() -> object:
-            return await function(given)
+            return await awaited_as_called(function(given))
 
         future = asyncio.run_coroutine_threadsafe(work(), loop)
         while not loop.is_closed():

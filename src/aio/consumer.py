@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from .. import queue as sync
 from ..errors import Interrupted, InvalidMessageHandler
+from ..forks import awaited_as_called
 from ..inputs import checked_number
 from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import HandlerCall, Runs
@@ -126,7 +127,7 @@ class _Consumer(sync.Consumer):
         else:
             first, work = given, self._user(Delivery(given, self._bridged))
         name = getattr(self._user, "__qualname__", type(self._user).__name__)
-        task = verb.loop.create_task(work, name=f"{name}, the handler of {self.queue.name!r}")
+        task = verb.loop.create_task(awaited_as_called(work), name=f"{name}, the handler of {self.queue.name!r}")
         self._runs.tasks[id(first)] = task
         try:
             return verb.awaits(task)
