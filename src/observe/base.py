@@ -49,11 +49,14 @@ class Telemetry(ABC):
     def span(
         self, name: str, origins: Sequence[Mapping[str, str]], attributes: Mapping[str, str | int]
     ) -> AbstractContextManager[object] | None:
-        """Return a piece of work to show in a trace; None where this adapter knows no traces."""
+        """Return a piece of work to show in a trace; None where this adapter knows no traces.
+
+        An exception that it raises, or its block at the begin or the end, is logged once; the work is done without it.
+        """
         return None
 
     def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        """Return the headers of a message, with what names the present trace."""
+        """Return the headers of a message, with what names the present trace. An exception is logged once."""
         return headers
 
 
@@ -92,12 +95,35 @@ class _Recorder:
         self._telemetry, self._failed = telemetry, False
 
     def __call__(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
+        self.asked(None, self._telemetry.record, event, value, labels)
+
+    def asked(self, otherwise: T, call: Callable[..., T], *given: Any) -> T:
+        """Return what the telemetry returns; `otherwise` where it raises, which is logged once."""
         try:
-            self._telemetry.record(event, value, labels)
+            return call(*given)
         except Exception:
             if not self._failed:
                 self._failed = True  # before it is said: the log may be kept in this store
-                log.exception("%s: the figures are incomplete from here on", type(self._telemetry).__name__)
+                log.exception("%s: figures and traces are incomplete from here on", type(self._telemetry).__name__)
+            return otherwise
+
+
+class _Span:
+    """A piece of work in a trace of a telemetry, which neither keeps the work from being done nor fails it."""
+
+    def __init__(self, span: AbstractContextManager[object], recorder: _Recorder) -> None:
+        self._span, self._recorder, self._begun = span, recorder, False
+
+    def __enter__(self) -> None:
+        self._begun = self._recorder.asked(False, self._begin)
+
+    def _begin(self) -> bool:
+        self._span.__enter__()
+        return True
+
+    def __exit__(self, *ended: Any) -> None:
+        if self._begun:
+            self._recorder.asked(None, self._span.__exit__, *ended)
 
 
 class ObservedSeams(Seams):
@@ -117,10 +143,12 @@ class ObservedSeams(Seams):
     def span(
         self, name: str, origins: Sequence[Mapping[str, str]] = (), /, **attributes: str | int
     ) -> AbstractContextManager[object]:
-        return self._telemetry.span(name, origins, attributes) or self._inner.span(name, origins, **attributes)
+        span = self.record.asked(None, self._telemetry.span, name, origins, attributes)
+        return self._inner.span(name, origins, **attributes) if span is None else _Span(span, self.record)
 
     def carry(self, headers: dict[str, str] | None) -> dict[str, str] | None:
-        return self._telemetry.carry(self._inner.carry(headers))
+        carried = self._inner.carry(headers)
+        return self.record.asked(carried, self._telemetry.carry, carried)
 
 
 class ObservedStore(DelegatingStore):

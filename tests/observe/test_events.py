@@ -6,7 +6,7 @@ import ast
 import pickle
 import re
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -373,6 +373,51 @@ class Failing(Remembering):
     def record(self, event, value, labels) -> None:
         super().record(event, value, labels)
         raise RuntimeError("no more room for figures")
+
+
+class NoTraces(Remembering):
+    """An adapter whose traces fail at one of their steps, as where its collector is away."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def fail(self, step):
+        if step == self.step:
+            raise OSError("the collector is away")
+
+    def span(self, name, origins, attributes):
+        self.fail("span")
+
+        @contextmanager
+        def traced():
+            self.fail("enter")
+            yield
+            self.fail("exit")
+
+        return traced()
+
+    def carry(self, headers):
+        self.fail("carry")
+        return headers
+
+
+@pytest.mark.parametrize("step", ["span", "enter", "exit", "carry"])
+def test_a_trace_that_fails_neither_keeps_a_message_from_its_queue_nor_from_its_handler(faulty, step, caplog):
+    store = observe(faulty, NoTraces(step))
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    for payload in ("a", "b"):
+        queue.publish(payload, headers={"h": "1"})
+    seen = []
+    consumer = Consumer(queue, lambda delivery: seen.append(delivery.payload), upkeep=False)
+    consumer._turns.take(), consumer._turns.take(), consumer._settlements.send()
+    assert (seen, consumer.stats["acked"], queue.depth().ready) == (["a", "b"], 2, 0)
+    assert len([record for record in caplog.records if "incomplete" in record.getMessage()]) == 1
+
+
+def test_what_a_block_raises_passes_a_trace_that_fails_at_its_end(faulty):
+    with pytest.raises(ZeroDivisionError), observe(faulty, NoTraces("exit")).seams.span("wait", kind="latch"):
+        raise ZeroDivisionError
 
 
 def test_a_telemetry_that_fails_changes_nothing_of_what_it_is_told_of(faulty, caplog):
