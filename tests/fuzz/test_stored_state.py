@@ -148,7 +148,11 @@ MORE: dict[str, Callable[[World], Any]] = {
     "batch.close": lambda w: (w.batch.close(), w.batch.wait(0), w.batch.progress()),
     "publish, dedup": lambda w: w.queue.publish("again", dedup="d"),
     "publish, delay": lambda w: w.queue.publish("later", delay=1),
-    "delayed": lambda w: (w.queue.delayed.redrive(["later"]), w.queue.delayed.search(within=60), w.queue.cancel("later")),
+    "delayed": lambda w: (
+        w.queue.delayed.redrive(["later"]),
+        w.queue.delayed.search(within=60),
+        w.queue.cancel("later"),
+    ),
     "delayed.move": lambda w: w.queue.delayed.move(["later"], w.other),
     "delayed again": lambda w: w.queue.publish("again", delay=9, message_id="cancelled"),
     "limiter": lambda w: (w.limiter.try_acquire(), w.limiter.try_acquire(2)),
