@@ -296,7 +296,7 @@ def _done_step(by: Any, kept: Any) -> DoneStep | None:
     """Return the step by its entries in the two bins; None where these are damaged."""
     whole = isinstance(by, list) and len(by) == 2 and all(map(is_int, by)) and 0 <= by[1] < _YEAR_10000
     readable = isinstance(kept, str) or (isinstance(kept, list) and len(kept) == 1)
-    return DoneStep(*by, kept) if whole and readable else None
+    return DoneStep(by[0], by[1], kept) if whole and readable else None
 
 
 class OnceFunction(Generic[P, R]):
