@@ -479,7 +479,7 @@ def test_a_damaged_bin_is_an_error_of_ours_for_those_who_ask_for_it_and_nobodys_
     before = peak_memory()
     wrong = [line for seed in range(FIRST * 1_000, FIRST * 1_000 + DAMAGES) for line in harm(places, seed, figures)]
     proved("damaged records", places.backend, **figures)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
     assert peak_memory() - before <= MEMORY
 
 
@@ -497,7 +497,7 @@ def test_every_bin_of_every_kind_of_record_is_read_by_its_reader(proved, caplog)
             place = f"{key.set}/{key.name} {bin} = {value!r}"
             wrong += ask(world, {key: place}, Random(f"{FIRST} {place}"), figures, 0)
     proved("damaged records", "every bin", **figures)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def bins_of(key: Key) -> list[str]:
