@@ -11,11 +11,12 @@ import pytest
 
 from tools import servers
 
-from .support import backends, cost, matrix
+from .support import backends, cost, matrix, surfaces
 from .support.project import project  # noqa: F401 - a fixture
 from .support.proof import PROPERTY, Proof, floors
 from .support.proxy import Proxy
 from .support.scale import SCALE
+from .support.surfaces import surface  # noqa: F401 - a fixture
 
 NO_SERVER = "no real server: "
 
@@ -146,6 +147,10 @@ ON_SPARK = ("tests/spark/", "tests/test_flights.py")
 
 NAME = pytest.StashKey[str]()
 """A test's node id; xdist adds the group of each to it."""
+
+
+def pytest_generate_tests(metafunc):
+    surfaces.parametrize(metafunc)
 
 
 def pytest_configure(config):

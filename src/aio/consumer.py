@@ -25,7 +25,7 @@ from .coord import RateLimiter
 from .lag import LoopWatch
 from .pool import Pool
 from .queue import Delivery, QueueRegistry, ShardedQueue
-from .twin import WAY_OUT, Twin, attribute
+from .twin import WAY_OUT, Twin, attribute, sync_of, sync_or_none
 
 Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
 H = TypeVar("H", bound=Handler)
@@ -230,8 +230,9 @@ class Consumer(_Runner[_Consumer]):
         per_key: Callable[[sync.Delivery], str] | None = None,
     ) -> None:
         made = _Consumer(
-            queue.of, handler, concurrency=concurrency, ignorable=ignorable, ordered=ordered, grace=grace,
-            upkeep=upkeep, prefetch=prefetch, rate=None if rate is None else rate.of, per_key=per_key,
+            sync_of("queue", queue, ShardedQueue), handler, concurrency=concurrency, ignorable=ignorable,
+            ordered=ordered, grace=grace, upkeep=upkeep, prefetch=prefetch,
+            rate=sync_or_none("rate", rate, RateLimiter), per_key=per_key,
         )  # fmt: skip
         super().__init__(made, queue.bridged)
         self.queue, self.handler = queue, handler
@@ -260,7 +261,8 @@ class Worker(_Runner[_LoopWorker]):
         grace: float = 10.0,
         upkeep: bool = True,
     ) -> None:
-        made = _LoopWorker(registry.of, weights=weights, concurrency=concurrency, grace=grace, upkeep=upkeep)
+        of = sync_of("registry", registry, QueueRegistry)
+        made = _LoopWorker(of, weights=weights, concurrency=concurrency, grace=grace, upkeep=upkeep)
         super().__init__(made, registry.bridged)
         self.registry = registry
 
@@ -283,5 +285,5 @@ class Worker(_Runner[_LoopWorker]):
         """
         return self.of.handler(
             queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
-            prefetch=prefetch, rate=None if rate is None else rate.of, per_key=per_key,
+            prefetch=prefetch, rate=sync_or_none("rate", rate, RateLimiter), per_key=per_key,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar, overload
@@ -15,10 +15,11 @@ from ..coord.latch.handle import TTL, LatchLevel
 from ..coord.latch.latch import Latch, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
+from ..inputs import checked_timeout
 from ..retry import LATCH_POLICY, Poll, RetryPolicy
 from .bridge import add_failure, awaited, on_loop
 from .store import Store, bridged_of
-from .twin import Twin, attribute, maybe, unless_none, verb, verb_as
+from .twin import Twin, attribute, maybe, sync_or_none, unless_none, verb, verb_as
 
 N = TypeVar("N", bound=str | int)
 T = TypeVar("T")
@@ -247,11 +248,14 @@ class Group(Twin[sync.Group]):
         bridged = bridged_of(store)
         super().__init__(sync.Group(bridged, name, farm_id=farm_id, ttl=ttl), bridged)
 
-    async def watch(self, timeout: float | None = None) -> AsyncIterator[sync.Change]:
+    def watch(self, timeout: float | None = None) -> AsyncGenerator[sync.Change, None]:
         """Yield each change as it is seen: joined, left or lost. The present members come first, as joined.
 
         timeout: seconds after which it ends; None = never. Otherwise as `latchwork.coord.Group.watch`.
         """
+        return self._watch(checked_timeout(timeout))
+
+    async def _watch(self, timeout: float | None) -> AsyncGenerator[sync.Change, None]:
         changes = await self._run(partial(self.of.watch, timeout))
         while True:
             change = await self._run(partial(next, changes, None))
@@ -295,7 +299,7 @@ class Barrier(Twin[sync.Barrier]):
         As `latchwork.coord.Barrier.wait`.
         """
         return await self._run(
-            partial(self.of.wait, party, payload, timeout, alive=None if alive is None else alive.of)
+            partial(self.of.wait, party, payload, timeout, alive=sync_or_none("alive", alive, Group))
         )
 
 
@@ -400,7 +404,7 @@ class _Latch(Twin[L]):
             timeout,
             progress=progress,
             create_timeout=create_timeout,
-            alive=None if alive is None else alive.of,
+            alive=sync_or_none("alive", alive, Group),
         )
         return await self._run(wait)
 
@@ -410,7 +414,7 @@ class _Latch(Twin[L]):
     async def missing(self, expected: Iterable[N], *, lost_in: Group | None = None) -> set[N]: ...
     async def missing(self, expected: Iterable[Any] | None = None, *, lost_in: Group | None = None) -> set[Any]:
         """Return the parties that have not counted. One read. As `latchwork.coord.CountDownLatch.missing`."""
-        group = None if lost_in is None else lost_in.of
+        group = sync_or_none("lost_in", lost_in, Group)
         missing: Callable[..., set[Any]] = self.of.missing
         return await self._run(partial(missing, expected, lost_in=group))
 
@@ -464,7 +468,7 @@ class _Election(Twin[E]):
         def led(term: sync.Leadership) -> Awaitable[object]:
             return lead(Leadership(term, self._store))
 
-        return await self._run(partial(self.of.start, on_loop(led)))
+        return await self._run(partial(self.of.start, on_loop(led) if callable(lead) else lead))
 
     async def stop(self, timeout: float | None = STOP_TIMEOUT) -> bool:
         """Give up the term, if there is one, and end the campaign; whether it has ended within `timeout` seconds."""
@@ -481,7 +485,7 @@ class _Election(Twin[E]):
         def led(term: sync.Leadership) -> T:
             return awaited(fn(Leadership(term, self._store)))
 
-        return await self._run(partial(self.of.run, led, timeout))
+        return await self._run(partial(self.of.run, led if callable(fn) else fn, timeout))
 
 
 class LeaseElection(_Election[sync.LeaseElection]):

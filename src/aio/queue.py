@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -22,7 +22,7 @@ from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
 from .bridge import Gate
 from .bridged import BridgedStore
 from .store import Store, bridged_of
-from .twin import Twin, attribute, listed, verb, verb_as
+from .twin import Twin, attribute, listed, sync_of, verb, verb_as
 
 Q = TypeVar("Q", bound=Subqueue)
 
@@ -76,9 +76,9 @@ class _Subqueue(Twin[Q]):
         receive = partial(self.of.receive, max_messages, timeout=timeout, shards=some)
         return listed(Delivery)(await self._run(receive, self._hand_back), self._store)
 
-    async def consume(
+    def consume(
         self, *, limit: int | None = None, timeout: float | None = None, prefetch: int = 1
-    ) -> AsyncIterator[Delivery]:
+    ) -> AsyncGenerator[Delivery, None]:
         """Yield messages as they come; acknowledge each: `async for delivery in queue.consume(): ...`.
 
         limit: messages in all; None = no limit.
@@ -90,7 +90,10 @@ class _Subqueue(Twin[Q]):
         nor failed is handed out again by the sweep. Nothing extends it meanwhile: a `Consumer` does that.
         """
         checked_whole("prefetch", prefetch, 1, MAX_RECEIVE)
-        left = None if limit is None else checked_whole("limit", limit, 1, 2**63)
+        most = None if limit is None else checked_whole("limit", limit, 1, 2**63)
+        return self._consume(most, checked_timeout(timeout), prefetch)
+
+    async def _consume(self, left: int | None, timeout: float | None, prefetch: int) -> AsyncGenerator[Delivery, None]:
         while left is None or left > 0:
             waiting = await self.receive(prefetch if left is None else min(prefetch, left), timeout=timeout)
             if not waiting:
@@ -105,7 +108,7 @@ class _Subqueue(Twin[Q]):
 
     async def ack_many(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge deliveries together. One call per 1,000. As `latchwork.queue.ShardedQueue.ack_many`."""
-        await self._leave(partial(self.of.ack_many, [one.of for one in deliveries]))
+        await self._leave(partial(self.of.ack_many, [sync_of("a delivery", one, Delivery) for one in deliveries]))
 
     def _hand_back(self, deliveries: list[sync.Delivery]) -> None:
         for outcome in self.of.hand_back(deliveries) if deliveries else ():
@@ -122,7 +125,7 @@ class SideView(_Subqueue[SyncSide]):
 
     async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
         """Move the messages that are named to another queue; return the outcome of each."""
-        return await self._run(partial(self.of.move, ids, queue.of))
+        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, ShardedQueue)))
 
 
 class DelayedView(Twin[SyncDelayed]):
@@ -134,7 +137,7 @@ class DelayedView(Twin[SyncDelayed]):
 
     async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
         """Move the messages that are named to another queue; return the outcome of each."""
-        return await self._run(partial(self.of.move, ids, queue.of))
+        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, ShardedQueue)))
 
 
 class Publication(Twin[sync.Publication]):

@@ -197,4 +197,5 @@ class _Thread:
             self._over.wait(timeout)
 
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        # It is alive for a moment after `join` has seen its end.
+        return not self._over.is_set() and self._thread.is_alive()

@@ -13,6 +13,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from ..errors import InvalidRequest
+from ..plain import shown
 from .bridge import run
 from .bridged import BridgedStore
 
@@ -50,6 +52,18 @@ class Twin(Generic[S]):
         """Run a way out, of so many seconds, or of as many as its lease has: a cancel comes after it."""
         lease = getattr(self.of, "lease", WAY_OUT) if seconds is None else seconds
         return run(call, self._store.seams, self._store.pool, lease=lease)
+
+
+def sync_of(what: str, given: Any, kind: type[Twin[S]]) -> S:
+    """Return the sync object of a twin of that kind. Raises `InvalidRequest` for anything else."""
+    if not isinstance(given, kind):
+        raise InvalidRequest(f"{what} is {shown(given)}; it must be a {kind.__name__} of latchwork.aio")
+    return given.of
+
+
+def sync_or_none(what: str, given: Any, kind: type[Twin[S]]) -> S | None:
+    """Return the sync object of a twin, and None for None. Raises `InvalidRequest`."""
+    return None if given is None else sync_of(what, given, kind)
 
 
 class attribute(Generic[T]):  # noqa: N801 - read as `property` is

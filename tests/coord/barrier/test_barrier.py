@@ -182,10 +182,11 @@ def test_a_party_whose_meeting_ends_before_it_is_there_arrives_at_the_next_one_a
 
 def test_a_wait_that_is_continued_arrives_at_once_where_its_meeting_has_ended_without_it(memory, clock):
     said(lambda: barrier(memory).wait("p", timeout=0))
-    one = barrier(FaultyStore(memory, {3: "crash_before"}))
+    faulty = FaultyStore(memory, {3: "crash_before"})
+    one = barrier(faulty)
     with pytest.raises(BaseException, match="crash"):
         one.wait("p", "p", timeout=60)
-    one._record.store.revive()
+    faulty.revive()
     barrier(memory).abort("begin anew")
     Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
     assert one.wait("p", "p", timeout=60) == {"p": "p", "q": "q"}

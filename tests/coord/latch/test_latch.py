@@ -331,9 +331,10 @@ def test_an_outcome_that_stays_unknown_is_said_and_a_party_may_simply_try_again(
         assert CountDownLatch.get(memory, "shop", ID, farm_id="dc1").count_down(party=party) == 4
 
 
-def test_a_late_count_after_delete_and_re_create_is_refused(store):
+def test_a_late_count_after_delete_and_re_create_is_refused(store, surface):
     latch = CountDownLatch.create(store, "shop", ID, 5, farm_id="dc1")
-    late = pickle.loads(pickle.dumps(latch)) if not isinstance(store, MemoryStore) else latch
+    travels = surface == "sync" and not isinstance(store, MemoryStore)
+    late = pickle.loads(pickle.dumps(latch)) if travels else latch
     joined = CountDownLatch.get(store, "shop", ID, farm_id="dc1")
     joined.count_down()
     assert latch.delete()

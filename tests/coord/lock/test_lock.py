@@ -512,7 +512,7 @@ def test_owners_are_told_apart_without_being_named(memory):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda store: FencedLock("sqlite:x", "a"), "latchwork.connect"),
+        (lambda store: FencedLock("sqlite:x", "a"), "connect"),
         (lambda store: FencedLock(store, ""), "name"),
         (lambda store: FencedLock(store, 7), "name"),
         (lambda store: FencedLock(store, "a", owner=""), "owner"),
