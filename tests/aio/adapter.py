@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from latchwork import aio
+from latchwork import aio, coord, queue
 from latchwork.aio.twin import Twin
 from latchwork.store.port import DelegatingStore, RecordStore
 
@@ -184,9 +184,29 @@ VERBS = (
 )  # fmt: skip
 
 
+def in_a_thread(kind: type) -> Any:
+    """A class that has no twin, made of the sync objects of those that have."""
+
+    def made(*given: Any, **named: Any) -> Any:
+        return kind(*map(bare, given), **{key: bare(value) for key, value in named.items()})
+
+    return made
+
+
+def bare(value: Any) -> Any:
+    """The sync object of a twin."""
+    return undressed(value).of if isinstance(value, Plain) else value
+
+
 def dress(module: Any, monkeypatch: Any) -> None:
-    """Let the tests of a module use the asyncio surface wherever they name a class that has a twin."""
-    for name in aio.__all__:
-        twin = getattr(aio, name)
-        if isinstance(twin, type) and hasattr(module, name) and name not in ("Delivery", "Grant", "Lost"):
-            monkeypatch.setattr(module, name, Awaited(twin))
+    """Let a module use the asyncio surface wherever it names a class that has a twin."""
+    for name in (*aio.__all__, "Sweeper", "Shovel"):
+        kind = getattr(coord, name, None) or getattr(queue, name, None)
+        if not isinstance(kind, type) or getattr(module, name, None) is not kind or name in PLAIN:
+            continue
+        twin = getattr(aio, name, None)
+        monkeypatch.setattr(module, name, in_a_thread(kind) if twin is None else Awaited(twin))
+
+
+PLAIN = ("Delivery", "Grant", "Lost")
+"""Named by tests for what they are, not to be made."""

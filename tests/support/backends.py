@@ -29,13 +29,18 @@ ON_AEROSPIKE = (
     "tests/queue/outbox/test_outbox.py",
 )
 """Where `make test` runs on a real Aerospike too what runs on every backend: the contract, by which all backends are
-alike, and the promises of each primitive. All other tests run on it in `make long`."""
+alike, and the promises of each primitive. All others, and those promises on the asyncio surface, run on it in `make
+long`."""
 
 
 def is_left_to_long(item):
     """Whether the test is one on Aerospike of those that `make test` runs on the other backends only."""
     case = getattr(item, "callspec", None)
-    return case is not None and "aerospike" in case.params.values() and not item.nodeid.startswith(ON_AEROSPIKE)
+    if case is None:
+        return False
+    if case.params.get("surface") == "asyncio":
+        return any(str(value).endswith("aerospike") for value in case.params.values())
+    return "aerospike" in case.params.values() and not item.nodeid.startswith(ON_AEROSPIKE)
 
 
 @pytest.fixture(params=BACKENDS)

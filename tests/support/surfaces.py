@@ -1,12 +1,16 @@
 """Both surfaces: the promises of each primitive, checked on the awaited verbs as well, by the tests of the sync ones.
 
 Each test of a file below is run a second time, with the classes of `latchwork.aio` under the names that it uses
-(`tests/aio/adapter.py`). Such a case is `long`, but for a few of each file.
+(`tests/aio/adapter.py`). These cases are `long`, but for a tenth of the tests, which is another one each day.
 """
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
+
+from . import matrix, scale
 
 SYNC, ASYNCIO = "sync", "asyncio"
 
@@ -19,6 +23,8 @@ FILES = (
     "tests.coord.barrier.test_barrier",
     "tests.coord.presence.test_presence",
     "tests.coord.election.test_election",
+    "tests.queue.sharded.test_promises",
+    "tests.queue.ledger.test_dedup",
 )
 """Where the promises are."""
 TRAVELS = "a twin is made where it is used, and is not pickled"
@@ -28,6 +34,7 @@ SYNC_ONLY = {
     "test_a_handle_travels": TRAVELS,
     "test_a_handle_travels_with_its_limits": TRAVELS,
     "test_a_handle_travels_without_what_it_has_seen": TRAVELS,
+    "test_whatever_fails_at_whatever_call_there_is_one_message_and_both_have_its_id": STAGED,
     "test_a_write_grant_that_nobody_has_any_more_counts_as_abandoned": STAGED,
 }
 """Tests there that only the sync surface can run, and why."""
@@ -37,7 +44,12 @@ def parametrize(metafunc):
     """Let the test run on both surfaces, if it is one of those."""
     if metafunc.module.__name__ not in FILES or metafunc.function.__name__ in SYNC_ONLY:
         return
-    cases = [pytest.param(SYNC, id=pytest.HIDDEN_PARAM), pytest.param(ASYNCIO)]
+    name = f"{metafunc.module.__name__}.{metafunc.function.__name__}"
+    is_sampled = Random(f"{matrix.day()} {name}").random() < scale.SCALE
+    cases = [
+        pytest.param(SYNC, id=pytest.HIDDEN_PARAM),
+        pytest.param(ASYNCIO, marks=() if is_sampled else pytest.mark.long),
+    ]
     metafunc.parametrize("surface", cases, indirect=True)
 
 
@@ -47,6 +59,8 @@ def surface(request):
     found = getattr(request, "param", SYNC)
     if found == ASYNCIO:
         from tests.aio import adapter
+        from tests.queue.sharded import world
 
-        adapter.dress(request.module, request.getfixturevalue("monkeypatch"))
+        for module in (request.module, world):
+            adapter.dress(module, request.getfixturevalue("monkeypatch"))
     return found
