@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .lives import LIVES, LivingWorld
 from .striking import Striker
 from .verbs import CASES, World
 
@@ -24,6 +25,8 @@ PLANS = {
     "second reply lost, then away": {2: "reply_lost"} | dict.fromkeys(range(3, FOREVER), "dropped"),
 }
 """What the store does while the verb runs."""
+BRIEF = ("well", "reply lost", "second reply lost", "third reply lost", "request lost")
+"""Those of them for what runs in real time: there an outage lasts for as long as its verb's timeout."""
 STRIKES = {"once": 1, "three times in a row": 3}
 MOST_POINTS = 60
 """Await points of a verb that are struck, at most: one that waits for an outage to end comes to many more."""
@@ -47,29 +50,39 @@ class Row:
 
 async def struck(name, plan, at):
     """The case, struck at these points; with its world, in which it was checked."""
-    world = World()
+    world = LivingWorld() if name in LIVES else World()
     work, check = await CASES[name](world)
     world.fails(PLANS[plan])
     found = await Striker(at).run(work)
     world.faulty.plan = {}
     if found.error is not None and not hasattr(found.error, "code"):
         raise found.error
-    check(found)
+    if name in LIVES:
+        await asyncio.to_thread(check, found)  # it waits for other threads
+    else:
+        check(found)
     return found, world
 
 
-def row_of(name, plans=tuple(PLANS), strikes=tuple(STRIKES)) -> Row:
+def plans_of(name) -> tuple[str, ...]:
+    """What the store does in the runs of this case."""
+    return BRIEF if name in LIVES else tuple(PLANS)
+
+
+def row_of(name, plans=None, strikes=tuple(STRIKES)) -> Row:
     """Strike the verb at every await point, under each plan."""
     row = Row(name.replace("_", " "))
 
     async def all_of_it():
-        for plan in plans:
+        for plan in plans_of(name) if plans is None else plans:
             calm, world = await struck(name, plan, ())
             row.troubles += [f"{name}, {plan}, not struck: {one}" for one in world.troubles]
             row.points = max(row.points, calm.points)
             for how in strikes:
                 for k in range(1, min(calm.points, MOST_POINTS) + 1):
                     found, world = await struck(name, plan, range(k, k + STRIKES[how]))
+                    if found.points < k:
+                        continue  # it came to fewer await points this time
                     row.runs += 1
                     row.ends[found.kind] += 1
                     world.must(found.cancelled is not None, "the cancel was swallowed")

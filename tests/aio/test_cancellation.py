@@ -18,11 +18,16 @@ from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import FaultyStore, ManualClock
 
 from .striking import Striker, store_of
-from .table import PLANS, row_of
+from .table import plans_of, row_of
 from .verbs import CASES
 
 KEY = Key("things", "one")
 needs_groups = pytest.mark.skipif(sys.version_info < (3, 11), reason="task groups and asyncio.timeout came with 3.11")
+
+
+def lasting(name):
+    """The marker of cases whose consumers stop in real time."""
+    return pytest.mark.long if name.startswith(("Consumer", "Worker")) else ()
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +35,7 @@ def quiet(caplog):
     caplog.set_level(logging.CRITICAL)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=lasting(name)) for name in CASES])
 def test_a_verb_that_is_cancelled_at_any_await_point_leaves_nothing_behind_and_says_how_it_ended(name):
     row = row_of(name, plans=("well",))
     assert row.runs > 0, "it has await points"
@@ -38,8 +43,9 @@ def test_a_verb_that_is_cancelled_at_any_await_point_leaves_nothing_behind_and_s
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("plan", [plan for plan in PLANS if plan != "well"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "plan"), [(name, plan) for name in CASES for plan in plans_of(name) if plan != "well"]
+)
 def test_a_cancel_while_the_store_fails_leaves_nothing_behind_and_keeps_what_is_unknown(name, plan):
     assert row_of(name, plans=(plan,)).troubles == []
 
