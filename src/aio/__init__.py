@@ -46,13 +46,14 @@ if TYPE_CHECKING:
         ShardedQueue,
         SideView,
     )
+    from .step import OnceFunction, OnceStep, once
     from .store import Store, call, connect
 
 __all__ = [
     "connect", "Store", "call", "ended", "Ended",
     "FencedLock", "Grant", "Lost", "Semaphore", "Permits", "ReadWriteLock", "ReadGrant", "WriteGrant", "RateLimiter",
     "CountDownLatch", "CountUpDownLatch", "Barrier", "Group", "Membership",
-    "LeaseElection", "ZooKeeperElection", "Leadership",
+    "LeaseElection", "ZooKeeperElection", "Leadership", "once", "OnceStep", "OnceFunction",
     "QueueRegistry", "ShardedQueue", "QueueGroup", "Delivery", "SideView", "DelayedView", "Publisher", "Publication",
     "QueueBatch", "Consumer", "Worker",
 ]  # fmt: skip
@@ -64,6 +65,7 @@ __getattr__, __dir__ = offer(
         ".consumer": "Consumer Worker",
         ".coord": "Barrier CountDownLatch CountUpDownLatch FencedLock Grant Group Leadership LeaseElection Lost "
         "Membership Permits RateLimiter ReadGrant ReadWriteLock Semaphore WriteGrant ZooKeeperElection",
+        ".step": "OnceFunction OnceStep once",
         ".queue": "DelayedView Delivery Publication Publisher QueueBatch QueueGroup QueueRegistry ShardedQueue "
         "SideView",
         ".store": "Store call connect",

@@ -7,7 +7,6 @@ here; the thread that extends their leases stays one, so a handler that keeps th
 from __future__ import annotations
 
 import asyncio
-import inspect
 from asyncio import AbstractEventLoop, CancelledError
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
@@ -25,6 +24,7 @@ from .coord import RateLimiter
 from .lag import LoopWatch
 from .pool import Pool
 from .queue import Delivery, QueueRegistry, ShardedQueue
+from .step import is_async
 from .twin import WAY_OUT, Twin, attribute, sync_of, sync_or_none
 
 Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
@@ -34,11 +34,6 @@ RS = TypeVar("RS", bound="_Runner[Any]")
 EXCEPTIONS = type[BaseException] | Collection[type[BaseException]]
 MOST = 1_000
 """Handlers of a consumer that run at a time, at most: a task costs less than a thread."""
-
-
-def is_async(handler: Any) -> bool:
-    """Whether a call of it gives a coroutine."""
-    return any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None))))  # noqa: B004 - of an object
 
 
 def check_callable(handler: Any) -> None:

@@ -60,7 +60,7 @@ class _Fenced(Twin[F]):
         self.of.check()
 
 
-def _end_block(block: Any, grant: sync.Grant | None, kind: Any, error: Any, trace: Any) -> None:
+def end_block(block: Any, grant: sync.Grant | None, kind: Any, error: Any, trace: Any) -> None:
     """End a block as the sync one does. Where it is cancelled, the outcome also says if the release failed."""
     block.__exit__(kind, error, trace)
     failure = None if grant is None else grant.unreleased
@@ -88,7 +88,7 @@ class Held(_Fenced[G]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave(partial(_end_block, self.of, self.of, kind, error, trace))
+        await self._leave(partial(end_block, self.of, self.of, kind, error, trace))
 
 
 class Grant(Held[sync.Grant]):
@@ -125,7 +125,7 @@ class FencedLock(Twin[sync.FencedLock]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._leave(partial(_end_block, self.of, self.of.grant, kind, error, trace))
+        await self._leave(partial(end_block, self.of, self.of.grant, kind, error, trace))
 
 
 class Permits(Held[sync.Permits]):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import queue as sync
+from ..coord.effects.step import LEASE, PATIENCE
 from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
@@ -21,6 +22,7 @@ from ..queue.sharded.sideline.one import SideView as SyncSide
 from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
 from .bridge import Gate
 from .bridged import BridgedStore
+from .step import OnceStep
 from .store import Store, bridged_of
 from .twin import Twin, attribute, listed, sync_of, verb, verb_as
 
@@ -51,6 +53,20 @@ class Delivery(Twin[sync.Delivery]):
     nack = verb(sync.Delivery.nack, way_out=True)
     extend = verb(sync.Delivery.extend)
     operate = verb(sync.Delivery.operate)
+
+    def once(
+        self, name: str, *, keep: Span | None = None, timeout: float | None = PATIENCE, lease: float = LEASE
+    ) -> OnceStep:
+        """Return a step of the work on this message, with any effect, that is done once: its result is kept, and handed
+        to later deliveries.
+
+            async with delivery.once("mail") as step:
+                if not step.done:
+                    step.result = await mailer.send(mail, idempotency_key=step.token)
+
+        or `await delivery.once("mail").run(send, mail)`, as `latchwork.queue.Delivery.once`. No call by itself.
+        """
+        return OnceStep(self.of.once(name, keep=keep, timeout=timeout, lease=lease), self._store)
 
     def check(self) -> None:
         """Raise if the work on the message is to end now; call it at points where it is safe to stop. No I/O."""

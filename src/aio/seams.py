@@ -25,6 +25,7 @@ class LoopSeams(Seams):
 
     def __init__(self, inner: Seams) -> None:
         self.inner = inner
+        self.time_passes = inner.time_passes
         self._is_real = getattr(inner.sleep, "__func__", None) is Seams.sleep
         self.monotonic, self.boottime, self.wall = inner.monotonic, inner.boottime, inner.wall  # type: ignore[method-assign] # as quick as before
         self.unique, self.uniform = inner.unique, inner.uniform  # type: ignore[method-assign] # as above

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from functools import cache
+from functools import cache, partial, update_wrapper, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import latchwork
 from latchwork import aio, coord, queue
 from latchwork.aio.twin import Twin
 from latchwork.store.port import DelegatingStore, RecordStore
@@ -106,11 +107,12 @@ def iterated(found: Any):
 
 def function(given: Any) -> Any:
     """An async function for one of the test's, which gets twins in the clothes of the sync surface."""
-    if not inspect.isfunction(given) and not inspect.ismethod(given) and type(given).__name__ != "partial":
+    if not callable(given) or inspect.iscoroutinefunction(given):
         return given
 
-    async def called(*values: Any) -> Any:
-        return await asyncio.to_thread(given, *map(dressed, values))
+    @wraps(given)
+    async def called(*values: Any, **named: Any) -> Any:
+        return await asyncio.to_thread(given, *map(dressed, values), **named)
 
     return called
 
@@ -145,6 +147,32 @@ class Plain:
 
     def __exit__(self, *how: Any) -> Any:
         return dressed(object.__getattribute__(self, "_twin").__aexit__(*how))
+
+    def __call__(self, work: Any) -> Any:
+        return decorated(object.__getattribute__(self, "_twin"), work)
+
+
+def decorated(decorator: Any, work: Any) -> Any:
+    """The test's function as the decorator of the asyncio surface makes it, called as a sync one."""
+    made = decorator(function(work))
+    called = update_wrapper(lambda *given, **named: dressed(made(*given, **named)), work)
+    called.step = lambda *given, **named: dressed(made.step(*given, **named))
+    return called
+
+
+def once(store: Any, **given: Any) -> Any:
+    """`aio.once` in the clothes of `latchwork.once`."""
+    made = aio.once(store_of(store), **given)
+    return Plain(made) if isinstance(made, Twin) else partial(decorated, made)
+
+
+class Package:
+    """The package, with what has a twin dressed."""
+
+    once = staticmethod(once)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(latchwork, name)
 
 
 class Awaited:
@@ -200,6 +228,8 @@ def bare(value: Any) -> Any:
 
 def dress(module: Any, monkeypatch: Any) -> None:
     """Let a module use the asyncio surface wherever it names a class that has a twin."""
+    if getattr(module, "latchwork", None) is latchwork:
+        monkeypatch.setattr(module, "latchwork", Package())
     for name in (*aio.__all__, "Sweeper", "Shovel"):
         kind = getattr(coord, name, None) or getattr(queue, name, None)
         if not isinstance(kind, type) or getattr(module, name, None) is not kind or name in PLAIN:

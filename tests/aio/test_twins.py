@@ -7,18 +7,18 @@ import inspect
 
 import pytest
 
+import latchwork
 from latchwork import aio, coord, queue
 from latchwork.errors import InvalidRequest
 from latchwork.store import MemoryStore, RecordStore
 
 IN_A_THREAD = {
-    "OnceFunction", "OnceStep", "Step",
     "LargeQueue", "PagedQueue", "Outbox", "Shovel", "Sweeper", "UnopenedQueue", "GlobalElection", "ConsumerGroup",
 }  # fmt: skip
 """Used by `aio.call`."""
 VALUES = {
     # results, settings and reports: they do no I/O, and are the same on both surfaces
-    "LatchLevel", "LatchProgress", "Holder", "Member", "Change", "Decision", "BarrierProgress", "Batch",
+    "Step", "LatchLevel", "LatchProgress", "Holder", "Member", "Change", "Decision", "BarrierProgress", "Batch",
     "BatchingConfig", "BatchProgress", "Entry", "LastSweep", "Message", "OutboxLag", "Outcome", "PagedEntry",
     "PassReport", "Publish", "QueueConfig", "QueueDepth", "QueueInfo", "Reason", "Schedule", "ShardReport",
     "ShovelConfig", "SweepReport", "Transaction",
@@ -44,8 +44,7 @@ MISSING = {
         "take_over")),
     *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
-    (queue.Delivery, "once"),  # a block of the sync surface, for a thread: `delivery.of.once`
-
+    (coord.OnceStep, "lease"), (coord.OnceStep, "another"),
     # a future for threads
     *((queue.Publication, name) for name in ("add_done_callback", "cancel", "cancelled", "running",
                                              "set_exception", "set_result", "set_running_or_notify_cancel", "resolve")),
@@ -118,6 +117,7 @@ WAITS = {
     "CountDownLatch.wait": lambda s: coord.CountDownLatch.get(s, "c", "x").wait(1),
     "Barrier.wait": lambda s: coord.Barrier(s, "c", "x", parties=["a"]).wait("a"),
     "Group.watch": lambda s: coord.Group(s, "x").watch(1),
+    "OnceStep.run by with": lambda s: latchwork.once(s, key="x").__enter__(),
     "LeaseElection.run": lambda s: coord.LeaseElection(s, "x").run(print, 1),
     "ShardedQueue.receive": lambda s: queue.QueueRegistry(s, "c").create(queue.QueueConfig("q")).receive(timeout=1),
 }
@@ -137,7 +137,6 @@ def test_a_sync_wait_in_the_thread_of_a_loop_is_refused_at_once_and_names_its_tw
 
 
 def test_other_sync_calls_there_are_logged_once_with_their_place(tmp_path, caplog, monkeypatch):
-    import latchwork
     from latchwork import blocking
 
     monkeypatch.setattr(blocking, "_is_said", False)

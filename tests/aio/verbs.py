@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 
+import latchwork
 from latchwork import aio, coord
 from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry
@@ -455,7 +457,61 @@ async def ShardedQueue__group(world):
     return lambda: queue.group("g"), check
 
 
+def done_or_free(world, struck) -> bool:
+    """Whether the step is done; if it is not, somebody else may do it: at once, or after one lease where in doubt."""
+    in_doubt = struck.error is not None or is_open(struck.ended)
+    try:
+        with latchwork.once(world.base, key="mail", timeout=3 * LEASE if in_doubt else 0, lease=LEASE) as step:
+            world.must(not step.done or step.result == 7, "another result was kept")
+            return step.done
+    except LatchworkError as failure:
+        world.must(False, f"nobody else can do the step: {failure}")
+
+
+@case
+async def OnceStep__block(world):
+    step = aio.once(world.store, key="mail", timeout=5, lease=LEASE)
+
+    async def work():
+        async with step as found:
+            found.result = 7
+            await world.store.get(KEY)
+
+    def check(struck):
+        done = elsewhere(world, done_or_free, struck)
+        world.must(done or struck.cancelled or struck.error, "a step that was done is not remembered")
+
+    return work, check
+
+
+@case
+async def OnceStep__enter(world):
+    step = aio.once(world.store, key="mail", timeout=5, lease=LEASE)
+    return (
+        step.__aenter__,
+        lambda struck: (
+            struck.cancelled
+            and world.must(not elsewhere(world, done_or_free, struck), "a step that was not begun is done")
+        ),
+    )
+
+
+@case
+async def OnceStep__exit(world):
+    step = aio.once(world.store, key="mail", timeout=5, lease=LEASE)
+    (await step.__aenter__()).result = 7
+    return lambda: step.__aexit__(None, None, None), lambda struck: told(
+        world, struck, elsewhere(world, done_or_free, struck)
+    )
+
+
 # ---- what holds
+
+
+def elsewhere(world, ask, struck):
+    """What a question of another process is answered, asked outside of this loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask, world, struck).result()
 
 
 def both(world, name):

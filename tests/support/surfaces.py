@@ -23,13 +23,20 @@ FILES = (
     "tests.coord.barrier.test_barrier",
     "tests.coord.presence.test_presence",
     "tests.coord.election.test_election",
+    "tests.coord.effects.test_steps",
     "tests.queue.sharded.test_promises",
     "tests.queue.ledger.test_dedup",
 )
 """Where the promises are."""
 TRAVELS = "a twin is made where it is used, and is not pickled"
 STAGED = "the actors of a simulation are greenlets of their own"
+INLINE = "it renews within a step of the clock, which the loop's thread would wait for"
+FORKED = "a forked child has no loop: its thread is the parent's"
+REFUSED = "the sync surface refuses an async function, the other one any other"
 SYNC_ONLY = {
+    "test_a_key_that_is_no_name_an_async_function_and_a_second_block_are_refused": REFUSED,
+    "test_a_forked_child_that_ends_in_the_block_does_not_end_the_step": FORKED,
+    "test_a_step_is_renewed_while_the_work_lasts": INLINE,
     "test_a_handle_pickles_with_its_store": TRAVELS,
     "test_a_handle_travels": TRAVELS,
     "test_a_handle_travels_with_its_limits": TRAVELS,

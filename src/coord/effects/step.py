@@ -160,7 +160,7 @@ class OnceStep:
     ) -> None:
         self.token = token
         self._store, self._key, self._name, self._label = store, key, name, label
-        self._keep, self._timeout, self._lease, self._check = keep, timeout, lease, check
+        self._keep, self._timeout, self.lease, self._check = keep, timeout, lease, check
         self._contender = StepContender(store, key, checked_owner(None, store.seams), lease, step=name, ttl=keep)
         self._step: Step | None = None
         self._grant: Grant | None = None
@@ -181,6 +181,7 @@ class OnceStep:
         """
         if self._step is not None:
             raise InvalidRequest(f"{self!r} is in a block already: make another handle")
+        self._store.seams.may_wait("OnceStep.run", self._timeout)
         self._check()
         try:
             # On a clock that a test moves, a renewal in the background would move it.
@@ -205,7 +206,7 @@ class OnceStep:
             grant.__exit__(kind, error, trace)
             return
         try:
-            with Deadline(self._store.seams, self._lease) as deadline:
+            with Deadline(self._store.seams, self.lease) as deadline:
                 finish = partial(self._contender.finish, step.fence, step.kept)
                 outlive(self._store.seams, deadline, finish, passing=may_pass)
             self._store.seams.note("effects", kind="step", outcome="done")
@@ -229,14 +230,14 @@ class OnceStep:
 
     def __call__(self, work: Callable[P, R]) -> OnceFunction[P, R]:
         """Decorate a function that is called once, whatever its arguments; later calls return its result."""
+        return OnceFunction(work, lambda *_, **__: self.another())
 
-        def another(*_: P.args, **__: P.kwargs) -> OnceStep:
-            return OnceStep(
-                self._store, self._key, self._name, self.token,
-                label=self._label, keep=self._keep, timeout=self._timeout, lease=self._lease, check=self._check,
-            )  # fmt: skip
-
-        return OnceFunction(work, another)
+    def another(self) -> OnceStep:
+        """Return another handle of the same step, for another block. No call."""
+        return OnceStep(
+            self._store, self._key, self._name, self.token,
+            label=self._label, keep=self._keep, timeout=self._timeout, lease=self.lease, check=self._check,
+        )  # fmt: skip
 
     def _wait(self) -> TakenLease:
         """Return the lease of the step, once it is free. Raises `_StepDone`, `LockUnavailable`, the store's errors."""
@@ -307,7 +308,7 @@ class OnceFunction(Generic[P, R]):
     def __init__(self, work: Callable[P, R], step: Callable[P, OnceStep]) -> None:
         if inspect.iscoroutinefunction(checked_callable("the function", work)):
             raise InvalidRequest(
-                f"{shown(work)} is an async function, whose result comes later: use a block, `with once(...) as step`"
+                f"{shown(work)} is an async function, whose result comes later: decorate it by latchwork.aio.once"
             )
         self.step = step
         """Return the step of these arguments, as for its `token`. No call."""
@@ -368,24 +369,41 @@ def once(
     Not promised: that an effect outside of the store happens once, if its process dies between the effect and the end
     of the block. Then the next attempt repeats it, with the same `token`, by which a provider recognises it.
     """
-    make = partial(
-        _step_of,
-        as_store(store),
-        keep=checked_keep(keep),
-        timeout=checked_timeout(timeout),
-        lease=checked_lease(lease),
-    )
+    make = steps(as_store(store), key, name, keep=keep, timeout=timeout, lease=lease)
     if isinstance(key, str):
-        if name is not None:
-            raise InvalidRequest("name with a key that is text: the key alone names the step")
         return make(key)
-    key_of = checked_callable("key", key)
 
     def decorate(work: Callable[P, R]) -> OnceFunction[P, R]:
-        scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
-        return OnceFunction(work, lambda *args, **kwargs: make(f"{scope}/{_text(key_of(*args, **kwargs))}"))
+        return OnceFunction(work, of_call(make, key, work, name))
 
     return decorate
+
+
+def steps(
+    store: RecordStore,
+    key: object,
+    name: str | None,
+    *,
+    keep: timedelta | float,
+    timeout: float | None,
+    lease: float,
+) -> Callable[[str], OnceStep]:
+    """Return what makes the step of a key, for what `once` was given. Raises `InvalidRequest`."""
+    if not isinstance(key, str):
+        checked_callable("key", key)
+    elif name is not None:
+        raise InvalidRequest("name with a key that is text: the key alone names the step")
+    return partial(
+        _step_of, store, keep=checked_keep(keep), timeout=checked_timeout(timeout), lease=checked_lease(lease)
+    )
+
+
+def of_call(
+    make: Callable[[str], OnceStep], key_of: Callable[P, str | int], work: Callable[P, object], name: str | None
+) -> Callable[P, OnceStep]:
+    """Return what makes the step of a call of the function `work`. Raises `InvalidRequest`."""
+    scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
+    return lambda *args, **kwargs: make(f"{scope}/{_text(key_of(*args, **kwargs))}")
 
 
 def _step_of(store: RecordStore, key: str, *, keep: int, timeout: float | None, lease: float) -> OnceStep:
