@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from datetime import timedelta
 
 from latchwork import aio
@@ -38,7 +39,17 @@ async def coordination(store: aio.Store) -> list[str]:
     met: dict[str, object] = await aio.Barrier(store, "shop", "start", parties=["one"]).wait("one", {"n": 1}, 1)
     record: Record | None = await store.get(Key("reports", "7"), "state")
     await store.operate(Key("reports", "7"), Add("views", 1), exists=Exists.ANY)
+    async with aio.once(store, key="invoice 7", keep=timedelta(days=1)) as step:
+        if not step.done:
+            step.result = step.token
+
+    @aio.once(store, key=lambda amount: amount)
+    async def charge(amount: int) -> str:
+        return f"charged {amount}"
+
+    receipt: str = await charge(7)
     facts = (
+        receipt,
         fence > 0,
         epoch > 0,
         len(slots),
@@ -53,6 +64,10 @@ async def coordination(store: aio.Store) -> list[str]:
     return [*waiting, member, str(facts), str(record and record.bins), str(len(changes))]
 
 
+async def mailed(order: int) -> str:
+    return f"mail {order}"
+
+
 async def queues(store: aio.Store) -> list[str]:
     registry = aio.QueueRegistry(store, "shop")
     queue: aio.ShardedQueue = await registry.create(QueueConfig("orders", shards=1))
@@ -63,8 +78,11 @@ async def queues(store: aio.Store) -> list[str]:
     taken: list[aio.Delivery] = await queue.receive(1)
     for delivery in taken:
         await delivery.ack()
-    async for one in queue.consume(limit=1, timeout=5):
-        await one.ack()
+    async with aclosing(queue.consume(limit=1, timeout=5)) as messages:
+        async for one in messages:
+            sent: str = await one.once("mail").run(mailed, 7)
+            await one.ack()
+            assert sent == "mail 7"
     async with await queue.batch("load", then=Publish({"done": "load"}, key="7")) as batch:
         await batch.publish_many([{"sku": 1}, {"sku": 2}])
     seen: list[Message] = await queue.peek(1)
