@@ -44,7 +44,8 @@ def test_a_verb_that_is_cancelled_at_any_await_point_leaves_nothing_behind_and_s
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("name", "plan"), [(name, plan) for name in CASES for plan in plans_of(name) if plan != "well"]
+    ("name", "plan"),
+    [pytest.param(name, plan, marks=lasting(name)) for name in CASES for plan in plans_of(name) if plan != "well"],
 )
 def test_a_cancel_while_the_store_fails_leaves_nothing_behind_and_keeps_what_is_unknown(name, plan):
     assert row_of(name, plans=(plan,)).troubles == []
