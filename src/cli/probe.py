@@ -26,37 +26,27 @@ FRESH = 1.0
 DRAIN_WITHIN = 60.0
 """Seconds within which the suggested number of threads would handle what is ready."""
 JSON = "application/json"
+NOT_FOUND: Answer = 404, TEXT, b"there are /healthz, /readyz, /metrics, /scale/QUEUE\n"
 
 
-class Probe:
-    """An HTTP server beside a worker: `/healthz`, `/readyz`, `/metrics`, `/scale/QUEUE`. Only GET, and no secrets.
+class Answers:
+    """What a worker answers: `/healthz`, `/readyz`, `/metrics`, `/scale/QUEUE`. No secrets.
 
     worker: it need not have started.
-    host, port: where to listen; port 0 = any free one, see `port`.
-
-    Raises `InvalidRequest` if it cannot listen there.
+    own_metrics_only: `/metrics` leaves out the gauges of the queues, which are the same in every process; then
+        `/metrics/queues` has them.
     """
 
-    def __init__(self, worker: Worker, host: str, port: int) -> None:
-        if not is_int(port) or not 0 <= port <= 65_535:
-            raise InvalidRequest(f"port is {shown(port)}; it must be 0 to 65535")
+    def __init__(self, worker: Worker, *, own_metrics_only: bool = False) -> None:
         self._worker, self._seams = worker, worker.registry.store.seams
         self._lock, self._scales = self._seams.lock(), dict[str, _Scale]()
-        self._metrics = _metrics_of(worker)
-        self._server = Server(
-            host, port, self._seams, self.answer, lambda path: path.startswith(("/metrics", "/scale/"))
-        )
-        self.port = self._server.port
+        self._metrics = _metrics_of(worker, apart=own_metrics_only)
 
-    def __enter__(self) -> Probe:
-        self._server.start("latchwork-probe")
-        return self
+    def answer(self, path: str, totals: tuple[int, int] | None = None) -> Answer:
+        """Return the status, the content type and the body for a path.
 
-    def __exit__(self, *_: object) -> None:
-        self._server.stop()
-
-    def answer(self, path: str) -> Answer:
-        """Return the status, the content type and the body for a path."""
+        totals: for `/scale`, messages acknowledged and threads of all processes; None = of this one.
+        """
         if path == "/healthz":
             ended = [
                 f"the thread {one_line(name)} was ended by {kind}: start the process again\n"
@@ -66,13 +56,13 @@ class Probe:
         if path == "/readyz":
             return (200, TEXT, b"ready\n") if self._worker.running else (503, TEXT, b"not taking messages\n")
         with Deadline(self._seams, PATIENCE):  # who asked has gone by then
-            if path == "/metrics":
-                return self._metrics()
+            if path in self._metrics:
+                return self._metrics[path]()
             if path.startswith("/scale/"):
-                return self._scale(unquote(path.removeprefix("/scale/")))
-        return 404, TEXT, b"there are /healthz, /readyz, /metrics, /scale/QUEUE\n"
+                return self._scale(unquote(path.removeprefix("/scale/")), totals)
+        return NOT_FOUND
 
-    def _scale(self, name: str) -> Answer:
+    def _scale(self, name: str, totals: tuple[int, int] | None) -> Answer:
         consumer = self._worker.consumers.get(name)
         if consumer is None:
             return 404, JSON, _json({"error": NotFound.code, "message": "this worker has no handler for that queue"})
@@ -81,10 +71,45 @@ class Probe:
                 scale = self._scales.setdefault(name, _Scale())
                 now = self._seams.monotonic()
                 if now >= scale.at + FRESH:
-                    scale.update(now, stats_of(consumer.queue), consumer.stats["acked"], consumer.concurrency)
+                    acked, threads = totals or (consumer.stats["acked"], consumer.concurrency)
+                    scale.update(now, stats_of(consumer.queue), acked, threads)
         except LatchworkError as failure:
             return 503, JSON, _json({"error": failure.code, "message": str(failure)})
         return 200, JSON, _json({"queue": name, "client": self._worker.registry.client_id, **scale.figures})
+
+
+class Probe(Answers):
+    """An HTTP server beside a worker for its `Answers`. Only GET.
+
+    host, port: where to listen; port 0 = any free one, see `port`.
+
+    Raises `InvalidRequest` if it cannot listen there.
+    """
+
+    def __init__(self, worker: Worker, host: str, port: int) -> None:
+        checked_port(port)
+        super().__init__(worker)
+        self._server = Server(host, port, self._seams, self.answer, is_slow)
+        self.port = self._server.port
+
+    def __enter__(self) -> Probe:
+        self._server.start("latchwork-probe")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+
+
+def is_slow(path: str) -> bool:
+    """Whether the answer for a path may have to wait."""
+    return path.startswith(("/metrics", "/scale/"))
+
+
+def checked_port(port: int) -> int:
+    """Return the port. Raises `InvalidRequest`."""
+    if not is_int(port) or not 0 <= port <= 65_535:
+        raise InvalidRequest(f"port is {shown(port)}; it must be 0 to 65535")
+    return port
 
 
 class _Scale:
@@ -99,7 +124,7 @@ class _Scale:
         """Take a new look."""
         seconds = now - self.at
         rate = (facts.depth.fired - self._fired) / seconds if math.isfinite(seconds) else None
-        each = (handled - self._handled) / seconds / threads if math.isfinite(seconds) and threads else None
+        each = max(0, handled - self._handled) / seconds / threads if math.isfinite(seconds) and threads else None
         self.at, self._fired, self._handled = now, facts.depth.fired, handled
         ready = facts.depth.ready
         self.figures = {
@@ -116,17 +141,24 @@ def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode() + b"\n"
 
 
-def _metrics_of(worker: Worker) -> Callable[[], Answer]:
-    """Return the function that answers `/metrics`: the process's Prometheus registry, with the gauges of the worker's
+def _metrics_of(worker: Worker, *, apart: bool) -> dict[str, Callable[[], Answer]]:
+    """Return the functions that answer `/metrics`: the process's Prometheus registry, with the gauges of the worker's
     queues.
+
+    apart: these gauges are at `/metrics/queues`.
     """
     try:
-        from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest  # noqa: PLC0415 - an extra
+        from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest  # noqa: PLC0415 - an extra
 
         from ..observe import watch_queues  # noqa: PLC0415 - as above
         from ..observe.prometheus import PrometheusGauges  # noqa: PLC0415 - as above
     except ImportError:
-        return lambda: (501, TEXT, b"no metrics: install prometheus-client, the extra `metrics`\n")
+        none = 501, TEXT, b"no metrics: install prometheus-client, the extra `metrics`\n"
+        return dict.fromkeys(("/metrics", "/metrics/queues") if apart else ("/metrics",), lambda: none)
+    of_queues = CollectorRegistry() if apart else REGISTRY
     with suppress(InvalidRequest):  # the program watches the queues by itself
-        watch_queues(worker.registry, PrometheusGauges(REGISTRY))
-    return lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY))
+        watch_queues(worker.registry, PrometheusGauges(of_queues))
+    found = {"/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(REGISTRY))}
+    if apart:
+        found["/metrics/queues"] = lambda: (200, CONTENT_TYPE_LATEST, generate_latest(of_queues))
+    return found

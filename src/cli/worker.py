@@ -19,6 +19,10 @@ from ..plain import LOG_LINE, PlainFormatter, shown
 from ..queue import Worker
 from .options import CLIENT_VARIABLE
 from .probe import Probe
+from .processes.child import Child
+from .processes.parent import Parent, Plan
+from .processes.probe import ParentProbe
+from .processes.sizes import checked_size
 from .session import Session, note
 
 
@@ -42,6 +46,19 @@ def worker(
     client: Annotated[
         str | None, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads the variable")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=256, help="run it in this number of processes, and replace those that end")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option(min=1, help="replace a process that has handled about this number of messages")
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="replace a process that has more memory than this, as 512M")
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="for development: start again when a file of the program changes")
+    ] = False,
+    child: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a worker until SIGTERM, SIGHUP or Ctrl-C, which let its handlers finish; a second SIGTERM or Ctrl-C does not
     wait.
@@ -53,7 +70,11 @@ def worker(
     Log lines go to stderr, unless the module configures Python's root logger: then they go where it says, and only
     --log-level changes its level.
 
-    Example: latchwork worker shop.jobs:worker --probe 8080
+    --processes, --max-messages, --max-memory and --reload make this process a parent, which loads nothing of the
+    module: its children do. A handler that runs longer than its queue's handler_timeout is then ended, with its
+    process; the other messages of that process go back uncounted.
+
+    Example: latchwork worker shop.jobs:worker --probe 8080 --processes 4
     """
     session: Session = context.obj
     os.environ.update(session.environment)
@@ -61,15 +82,28 @@ def worker(
         os.environ[CLIENT_VARIABLE] = client
     verbose: int = context.find_root().params["verbose"]
     level = log_level.name if log_level else {0: None, 1: "INFO"}.get(verbose, "DEBUG")
-    with _logging(level):
-        found = _found(where)
     source = context.get_parameter_source("client")
-    if client != found.registry.client_id and source is not None and source.name == "COMMANDLINE":
+    own_client = client if source is not None and source.name == "COMMANDLINE" else None
+    if child is None and (processes or max_messages or max_memory or reload):
+        _named(where)
+        memory = None if max_memory is None else checked_size("--max-memory", max_memory)
+        words = ["worker", where, *(["--log-level", level.lower()] if level else [])]
+        words += ["--client", own_client] if own_client is not None else []
+        code = _run_parent(Plan(words, processes or 1, max_messages, memory, reload), level, probe_host, probe)
+        raise typer.Exit(code)
+    as_child = None if child is None else Child(child)
+    if as_child is not None:
+        as_child.begin()
+    with _logging(level, "" if as_child is None else f"[{as_child.name}] "):
+        found = _found(where)
+    if own_client is not None and own_client != found.registry.client_id:
         raise InvalidRequest(
             f"--client is {shown(client)}, and the worker of {where} is of client {shown(found.registry.client_id)}: "
             f"leave the option out, or let the module read ${CLIENT_VARIABLE}"
         )
-    if probe is None:
+    if as_child is not None:
+        finished = as_child.run(found)
+    elif probe is None:
         finished = found.run()
     else:
         with Probe(found, probe_host, probe) as served:
@@ -79,17 +113,29 @@ def worker(
         raise typer.Exit(1)
 
 
+def _run_parent(plan: Plan, level: str | None, host: str, port: int | None) -> int:
+    """Run the plan, with a probe if it has a port; return the exit code."""
+    with _logging(level):
+        parent = Parent(plan)
+    if port is None:
+        return parent.run()
+    with ParentProbe(parent, host, port) as served:
+        note(f"probes at http://{host}:{served.port}/healthz")
+        return parent.run()
+
+
 @contextmanager
-def _logging(level: str | None) -> Iterator[None]:
+def _logging(level: str | None, who: str = "") -> Iterator[None]:
     """Set up the root logger, once the module is loaded, unless the module has given it handlers.
 
     While the module is loaded, the library's own warnings are printed: a store may be away that it waits for.
 
     level: None = INFO, or what the module has set.
+    who: stands before each message.
     """
     root, library = logging.getLogger(), logging.getLogger("latchwork")  # noqa: TID251 - nothing is logged here
     handler = logging.StreamHandler()
-    handler.setFormatter(PlainFormatter(LOG_LINE))
+    handler.setFormatter(PlainFormatter(LOG_LINE.replace("%(message)s", f"{who}%(message)s")))
     handler.addFilter(lambda _: not root.handlers)
     library.addHandler(handler)
     try:
@@ -104,12 +150,18 @@ def _logging(level: str | None) -> Iterator[None]:
         root.setLevel(level)
 
 
-def _found(where: str) -> Worker:
+def _named(where: str) -> tuple[str, str]:
+    """Return the module and the name. Raises `InvalidRequest`."""
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
         raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
     if not all(part.isidentifier() for part in module.split(".")):
         raise InvalidRequest(f"{shown(module)} is no module's name: write it in full, as shop.jobs")
+    return module, name
+
+
+def _found(where: str) -> Worker:
+    module, name = _named(where)
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

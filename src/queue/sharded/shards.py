@@ -410,6 +410,22 @@ class Shards:
             return StampMiss.TAKEN if isinstance(row, Refused | NotFound) else row
         return self.stamp_rules.envelope(row) or StampMiss.TAKEN
 
+    def held_by(self, slots: Sequence[Slot], ids: Sequence[str]) -> Rows[Envelope | None]:
+        """Return the messages that these deliveries still hold, and start their time again; None for the others, and
+        the error of one that cannot be read. One call.
+        """
+        now = self.now_ms()
+        rows = self.store.repeat_many([
+            self.stamp_rules_at(slot).renewing.fill(self.key(slot), me=me, now=now)
+            for slot, me in zip(slots, ids, strict=True)
+        ])  # fmt: skip
+        return Rows(map(self._held, slots, rows))
+
+    def _held(self, slot: Slot, row: Row) -> Envelope | LatchworkError | None:
+        if isinstance(row, LatchworkError):
+            return None if isinstance(row, Refused | NotFound) else row
+        return self.messages([slot], [row])[0]
+
     def look(self, slots: Sequence[Slot]) -> Rows[Envelope | None]:
         """Return the messages in these slots, None where there is none, or the error of one that cannot be read.
 

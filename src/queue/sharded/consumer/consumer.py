@@ -20,6 +20,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from ..upkeep.reporter import reporter_of
 from ..upkeep.upkeep import upkeep_of
+from .hand import Hand
 from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
 from .life import AWAY, Life
 from .ordering import ShardLocks
@@ -172,9 +173,15 @@ class Consumer(Unpicklable):
         """
         self.state.wanted = check_concurrency(workers, self._most)
 
-    def belong_to_worker(self, signals: Signals, life: Life) -> None:
-        """Stop at the signals of a worker, and leave it to the worker to log that it starts, drains and stops."""
+    def belong_to_worker(self, signals: Signals, life: Life, hand: Hand | None = None) -> None:
+        """Stop at the signals of a worker, and leave it to the worker to log that it starts, drains and stops.
+
+        hand: where to note the messages in hand. It notes none of an `ordered` consumer,
+            whose messages are for the next holder of the shard.
+        """
         self.state.signals, self.state.life, self._tells = signals, life, False
+        if hand is not None:
+            self._settlements.hand = hand
 
     @property
     def running(self) -> int:
@@ -185,6 +192,11 @@ class Consumer(Unpicklable):
     def given_up(self) -> int:
         """Handlers that `stop` gave up."""
         return self._given_up
+
+    @property
+    def stuck(self) -> int:
+        """Handlers that were given up, after the queue's `handler_timeout`, and have not returned."""
+        return self._runs.stuck
 
     @property
     def saturated(self) -> bool:

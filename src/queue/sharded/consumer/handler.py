@@ -21,6 +21,7 @@ from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..transfer import CHUNK
+from .hand import Hand
 
 log = Log(__name__)
 worker_log = Log("latchwork.worker")
@@ -160,9 +161,13 @@ class Invoker:
 
 
 class Settlements:
-    """Settlement of the messages of one consumer. Safe between its workers and its supervisor."""
+    """Settlement of the messages of one consumer. Safe between its workers and its supervisor.
+
+    hand: where the messages that the consumer has in hand are noted, until they are settled.
+    """
 
     def __init__(self, queue: ShardedQueue, counters: Counters) -> None:
+        self.hand = Hand()
         self._queue, self._seams, self._counters = queue, queue.store.seams, counters
         self._lock = self._seams.lock()
         self.collected: list[Delivery] = []
@@ -180,6 +185,7 @@ class Settlements:
         why: list[tuple[Reason, str | None]] = []
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             if delivery.settled:
+                self.hand.let_go((delivery,))
                 continue
             if verdict is None:
                 done.append(delivery)
@@ -189,6 +195,7 @@ class Settlements:
                 failed.append(delivery)
                 why.append(verdict)
         if done:
+            self.hand.done(done)
             with self._lock:
                 if not self.collected:
                     self._since = self._seams.monotonic()
@@ -214,6 +221,7 @@ class Settlements:
         if not done:
             return
         rows = self._acked(done)
+        self.hand.let_go(done)
         acked = rows.count(True)
         self._counters.add("acked", acked)
         if acked < len(rows):
@@ -237,6 +245,7 @@ class Settlements:
     def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
         """Fail messages, a thousand at once; whether none of them stays for the sweeper."""
         rows = self._queue.fail_many(deliveries, why)
+        self.hand.let_go(deliveries)
         self._counters.add("failed", len(deliveries))
         self._count_unsettled(rows, "stored for later")
         return not rows.errors()
@@ -256,6 +265,7 @@ class Settlements:
             self.leave(deliveries)
             return False
         rows = self._queue.give_back(deliveries)
+        self.hand.let_go(deliveries)
         self._count_unsettled(rows, "given back")
         return not rows.errors()
 
@@ -273,7 +283,9 @@ class Settlements:
         rows = self._queue.hand_back(deliveries)
         self._counters.add("handed_back", rows.count(True))
         self._count_unsettled(rows, "handed back")
-        return list(rows.sift(deliveries)[1])
+        back, left = rows.sift(deliveries)
+        self.hand.let_go(back)
+        return list(left)
 
     def put_off(self, delivery: Delivery, delay: float) -> None:
         """Let a message that was not begun come again later; if it also stays here, it is left to the sweeper.
@@ -281,6 +293,7 @@ class Settlements:
         Raises the store's errors where it was not stored for later, or perhaps: then it is still in hand.
         """
         self._count_unsettled([self._queue.put_off(delivery, delay)], "deleted, though stored for later")
+        self.hand.let_go((delivery,))
 
     def _count_unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count messages that could not be settled; the sweeper, or another consumer that has them now,
@@ -358,6 +371,7 @@ class Runs:
                 return None
             self._runs.append(run)
         force_setattr(delivery, "stop", run.why_end)
+        self._settlements.hand.began(run.deliveries)
         return run
 
     def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> HandlerCall:
@@ -386,6 +400,7 @@ class Runs:
         with self._lock:
             if not (self._over or run.abandoned):
                 run.started = self._seams.monotonic()
+                self._settlements.hand.began(run.deliveries)
                 return True
         self.abandon(run, LATE, interrupted=True)
         return False

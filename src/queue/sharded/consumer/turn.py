@@ -108,6 +108,7 @@ class Turns:
             found = self.queue.await_messages(
                 size, self.seams.monotonic() + RECEIVE_WAIT, None, one_shard=True, ends=self.consumer.ends
             )
+            self.settlements.hand.took(found)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
@@ -276,9 +277,11 @@ class Turns:
                 return  # handle the messages that came; the next look meets the same error
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
-        if held is None:
-            return self.queue.await_messages(most, self.seams.monotonic() + timeout, None, ends=self.consumer.ends)
-        return held.receive(most, more=more, timeout=timeout)
+        if held is not None:
+            return held.receive(most, more=more, timeout=timeout)
+        found = self.queue.await_messages(most, self.seams.monotonic() + timeout, None, ends=self.consumer.ends)
+        self.settlements.hand.took(found)
+        return found
 
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken; in order, not once others may have the shard."""

@@ -26,6 +26,7 @@ from ..delivery import Delivery
 from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
 from .consumer import Consumer, Handler
+from .hand import Hand
 from .life import Life
 from .prefetch import checked_prefetch
 from .rate import checked_rate
@@ -102,6 +103,8 @@ class Worker(Unpicklable):
         self._signals = Signals(self._stopping.is_set)
         self._failure_log = FailureLog(self._seams, log)
         self._life = Life(self._seams, f"the worker of {registry.client_id!r}")
+        self.hand_of: Callable[[str], Hand] | None = None
+        """Returns where the messages that are in hand are noted, by the name of their queue; None = nowhere."""
 
     def __repr__(self) -> str:
         return f"Worker({self.registry.client_id!r}, queues={sorted(self._handlers)})"
@@ -188,7 +191,8 @@ class Worker(Unpicklable):
             rate=handled.rate,
             per_key=handled.per_key,
         )
-        consumer.belong_to_worker(self._signals, self._life)  # one signal stops all consumers
+        hand = None if self.hand_of is None else self.hand_of(queue.name)
+        consumer.belong_to_worker(self._signals, self._life, hand)  # one signal stops all consumers
         return consumer
 
     def stop(self, grace: float | None = None) -> bool:
@@ -234,6 +238,11 @@ class Worker(Unpicklable):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    @property
+    def queues(self) -> list[str]:
+        """The names of the queues that have a handler, sorted."""
+        return sorted(self._handlers)
 
     @property
     def running(self) -> bool:

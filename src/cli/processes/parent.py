@@ -1,0 +1,423 @@
+"""The parent: it starts the children, replaces those that end, and drains them.
+
+It does not load the program. One thread does all, and waits for no child: it hears from each four times a second, and
+kills what does not end in time. What a child had in hand that was killed is settled by another child.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...logs import Log
+from ...plain import counted
+from ...queue.sharded.consumer.hand import SIZE, Noted, noted_in
+from ...queue.sharded.consumer.signals import Signals
+from ...retry import Poll
+from ...seams import SYSTEM
+from ..serving import Answer
+from .channel import Channel
+from .child import LEAVE
+from .files import Files
+from .sizes import shown_size
+
+log = Log("latchwork.worker")
+
+LOOK = 0.1
+"""Seconds between two looks at signals, and at children that have ended."""
+BACKOFF = Poll(low=0.5, high=30.0, factor=2.0, jitter=0.2)
+"""Pauses before a child is replaced that has died, or could not start."""
+LIVED = 60.0
+"""Seconds after which a child that dies is replaced as soon as the first one."""
+SPREAD = 0.1
+"""By how much the limit of messages differs from child to child, so that they do not all end at once."""
+SILENT = 60.0
+"""Seconds, beside the longest `handler_timeout`, after which a child that says nothing is killed: a handler keeps the
+interpreter busy, and nothing in the child can end it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and when to replace a child.
+
+    command: the words of a child's command line, behind the interpreter.
+    max_messages, max_memory: messages, and bytes, after which a child is replaced; None = no limit.
+    reload: whether to start again when a file of the program changes.
+    """
+
+    command: Sequence[str]
+    processes: int = 1
+    max_messages: int | None = None
+    max_memory: int | None = None
+    reload: bool = False
+
+
+@dataclass(eq=False)
+class Child:
+    """A child that runs.
+
+    memory: where it notes what it has in hand.
+    most: the messages after which it is replaced.
+    heard: when it said something last (monotonic).
+    ready: what it said once it worked; None = it has not started.
+    leaves: why it drains; None = it does not.
+    until: when it is killed.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    channel: Channel
+    memory: mmap.mmap
+    most: float
+    started: float
+    heard: float
+    ready: Mapping[str, Any] | None = None
+    pulse: Mapping[str, Any] = field(default_factory=dict)
+    leaves: str | None = None
+    until: float = float("inf")
+    is_killed: bool = False
+    does_upkeep: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name in the log."""
+        return f"child {self.number} (pid {self.process.pid})"
+
+    @property
+    def works(self) -> bool:
+        """Whether it takes messages."""
+        return self.ready is not None and self.leaves is None and bool(self.pulse.get("takes"))
+
+
+@dataclass
+class Seat:
+    """The place of a child.
+
+    failures: how often in a row its child has died early, or could not start.
+    due: when the next one is to be started (monotonic).
+    """
+
+    number: int
+    child: Child | None = None
+    failures: int = 0
+    due: float = 0.0
+
+
+class Parent:
+    """The process that runs a plan. `run` is called once, in the main thread; `ask` and the figures are for others."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.seats = [Seat(number) for number in range(1, plan.processes + 1)]
+        self._seams = SYSTEM
+        self._signals = Signals(lambda: False)
+        self._selector = selectors.DefaultSelector()
+        self._files = Files() if plan.reload else None
+        self._proved = False
+        """Whether a child has started since the program was loaded last: the first one starts alone."""
+        self._code: int | None = None
+        """The exit code, once it is to end."""
+        self._forced = self._waits_for_change = False
+        self._left: list[tuple[str, str, bool, list[Noted]]] = []
+        """What dead children had in hand: whose it was, why it died, whether attempts count, and the messages."""
+        self._past: Counter[str] = Counter()
+        """Messages that former children have acknowledged, by queue."""
+        self._questions: dict[int, tuple[Any, list[Answer]]] = {}
+        self._last_question = 0
+
+    # ---- life
+
+    def run(self) -> int:
+        """Run the children until a signal; return the exit code: 0 if all handlers had finished."""
+        with self._signals:
+            try:
+                while self._code is None or self._children():
+                    self._listen()
+                    self._reap()
+                    self._heed_signals()
+                    self._judge()
+                    self._share()
+                    self._fill()
+            finally:  # also after a defect: none is left behind
+                for child in self._children():
+                    child.process.kill()
+                    child.process.wait()
+        return self._code
+
+    def _children(self) -> list[Child]:
+        return [seat.child for seat in self.seats if seat.child is not None]
+
+    def _listen(self) -> None:
+        """Hear what the children say, or wait a moment."""
+        if not self._selector.get_map():
+            self._seams.sleep(LOOK)
+            return
+        for key, _ in self._selector.select(LOOK):
+            child: Child = key.data
+            documents = child.channel.received()
+            if documents is None:
+                self._selector.unregister(child.channel)
+            for document in documents or ():
+                child.heard = self._seams.monotonic()
+                self._hear(child, document)
+
+    def _hear(self, child: Child, document: Mapping[str, Any]) -> None:
+        if "pulse" in document:
+            child.pulse = document["pulse"]
+        elif "ready" in document:
+            child.ready, self._proved = document["ready"], True
+            log.info("%s works, %.1f s after its start", child.name, child.heard - child.started)
+        elif "files" in document and self._files is not None:
+            self._files.watch(document["files"])
+        elif "answer" in document:
+            event, answers = self._questions.get(document["answer"], (None, []))
+            if event is not None:
+                answers.append((document["status"], document["kind"], document["body"].encode()))
+                event.set()
+
+    def _heed_signals(self) -> None:
+        if self._signals.drains and self._code is None:
+            self._end(0, "the parent was told to end")
+        if self._signals.forced and not self._forced:
+            self._forced = True
+            log.warning("the parent was told again to end: the children wait for no handler")
+            for child in self._children():
+                child.channel.send(force=True)
+                child.until = min(child.until, self._seams.monotonic() + LEAVE)
+
+    def _end(self, code: int, why: str) -> None:
+        self._code = code
+        for child in self._children():
+            self._drain(child, why)
+
+    # ---- children that start
+
+    def _fill(self) -> None:
+        """Start the children that are due: one alone, until it has shown that the program can be loaded."""
+        if self._code is not None or self._waits_for_change:
+            return
+        now = self._seams.monotonic()
+        for seat in self.seats:
+            if seat.child is None and seat.due <= now and (self._proved or not self._children()):
+                seat.child = self._start(seat.number)
+
+    def _start(self, number: int) -> Child:
+        ours, theirs = socket.socketpair()
+        notes = _shared_memory()
+        given = f"--child={number}:{theirs.fileno()}:{notes}"
+        # A Ctrl-C reaches the child too, which is not prepared for it until it has begun.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = subprocess.Popen(  # noqa: S603 - this very Python, and this very command
+                [sys.executable, "-m", "latchwork", *self.plan.command, given],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), notes],
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+            memory = mmap.mmap(notes, SIZE)
+            os.close(notes)
+        now, most = self._seams.monotonic(), float("inf")
+        if self.plan.max_messages is not None:
+            most = self.plan.max_messages * self._seams.uniform(1.0, 1.0 + SPREAD)
+        child = Child(number, process, Channel(ours), memory, most, now, now)
+        self._selector.register(child.channel, selectors.EVENT_READ, child)
+        if self.plan.reload:
+            child.channel.send(files=True)
+        return child
+
+    # ---- children that end
+
+    def _reap(self) -> None:
+        for seat in self.seats:
+            child = seat.child
+            if child is None or child.process.poll() is None:
+                continue
+            with suppress(KeyError, ValueError):  # its end was heard
+                self._selector.unregister(child.channel)
+            seat.child = None
+            self._ended(seat, child)
+            child.channel.close()
+            child.memory.close()
+
+    def _ended(self, seat: Seat, child: Child) -> None:
+        """Take note of how a child has ended, and see to what it had in hand."""
+        for queue, (acked, _) in child.pulse.get("counts", {}).items():
+            self._past[queue] += acked
+        code, now = child.process.returncode, self._seams.monotonic()
+        in_hand = noted_in(child.memory)
+        is_well = code in (0, 1) and child.leaves is not None and not child.is_killed
+        why = "" if is_well else f"its process ({child.name}) {_how(child)}"
+        if self._code is not None:
+            if not is_well or code:
+                self._code = self._code or 1
+            if in_hand:
+                log.warning("%s: %s are left to the sweep", why or child.name, counted(len(in_hand), "message"))
+            return
+        if in_hand:
+            self._left.append((child.name, why or "its process ended", child.leaves is None, in_hand))
+        if is_well:
+            seat.failures, seat.due = 0, now
+            log.info("%s has ended (%s); another starts", child.name, child.leaves)
+            return
+        if child.ready is None and not self._proved:
+            self._could_not_start(child)
+            return
+        seat.failures = 1 if child.ready is not None and now >= child.started + LIVED else seat.failures + 1
+        pause = BACKOFF.pause(seat.failures, self._seams)
+        seat.due = now + pause
+        held = f", with {counted(len(in_hand), 'message')} in hand" if in_hand else ""
+        when = "before it worked" if child.ready is None else f"after {now - child.started:.0f} s"
+        log.error("%s %s, %s%s; another starts in %.1f s", child.name, _how(child), when, held, pause)
+
+    def _could_not_start(self, child: Child) -> None:
+        """End with the exit code of the first child, which has said why on stderr; or wait for a change."""
+        if self._files is None:
+            code = child.process.returncode
+            log.error("%s could not start: it %s", child.name, _how(child))
+            self._code = code if code > 0 else 128 - code if code < 0 else 1
+            return
+        log.error("%s could not start: it %s; waiting until a file changes", child.name, _how(child))
+        self._files.watch_folder()
+        self._waits_for_change = True
+
+    # ---- children that are to end
+
+    def _judge(self) -> None:
+        """Drain the children that are to be replaced, and kill those that do not end."""
+        now = self._seams.monotonic()
+        if self._files is not None and self._code is None and (changed := self._files.changed(now)):
+            self._reload(changed)
+        for child in self._children():
+            if child.leaves is None:
+                why = self._why_replaced(child)
+                if why is not None:
+                    self._drain(child, why)
+                elif now >= child.heard + SILENT + (child.ready or {}).get("timeout", float("inf")):
+                    self._kill(child, f"said nothing for {now - child.heard:.0f} s")
+            elif now >= child.until and not child.is_killed:
+                self._kill(child, "did not end in time")
+
+    def _why_replaced(self, child: Child) -> str | None:
+        """Return why a child is to be replaced; None if it is not."""
+        pulse = child.pulse
+        if not pulse:
+            return None
+        limit = float("inf") if self.plan.max_memory is None else self.plan.max_memory
+        reasons = (
+            (not pulse["takes"], "it got a signal"),
+            (pulse["stuck"], "a handler ran longer than the handler_timeout of its queue, and has not returned"),
+            (pulse["died"], f"a thread was ended by an error: {', '.join(pulse['died'])}"),
+            (pulse["handled"] >= child.most, f"it has handled {counted(pulse['handled'], 'message')}"),
+            (pulse["memory"] > limit, f"it has {shown_size(pulse['memory'])} of memory"),
+        )
+        return next((why for holds, why in reasons if holds), None)
+
+    def _drain(self, child: Child, why: str) -> None:
+        if child.leaves is not None:
+            return
+        child.leaves = why
+        grace = (child.ready or {}).get("grace", 0.0)
+        child.until = self._seams.monotonic() + grace + LEAVE
+        child.does_upkeep = False
+        child.channel.send(drain=True)
+        log.info("%s drains: %s", child.name, why)
+
+    def _kill(self, child: Child, why: str) -> None:
+        log.error("%s %s: it is killed", child.name, why)
+        child.is_killed = True
+        child.process.kill()
+
+    def _reload(self, changed: str) -> None:
+        log.info("%s has changed: the program is loaded again", changed)
+        self._proved = self._waits_for_change = False
+        for seat in self.seats:
+            seat.failures, seat.due = 0, 0.0
+            if seat.child is not None:
+                self._drain(seat.child, "the program has changed")
+
+    # ---- what one child does for all
+
+    def _share(self) -> None:
+        """Give the upkeep to one child that works, and what dead children had in hand."""
+        at_work = [child for child in self._children() if child.works]
+        if not at_work:
+            return
+        takes_part = at_work[0].ready is not None and at_work[0].ready["upkeep"]
+        if takes_part and not any(child.does_upkeep for child in at_work):
+            at_work[0].does_upkeep = at_work[0].channel.send(upkeep=True)
+        while self._left and (name := self._left[0][0]):
+            _, why, counts, in_hand = self._left[0]
+            if not at_work[0].channel.send(settle=[list(one) for one in in_hand], why=why, counts=counts, of=name):
+                return
+            self._left.pop(0)
+
+    # ---- for the probe, in its threads
+
+    def at_work(self) -> list[Child]:
+        """Return the children that take messages; first the one that does the upkeep."""
+        return sorted((one for one in self._children() if one.works), key=lambda child: not child.does_upkeep)
+
+    def totals(self, queue: str) -> tuple[int, int]:
+        """Return the messages of a queue that were acknowledged, and the threads for it now, in all children."""
+        counts = [child.pulse.get("counts", {}).get(queue, (0, 0)) for child in self._children()]
+        return self._past[queue] + sum(acked for acked, _ in counts), sum(threads for _, threads in counts)
+
+    def ask(
+        self, children: Sequence[Child], path: str, timeout: float, totals: tuple[int, int] | None = None
+    ) -> dict[Child, Answer]:
+        """Return the answers of these children for a path: of those that answer within `timeout` seconds."""
+        end, asked = self._seams.monotonic() + timeout, dict[Child, int]()
+        for child in children:
+            self._last_question += 1
+            number = asked[child] = self._last_question
+            self._questions[number] = (self._seams.event(), [])
+            child.channel.send(ask=number, path=path, totals=totals)
+        found: dict[Child, Answer] = {}
+        for child, number in asked.items():
+            event, answers = self._questions[number]
+            event.wait(max(0.0, end - self._seams.monotonic()))
+            del self._questions[number]
+            if answers:
+                found[child] = answers[0]
+        return found
+
+    def silent(self, after: float) -> list[str]:
+        """Return the children, by name, that have started and not said anything for this number of seconds."""
+        now = self._seams.monotonic()
+        return [child.name for child in self._children() if child.ready is not None and now > child.heard + after]
+
+
+def _how(child: Child) -> str:
+    """Return how a child has ended, in words."""
+    code = child.process.returncode
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    memory = f" ({shown_size(child.pulse['memory'])} when it was seen last)" if child.pulse else ""
+    if code == -signal.SIGKILL and not child.is_killed:
+        return f"was killed by {name}, as the system does when memory runs out{memory}"
+    return f"was killed by {name}" + ("" if child.is_killed else memory)
+
+
+def _shared_memory() -> int:
+    """Return the descriptor of memory that two processes can share."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("latchwork-hand")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, SIZE)
+    return descriptor
