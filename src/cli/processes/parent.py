@@ -259,7 +259,7 @@ class Parent:
         code, now = child.process.returncode, self._seams.monotonic()
         in_hand = noted_in(child.memory)
         is_well = code in (0, 1) and child.leaves is not None and not child.is_killed
-        why = "" if is_well else f"its process ({child.name}) {_how(child)}"
+        why = "" if is_well else f"its process, {child.name}, {_how(child)}"
         if self._code is not None:
             if not is_well or code:
                 self._code = self._code or 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
 
@@ -125,12 +126,13 @@ class NotedHand(Hand):
 
 
 def noted_in(memory: mmap.mmap) -> list[Noted]:
-    """Return what is noted."""
-    return [
+    """Return what is noted, by queue, and in the order of the shard."""
+    found = (
         Noted(queue, Stage(stage), shard, pointer, me.rstrip(b"\0").decode())
         for stage, _, queue, shard, pointer, me in _ENTRY.iter_unpack(memory[:])
         if stage != Stage.FREE
-    ]
+    )
+    return sorted(found, key=attrgetter("queue", "shard", "pointer"))
 
 
 def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts: bool) -> dict[str, int]:

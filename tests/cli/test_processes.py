@@ -1,0 +1,312 @@
+"""`latchwork worker --processes N`: a parent, and children that are killed, hang, grow, cannot start, and lose it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import warnings
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import latchwork
+from latchwork.cli.processes.files import Files
+from latchwork.cli.processes.probe import merged
+from latchwork.cli.processes.sizes import checked_size
+from latchwork.errors import InvalidRequest
+from latchwork.queue import QueueConfig, QueueRegistry
+from tests.support.scale import scaled
+from tests.support.waiting import until
+
+PATIENCE = 120.0
+JOBS = """
+import os
+import time
+
+import latchwork
+from latchwork.queue import QueueRegistry, Worker
+
+worker = Worker(QueueRegistry(latchwork.connect(), "shop"), grace=1.0)
+grown = []
+
+
+@worker.handler("orders", concurrency=THREADS)
+def handle(delivery):
+    print(delivery.payload, os.getpid(), delivery.attempts, delivery.reason, delivery.last_error, sep="|", flush=True)
+    if delivery.payload == "die" and delivery.attempts == 1:
+        os.kill(os.getpid(), 9)
+    if delivery.payload == "grow":
+        grown.append(b"x" * 200_000_000)
+
+
+@worker.handler("slow", concurrency=1)
+def slow(delivery):
+    handle(delivery)
+    if delivery.reason is None:
+        time.sleep(3600)
+
+
+@worker.handler("hangs", concurrency=1)
+def hangs(delivery):
+    slow(delivery)
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with a program, the environment in which its store is known, and its queues."""
+    (tmp_path / "jobs.py").write_text(JOBS.replace("THREADS", "1"))
+    url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
+    registry = QueueRegistry(latchwork.connect(url), "shop")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queues = [
+            registry.create(QueueConfig("orders", shards=2, backoff=0.1)),
+            registry.create(QueueConfig("slow", shards=1)),
+            registry.create(QueueConfig("hangs", shards=1, handler_timeout=1, backoff=0.1, unsafe_limits=True)),
+        ]
+    return tmp_path, {**os.environ, "LATCHWORK_STORE": url}, queues
+
+
+class Run:
+    """A parent that runs, what it and its children have said, and the pids of the children."""
+
+    def __init__(self, place, *options, program="jobs:worker"):
+        folder, environment, _ = place
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "latchwork", "worker", program, *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
+        )  # fmt: skip
+        self.printed, self.logged = [], []
+        for stream, lines in ((self.process.stdout, self.printed), (self.process.stderr, self.logged)):
+            threading.Thread(target=self._read, args=(stream, lines), daemon=True).start()
+
+    def _read(self, stream, lines):
+        for line in stream:
+            lines.append(line.rstrip("\n"))
+
+    def await_log(self, text, times=1):
+        return until(lambda: len(found := [line for line in self.logged if text in line]) >= times and found, PATIENCE)
+
+    def await_word(self, word, times=1):
+        starts = f"{word}|"
+        return until(
+            lambda: len(found := [o for o in self.printed if o.startswith(starts)]) >= times and found, PATIENCE
+        )
+
+    @property
+    def attempts(self):
+        return [(word, int(attempts)) for word, _, attempts, *_ in (line.split("|") for line in self.printed)]
+
+    @property
+    def pids(self):
+        return {int(pid) for pid in re.findall(r"child \d+ \(pid (\d+)\) works", "\n".join(self.logged))}
+
+    def get(self, path):
+        (line,) = self.await_log("probes at ")
+        port = re.search(r":(\d+)/healthz", line)[1]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as reply:
+                return reply.status, reply.read().decode()
+        except urllib.error.HTTPError as failure:
+            return failure.code, failure.read().decode()
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+def is_there(pid):
+    """Whether the process runs; one that has ended and waits for its parent does not."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@contextmanager
+def running(place, *options, **others):
+    run = Run(place, *options, **others)
+    try:
+        yield run
+    finally:
+        run.process.kill()
+        run.process.wait()
+        for pid in run.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def is_empty(queue):
+    depth = queue.depth()
+    return not (depth.ready or depth.sideline or depth.parked or depth.delayed)
+
+
+def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt_more(place):
+    orders = place[2][0]
+    words = [f"m{n}" for n in range(40)]
+    orders.publish_many([*words[:20], "die", *words[20:]])
+    with running(place, "--processes", "2") as run:
+        run.await_word("die", 2)
+        until(lambda: is_empty(orders), PATIENCE)
+        assert sorted(set(run.attempts)) == sorted([*((word, 1) for word in words), ("die", 1), ("die", 2)])
+        assert len(run.attempts) == 42, "nothing was handled twice"
+        died = run.printed[run.attempts.index(("die", 2))]
+        assert re.search(r"\|swept\|its process, child \d \(pid \d+\), was killed by SIGKILL, as the system does", died)
+        run.await_log("works, ", 3)
+        assert run.end() == 0
+    assert not any(map(is_there, run.pids))
+    assert [line for line in run.logged if re.search(r"\[child 2, pid \d+\] the worker of 'shop' works", line)]
+
+
+@pytest.mark.long
+def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_nobody_else_an_attempt(
+    place, aerospike_store, aerospike_server
+):
+    client = f"children{os.getpid()}"
+    (place[0] / "jobs.py").write_text(JOBS.replace("THREADS", "2").replace('"shop"', f'"{client}"'))
+    registry = QueueRegistry(aerospike_store, client)
+    orders, _, _ = (registry.create(QueueConfig(name, shards=4, backoff=0.2)) for name in ("orders", "slow", "hangs"))
+    place[1]["LATCHWORK_STORE"] = aerospike_server.url
+    published, deaths, seconds = 0, 0, scaled(300)
+    with running(place, "--processes", "4") as run:
+        run.await_log("works, ", 4)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end or not deaths:
+            orders.publish_many([f"m{n}" for n in range(published, published + 200)])
+            published += 200
+            if published % 2000 == 0:
+                orders.publish("die", message_id=f"die-{deaths}")
+                deaths += 1
+            time.sleep(1.0)
+        until(lambda: is_empty(orders), PATIENCE)
+        assert run.end() == 0
+    killed = set(re.findall(r"child \d+ \(pid (\d+)\) was killed by SIGKILL", "\n".join(run.logged)))
+    assert len(killed) == deaths >= seconds // 20
+    rows = [line.split("|") for line in run.printed]
+    assert {word for word, *_ in rows} == {"die", *(f"m{n}" for n in range(published))}, "nothing is lost"
+    begun = {(word, pid) for word, pid, *_ in rows}
+    again = [(word, int(attempts)) for word, _, attempts, *_ in rows if attempts != "1" and word != "die"]
+    for word, attempts in again:
+        died_with_it = [pid for pid in killed if (word, pid) in begun]
+        assert attempts == 1 + len(died_with_it), f"{word} was begun in {died_with_it} of the processes that died"
+
+
+def test_all_children_are_seen_at_one_port_and_one_that_hangs_delays_no_answer(place):
+    with running(place, "--processes", "2", "--probe", "0") as run:
+        run.await_log("works, ", 2)
+        until(lambda: run.get("/readyz") == (200, "2 of 2 children take messages\n"))
+        assert run.get("/healthz") == (200, "ok\n")
+        status, text = run.get("/scale/orders")
+        assert (status, json.loads(text)["threads"], json.loads(text)["ready"]) == (200, 2, 0)
+        assert run.get("/scale/nowhere")[0] == 404
+        status, text = run.get("/metrics")
+        assert status == 200
+        assert text.count('latchwork_queue_depth{part="ready",queue="orders"}') == 1
+        assert len(re.findall(r'^process_resident_memory_bytes\{child="[12]"\}', text, re.MULTILINE)) == 2
+        stopped = max(run.pids)
+        os.kill(stopped, signal.SIGSTOP)
+        status, text = run.get("/metrics")
+        assert len(re.findall(r"^process_resident_memory_bytes\{", text, re.MULTILINE)) == 1
+        os.kill(stopped, signal.SIGCONT)
+        run.process.kill()  # and nobody is left behind
+        until(lambda: not any(map(is_there, run.pids)), PATIENCE)
+
+
+def test_a_handler_over_its_time_is_ended_with_its_process_and_costs_its_neighbours_nothing(place):
+    _, slow, hangs = place[2]
+    with running(place, "--processes", "1") as run:
+        slow.publish("neighbour")
+        run.await_word("neighbour")
+        hangs.publish("hang")
+        run.await_log("a handler ran longer than the handler_timeout of its queue")
+        run.await_word("hang", 2)
+        run.await_word("neighbour", 2)
+        assert [line.split("|")[2:4] for line in run.await_word("neighbour", 2)] == [
+            ["1", "None"],
+            ["1", "interrupted"],
+        ]
+        assert [line.split("|")[2:4] for line in run.await_word("hang", 2)] == [["1", "None"], ["2", "timeout"]]
+        assert len({line.split("|")[1] for line in run.printed}) == 2
+        assert run.end(signal.SIGINT) == 0
+
+
+def test_a_child_is_replaced_after_its_messages_and_at_its_memory_and_no_attempt_is_lost(place):
+    (place[0] / "jobs.py").write_text(JOBS.replace("THREADS", "4"))
+    orders = place[2][0]
+    orders.publish_many(range(60))
+    with running(place, "--max-messages", "50", "--max-memory", "180M") as run:
+        run.await_log("it has handled ")
+        orders.publish("grow")
+        run.await_log("of memory")
+        run.await_log("works, ", 3)
+        until(lambda: is_empty(orders), PATIENCE)
+        assert sorted(run.attempts) == sorted([*((str(n), 1) for n in range(60)), ("grow", 1)])
+        assert run.end(signal.SIGHUP) == 0
+
+
+def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(place):
+    (place[0] / "broken.py").write_text("import nothing_of_that_name\n")
+    with running(place, "--processes", "3", program="broken:worker") as run:
+        assert run.process.wait(PATIENCE) == 1
+        run.await_log("could not start: it ended with exit code 1")
+    assert len([line for line in run.logged if line.startswith("ModuleNotFoundError")]) == 1
+
+
+def test_while_it_is_written_the_program_starts_again_with_every_change(place):
+    program = place[0] / "draft.py"
+    program.write_text("this is no Python\n")
+    with running(place, "--reload", program="draft:worker") as run:
+        run.await_log("waiting until a file changes")
+        program.write_text(JOBS.replace("THREADS", "1"))
+        run.await_log("works, ")
+        place[2][0].publish("first")
+        run.await_word("first")
+        program.write_text(JOBS.replace("THREADS", "1") + "\nprint('again', flush=True)\n")
+        until(lambda: "again" in run.printed, PATIENCE)
+        run.await_log("works, ", 2)
+        assert run.end() == 0
+
+
+def test_metrics_of_children_are_one_page_in_which_a_family_is_there_once():
+    one = '# HELP a what\n# TYPE a gauge\na 1.0\n# TYPE b counter\nb_total{q="x"} 2.0\n# TYPE depth gauge\ndepth 7.0\n'
+    two = "# HELP a what\n# TYPE a gauge\na 3.0\n# TYPE depth gauge\ndepth 8.0\n"
+    assert merged({"1": one, "2": two}, "# TYPE depth gauge\ndepth 9.0\n").splitlines() == [
+        "# TYPE depth gauge", "depth 9.0", "# HELP a what", "# TYPE a gauge", 'a{child="1"} 1.0', 'a{child="2"} 3.0',
+        "# TYPE b counter", 'b_total{child="1",q="x"} 2.0',
+    ]  # fmt: skip
+
+
+def test_a_size_is_read_as_people_write_it_and_a_worker_that_could_not_start_is_refused():
+    assert [checked_size("m", text) for text in ("512M", "1.5G", "20000k", "64 MiB")] == [
+        512 * 2**20, 3 * 2**29, 20_000 * 2**10, 2**26,
+    ]  # fmt: skip
+    for text in ("", "many", "1T", "100", "-5G"):
+        with pytest.raises(InvalidRequest, match="write a size from 16 MiB on"):
+            checked_size("--max-memory", text)
+
+
+def test_a_file_counts_as_changed_once_also_if_it_comes_or_goes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv").mkdir()
+    for name in ("jobs.py", ".venv/other.py"):
+        (tmp_path / name).write_text("")
+    files = Files()
+    files.watch([str(tmp_path / "later.py")])
+    files.watch_folder()
+    assert files.changed(0.0) is None
+    (tmp_path / ".venv/other.py").write_text("1")
+    (tmp_path / "later.py").write_text("")
+    assert files.changed(0.1) is None, "it was looked a moment ago"
+    assert files.changed(1.0) == str(tmp_path / "later.py")
+    (tmp_path / "jobs.py").unlink()
+    assert files.changed(2.0) == str(tmp_path / "jobs.py")
+    assert files.changed(3.0) is None

@@ -1,0 +1,93 @@
+"""What a process had in hand that was killed is settled by another one, at once: nobody waits for the sweep."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from latchwork.queue import BatchingConfig, Consumer
+from latchwork.queue.sharded.consumer.hand import ENTRIES, SIZE, Hand, Notes, Stage, noted_in, settle_for
+from latchwork.testing import bring_back
+
+from .test_interrupted import clock, handled, opened, store  # noqa: F401 - fixtures
+
+WHY = "its process (child 2, pid 7) was killed by SIGKILL"
+
+
+class Noting:
+    """A consumer that notes what it has in hand, and what is noted when its handler is called the last time."""
+
+    def __init__(self, queue, at_last, **options):
+        self.memory = mmap.mmap(-1, SIZE)
+        self.notes, self.left = Notes(self.memory), at_last
+        self.seen = []
+        self.consumer = Consumer(queue, self.handle, upkeep=False, **options)
+        self.consumer.belong_to_worker(self.consumer.state.signals, self.consumer.state.life, self.notes.hand(0))
+        self.consumer._turns.pace.size = 4
+
+    def handle(self, deliveries):
+        """Its process "dies" in its last call: others settle what it had, and it does nothing more that counts."""
+        self.left -= 1
+        if not self.left:
+            self.seen = noted_in(self.memory)
+            self.die()
+
+    def die(self):
+        pass
+
+
+@pytest.mark.parametrize("of_group", [False, True])
+def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back_uncounted(store, of_group):  # noqa: F811
+    own, other = opened(store), opened(store)
+    if of_group:
+        own, other = own.group("g", start="oldest"), other.group("g", start="oldest")
+    opened(store).publish_many(["done", "begun", "claimed", "claimed too"])
+    dying = Noting(own, 2)
+    told = []
+    dying.die = lambda: told.append(settle_for(other, dying.seen, WHY, counts=True))
+    dying.consumer._turns.take()
+    dying.consumer._turns.take()
+    stages = sorted(one.stage for one in dying.seen)
+    assert stages == [Stage.CLAIMED, Stage.CLAIMED, Stage.BEGUN, Stage.DONE]
+    assert told == [{"acknowledged": 1, "failed": 1, "given back": 0, "handed back": 2}]
+    assert [row[:2] for row in handled(other)] == [("claimed", 1), ("claimed too", 1)]
+    (waits,) = other.delayed.search()
+    assert (waits.payload, waits.attempts, waits.reason, waits.last_error) == ("begun", 1, "swept", WHY)
+    again = settle_for(other, dying.seen, WHY, counts=True)
+    assert not any(again.values()), "what another has by now is not touched"
+
+
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_back):  # noqa: F811
+    own, other = opened(store), opened(store)
+    own.publish("m")
+    (first,) = own.receive()
+    first.nack()
+    bring_back(own)
+    dying = Noting(own, 1)
+
+    def die():
+        if taken_back:
+            dying.consumer._runs.interrupting()
+        settle_for(other, dying.seen, WHY, counts=taken_back)
+
+    dying.die = die
+    dying.consumer._turns.take()
+    (back,) = other.receive()
+    assert (back.attempts, back.reason, back.held.envelope.interrupts) == (2, "interrupted", 1)
+
+
+def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_the_sweep(store):  # noqa: F811
+    queue = opened(store, batching=BatchingConfig(10, 1))
+    queue.publish_many(range(6))
+    dying = Noting(queue, 1)
+    del dying.notes.free[: ENTRIES - 4]
+    dying.consumer._turns.take()
+    assert [one.stage for one in dying.seen] == [Stage.BEGUN] * 4
+    assert noted_in(dying.memory) == []
+    assert len(dying.notes.free) == 4
+
+
+def test_a_consumer_that_no_parent_watches_notes_nothing(store):  # noqa: F811
+    assert type(Consumer(opened(store), print, upkeep=False)._settlements.hand) is Hand
