@@ -41,7 +41,8 @@ grown = []
 
 @worker.handler("orders", concurrency=THREADS)
 def handle(delivery):
-    print(delivery.payload, os.getpid(), delivery.attempts, delivery.reason, delivery.last_error, sep="|", flush=True)
+    facts = delivery.payload, os.getpid(), delivery.attempts, delivery.reason, delivery.last_error
+    os.write(1, "|".join(map(str, facts)).encode() + b"\\n")
     if delivery.payload == "die" and delivery.attempts == 1:
         os.kill(os.getpid(), 9)
     if delivery.payload == "grow":
@@ -95,13 +96,19 @@ class Run:
             lines.append(line.rstrip("\n"))
 
     def await_log(self, text, times=1):
-        return until(lambda: len(found := [line for line in self.logged if text in line]) >= times and found, PATIENCE)
+        return self._awaited(lambda: [line for line in self.logged if text in line], times)
 
     def await_word(self, word, times=1):
-        starts = f"{word}|"
-        return until(
-            lambda: len(found := [o for o in self.printed if o.startswith(starts)]) >= times and found, PATIENCE
-        )
+        return self._awaited(lambda: [line for line in self.printed if line.startswith(f"{word}|")], times)
+
+    def _awaited(self, look, times):
+        def there():
+            ended = self.process.poll() is not None
+            return (len(found := look()) >= times and found) or (ended and ["it has ended"])
+
+        found = until(there, PATIENCE)
+        assert len(found) >= times, self.logged[-5:]
+        return found
 
     @property
     def attempts(self):
@@ -244,7 +251,7 @@ def test_a_child_is_replaced_after_its_messages_and_at_its_memory_and_no_attempt
     orders = place[2][0]
     orders.publish_many(range(60))
     with running(place, "--max-messages", "50", "--max-memory", "180M") as run:
-        run.await_log("it has handled ")
+        run.await_log("has ended (it has handled ")
         orders.publish("grow")
         run.await_log("of memory")
         run.await_log("works, ", 3)
@@ -256,8 +263,8 @@ def test_a_child_is_replaced_after_its_messages_and_at_its_memory_and_no_attempt
 def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(place):
     (place[0] / "broken.py").write_text("import nothing_of_that_name\n")
     with running(place, "--processes", "3", program="broken:worker") as run:
-        assert run.process.wait(PATIENCE) == 1
         run.await_log("could not start: it ended with exit code 1")
+        assert run.process.wait(PATIENCE) == 1
     assert len([line for line in run.logged if line.startswith("ModuleNotFoundError")]) == 1
 
 
