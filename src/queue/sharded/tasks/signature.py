@@ -1,0 +1,232 @@
+"""The signature of a task: what its payload looks like, and what a payload of other parameters lacks.
+
+The payload is a JSON object of the arguments that were given, by name. So the default of a parameter is that of the
+program that handles the message, and a program in any language can publish one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import msgspec
+
+from .... import lossless
+from ....errors import InvalidRequest
+from ....plain import shown
+from ....typed import decoder
+from ..delivery import Delivery
+from ..undecodable import why
+
+MAX_SIGNATURE = 16_384
+"""Bytes of a signature as it is stored."""
+DEEPEST = 8
+"""Levels of a type that are compared; what is below counts as equal."""
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A parameter, or a field within one. type: in the words of JSON."""
+
+    type: str
+    required: bool
+
+
+class Signature:
+    """The parameters of a function, which are the fields of its payload.
+
+    delivered: whether its first parameter is the `Delivery`, which is not published.
+
+    Raises `InvalidRequest` for a function whose parameters cannot be fields.
+    """
+
+    def __init__(self, function: Callable[..., Any], deliveries: tuple[type, ...] = (Delivery,)) -> None:
+        self.name = getattr(function, "__name__", type(function).__name__)
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except NameError as failure:
+            raise InvalidRequest(
+                f"{self.name} has a type that is not known where it is defined ({failure}): import it at run time too, "
+                "not only for the type checker"
+            ) from None
+        own = list(inspect.signature(function).parameters.values())
+        self.delivered = bool(own) and hints.get(own[0].name) in deliveries
+        parameters = own[1:] if self.delivered else own
+        for one in parameters:
+            if one.kind not in _NAMED:
+                raise InvalidRequest(
+                    f"{self.name} has the parameter {one}: a message names each argument, so give each parameter a name "
+                    "that may be used in a call"
+                )
+        self._signature = inspect.Signature(parameters)
+        required = {one.name for one in parameters if one.default is one.empty}
+        fields = [(one.name, hints.get(one.name, Any)) for one in parameters]
+        try:
+            self._type = msgspec.defstruct(
+                self.name,
+                [(*field, *(() if field[0] in required else (msgspec.UNSET,))) for field in fields],
+                kw_only=True,
+                forbid_unknown_fields=True,
+            )
+            self._decode = decoder(self._type, dec_hook=_from_json)
+            self.parts = _parts_of(dict(fields), required)
+        except (TypeError, ValueError, RecursionError, NameError) as failure:
+            raise InvalidRequest(f"{self.name} has a parameter that is not read from JSON: {failure}") from None
+
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the payload of a call with these arguments. Raises `InvalidRequest` for arguments that the function
+        does not take, or that a worker could not read.
+        """
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as failure:
+            raise InvalidRequest(f"{self.name}{self._signature}: {failure}") from None
+        try:
+            encoded = msgspec.json.encode(given, enc_hook=_to_json)
+        except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as failure:
+            raise InvalidRequest(f"{self.name}: an argument is not JSON: {failure}") from None
+        lossless.check(given, encoded)
+        try:
+            self._decode(encoded)
+        except Exception as failure:  # noqa: BLE001 - the types are the user's
+            raise InvalidRequest(f"{self.name}{self._signature}: {why(failure)}") from None
+        payload: dict[str, Any] = json.loads(encoded)
+        return payload
+
+    def arguments(self, payload: Any) -> dict[str, Any]:
+        """Return the arguments that are in a payload. Raises `InvalidRequest` for a payload that does not fit."""
+        try:
+            found = self._decode(lossless.encode(payload))
+        except Exception as failure:  # noqa: BLE001 - as above
+            raise InvalidRequest(f"the message does not fit {self.name}{self._signature}: {why(failure)}") from None
+        values = {name: getattr(found, name) for name in self._signature.parameters}
+        return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+    def stored(self, *, upcasts: bool) -> str:
+        """Return the signature as text, which `StoredSignature.read` reads. Raises `InvalidRequest` if it is too long.
+
+        upcasts: whether its workers read payloads of other signatures too.
+        """
+        parts = {path: [part.type, part.required] for path, part in self.parts.items()}
+        text = json.dumps({"name": self.name, "parts": parts, "upcasts": upcasts}, sort_keys=True)
+        if len(text) > MAX_SIGNATURE:
+            raise InvalidRequest(
+                f"the types of {self.name} have {len(text)} bytes, and {MAX_SIGNATURE} are stored: give it smaller types"
+            )
+        return text
+
+
+@dataclass(frozen=True)
+class StoredSignature:
+    """The signature of a program that works on the queue now."""
+
+    name: str
+    parts: Mapping[str, Part]
+    upcasts: bool
+
+    @classmethod
+    def read(cls, text: Any) -> StoredSignature | None:
+        """Return the signature in this text; None if that is of another form."""
+        try:
+            found = json.loads(text)
+            parts = {path: Part(str(kind), bool(required)) for path, (kind, required) in found["parts"].items()}
+            return cls(str(found["name"]), parts, bool(found["upcasts"]))
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return None
+
+    def difference(self, given: set[str], ours: Mapping[str, Part]) -> str | None:
+        """Return why this program would not read a payload with these arguments, whose types are `ours`; None if it
+        reads it.
+        """
+        if self.upcasts:
+            return None
+        for path, part in self.parts.items():
+            if "." not in path and "[" not in path and part.required and path not in given:
+                return f"it needs {path} ({part.type}), which is not given"
+        for path, part in ours.items():
+            if _top(path) not in given:
+                continue
+            theirs = self.parts.get(path)
+            if theirs is None and (part.required or path == _top(path)):
+                return f"it does not know {path} ({part.type})"
+            if theirs is not None and theirs.type != part.type:
+                return f"{path} is {theirs.type} there, and {part.type} here"
+        for path, theirs in self.parts.items():
+            if _top(path) in given and theirs.required and path not in ours:
+                return f"it needs {path} ({theirs.type}), which this program does not know"
+        return None
+
+
+def _top(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
+
+
+# ---- the types of others
+
+
+def _to_json(value: Any) -> Any:
+    """Return what is written for a value that msgspec does not know: a model of pydantic, or a number of numpy."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return lossless.plain_number(value)
+
+
+def _from_json(kind: type, value: Any) -> Any:
+    """Return the object of a type that msgspec does not know."""
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError(f"{kind.__name__} cannot be read from JSON")
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    """Return the JSON schema of a type that msgspec does not know."""
+    if hasattr(kind, "model_json_schema"):
+        schema: dict[str, Any] = kind.model_json_schema()
+        return schema
+    raise NotImplementedError(f"{shown(kind)} is none that msgspec or pydantic knows")
+
+
+def _parts_of(fields: Mapping[str, Any], required: set[str]) -> dict[str, Part]:
+    found: dict[str, Part] = {}
+    for name, kind in fields.items():
+        schema = msgspec.json.schema(kind, schema_hook=_schema_of)
+        _walk(schema, name, name in required, {}, found, DEEPEST)
+    return found
+
+
+def _walk(
+    schema: Mapping[str, Any], path: str, required: bool, known: Mapping[str, Any], found: dict[str, Part], depth: int
+) -> None:
+    """Add the part at this path, and those within it."""
+    schema, known = _resolved(schema, known)
+    found[path] = Part(_type_of(schema, known), required)
+    if depth == 0:
+        return
+    needs = schema.get("required", ())
+    for name, inner in schema.get("properties", {}).items():
+        _walk(inner, f"{path}.{name}", name in needs, known, found, depth - 1)
+    if isinstance(schema.get("items"), dict):
+        _walk(schema["items"], f"{path}[]", False, known, found, depth - 1)
+
+
+def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what the schema refers to, and the schemas that are known there by their names."""
+    known = {**known, **schema.get("$defs", {})}
+    while "$ref" in schema:
+        schema = known.get(str(schema["$ref"]).rpartition("/")[2], {})
+        known = {**known, **schema.get("$defs", {})}
+    return schema, known
+
+
+def _type_of(schema: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+    for many in ("anyOf", "oneOf"):
+        if many in schema:
+            return " | ".join(sorted(_type_of(*_resolved(one, known)) for one in schema[many]))
+    if "enum" in schema:
+        return f"one of {json.dumps(schema['enum'])}"
+    kind = schema.get("type", "anything")
+    return f"{kind} ({schema['format']})" if "format" in schema else str(kind)
