@@ -195,7 +195,7 @@ class _Attempt:
     def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
         self.token = once.token or store.token_clock.mint(store.seams, update.key)
-        self.doubt = once.token is not None
+        self.doubt = once.token is not None and not once.is_new
         self.unanswered, self.cancelled = False, False
 
     def run(self) -> Values:

@@ -149,16 +149,17 @@ class RecordStore(ABC):
         except LatchworkError as failure:
             return self._repeated(failure, [], self._operate, update)
 
-    def once(self, update: Update, *, token: bytes | None = None) -> Values:
+    def once(self, update: Update, *, token: bytes | None = None, is_new: bool = False) -> Values:
         """Apply an update exactly once, as `operate(once=...)` does; its form says how it is remembered.
 
         token: a token minted before, to continue an update that was begun earlier.
+        is_new: no attempt with it was sent yet.
         """
         form = checked(update).form
         once = form.once if form else None
         if once is None:
             raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
-        return operate_once(self, update, once if token is None else replace(once, token=token))
+        return operate_once(self, update, once if token is None else replace(once, token=token, is_new=is_new))
 
     def operate_many(self, updates: Iterable[Update]) -> Rows[Values]:
         """Apply an update to each of many records in one round trip per node; an outcome for each row, each by itself.

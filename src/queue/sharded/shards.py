@@ -314,12 +314,21 @@ class Shards:
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None) -> Claim | None:
+    def claim(
+        self,
+        shard: int,
+        n: int,
+        turn: ShardHolder | None = None,
+        *,
+        token: bytes | None = None,
+        is_new: bool = False,
+    ) -> Claim | None:
         """Claim up to `n` pointers of a shard, exactly once; None if there is nothing to claim. One call.
 
         turn: the fence of the holder of the shard's lock; None also if a later holder has sealed the shard.
         token: of a claim whose outcome was unknown, from the error's details, to repeat it. The answer may then be that
             of the first attempt.
+        is_new: it was not sent yet: it is what `new_token` has returned.
 
         Raises `Corrupt` if the shard is damaged. If only the memory of claims is damaged, it is given up: then a claim
         in doubt may be made twice, and slots that are never stamped are swept.
@@ -327,16 +336,22 @@ class Shards:
         update = self.claiming(shard, n, turn)
         try:
             try:
-                (result,) = self.store.once(update, token=token)
+                (result,) = self.store.once(update, token=token, is_new=is_new)
             except Corrupt:
                 self.store.operate(update.key, Put(CLAIM.bin, None), ttl=NEVER, repeatable=True)
-                (result,) = self.store.once(update, token=token)
+                (result,) = self.store.once(update, token=token, is_new=is_new)
         except (Refused, NotFound):
             return None
-        claim, most = Claim(*result), n if token is None else MAX_UNFIRED
+        claim, most = Claim(*result), n if token is None or is_new else MAX_UNFIRED
         if not (0 <= claim.after <= claim.last <= claim.after + most and claim.loaded - claim.last <= MAX_UNFIRED):
             raise damaged(update.key, f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
         return claim
+
+    def new_token(self, shard: int) -> bytes:
+        """Return a token for a claim of this shard, so that another process can repeat it, should this one be killed.
+        No call.
+        """
+        return self.store.token_clock.mint(self.store.seams, self.pointers_key(shard))
 
     def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
         """Return the update that claims up to `n` pointers of a shard."""

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -59,6 +60,17 @@ class FailurePolicy:
         return Reason.INTERRUPTED if envelope.interrupts > MAX_INTERRUPTS else None
 
 
+class ClaimNotes(Protocol):
+    """Where a consumer notes the claims that it makes, and the slots that it waits for: another process can go on with
+    them, should this one be killed.
+    """
+
+    def asks(self, shard: int, n: int, me: str, token: bytes) -> object: ...
+    def in_vain(self, note: object) -> None: ...
+    def awaits(self, slots: Iterable[ClaimedSlot]) -> None: ...
+    def awaits_no_more(self, slots: Iterable[ClaimedSlot]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """The shards from which messages are wanted, None = all; if named, each shard's messages come in order: nothing may
@@ -66,11 +78,13 @@ class Ask:
 
     turn: the fence of the holder of the one shard's lock.
     one_shard: no more than the first shard that has messages: one claim, however many are wanted.
+    notes: where claims are noted, if they are.
     """
 
     shards: Collection[int] | None = None
     turn: ShardHolder | None = None
     one_shard: bool = False
+    notes: ClaimNotes | None = None
 
     def with_more(self) -> Ask:
         """Return what to ask for next, with messages in hand."""
@@ -153,6 +167,7 @@ class Subqueue(Unpicklable, ABC):
         *,
         one_shard: bool = False,
         ends: Callable[[], bool] = lambda: False,
+        notes: ClaimNotes | None = None,
     ) -> list[Delivery]:
         """Receive as `receive` does, but each store call has the store's own time, and its first error is raised.
 
@@ -162,8 +177,9 @@ class Subqueue(Unpicklable, ABC):
         one_shard: no more than the first shard that has messages, so that it takes one claim. A claim cut short may
             have been made.
         ends: whether no more messages are wanted: then only claimed slots are still waited for.
+        notes: where the claims are noted, until the caller has noted what this returns.
         """
-        ask, seams = Ask(shards, turn, one_shard), self.store.seams
+        ask, seams = Ask(shards, turn, one_shard, notes), self.store.seams
         at_once = end is not None and end <= seams.monotonic()
         while not ends() or self.awaits(shards):
             # 1. Receive, unless the queue is paused; as long as each round is full, more.
@@ -281,14 +297,17 @@ class Subqueue(Unpicklable, ABC):
         for look in (False, True) if now and active.believed else (now,):
             doubted = self.pending.doubted(ask.shards) if doubts else []
             shards = active.candidates(ask.shards, look=look)
-            if found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed):
+            if found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed, ask.notes):
                 return found
             for shard in dict.fromkeys(doubted + shards):
                 # 2. Claim; a claim in doubt is repeated, by its token, before any other of its shard.
                 news, doubt, began = active.news, doubts.pop(shard, None), seams.monotonic()
-                token = doubt.token if doubt else None
+                token, n, note = doubt.token if doubt else None, wanted - len(slots), None
+                if ask.notes is not None and token is None:
+                    token = self.pointers.new_token(shard)
+                    note = ask.notes.asks(shard, n, me, token)
                 try:
-                    claim = self.pointers.claim(shard, wanted - len(slots), ask.turn, token=token)
+                    claim = self.pointers.claim(shard, n, ask.turn, token=token, is_new=note is not None)
                 except Corrupt as damage:
                     active.damaged(shard, damage, news)
                     continue
@@ -299,6 +318,8 @@ class Subqueue(Unpicklable, ABC):
                     raise
                 if doubt is None and (claim is None or claim.last >= claim.loaded):  # else the answer may be an old one
                     active.drained(shard, claim, news)
+                if claim is None and ask.notes is not None:
+                    ask.notes.in_vain(note)
                 if claim is not None:
                     slots += [Slot(shard, pointer) for pointer in range(claim.after + 1, claim.last + 1)]
                 if len(slots) >= wanted or (slots and ask.one_shard):
@@ -310,14 +331,19 @@ class Subqueue(Unpicklable, ABC):
         return self.pointers.stamp(slots[:wanted], me, first=True) if slots else []
 
     def _take_back(
-        self, slots: Mapping[Slot, str], me: str, claimed: list[ClaimedSlot]
+        self, slots: Mapping[Slot, str], me: str, claimed: list[ClaimedSlot], notes: ClaimNotes | None
     ) -> list[Envelope | StampMiss | LatchworkError]:
         """Stamp messages that were given back, which become the entries of `claimed`; return the ones that are ours."""
         if not slots:
             return []
+        entries = [ClaimedSlot(slot, me, 0.0) for slot in slots]
+        if notes is not None:
+            notes.awaits(entries)
         rows = zip(slots, self.pointers.take_back(slots, me), strict=True)
         ours = [(slot, what) for slot, what in rows if isinstance(what, Envelope)]
         claimed[:] = [ClaimedSlot(slot, me, 0.0) for slot, _ in ours]
+        if notes is not None:
+            notes.awaits_no_more(entry for entry in entries if entry not in claimed)
         return [what for _, what in ours]
 
     def _undone(self, claimed: Sequence[ClaimedSlot]) -> None:
@@ -356,6 +382,8 @@ class Subqueue(Unpicklable, ABC):
                     behind.add(entry.slot.shard)
         if again:
             self.pending.add(again)
+            if ask.notes is not None:
+                ask.notes.awaits(again)
         return held, failure
 
     def _waits(self, entry: ClaimedSlot, what: StampMiss | LatchworkError) -> bool:
@@ -370,10 +398,14 @@ class Subqueue(Unpicklable, ABC):
         """Try kept slots of these shards again; give up those that are still empty after their grace."""
         again = self.pending.take(max_messages, ask.shards)
         try:
-            return self._tried_again(again, ask)
+            found = self._tried_again(again, ask)
         except BaseException:
             self.pending.add(again)
             raise
+        if ask.notes is not None:
+            kept = {entry.slot for entry in self.pending.entries} | {one.slot for one in found[0]}
+            ask.notes.awaits_no_more(entry for entry in again if entry.slot not in kept)
+        return found
 
     def _tried_again(self, again: Sequence[ClaimedSlot], ask: Ask) -> _Received:
         now = self.store.seams.monotonic()

@@ -28,6 +28,7 @@ class Once:
     answer: instead of `result`, a bin whose value after the update is the result. It is read again if the update turns
         out to have been applied before: cheaper if a later value is good enough.
     token: a token minted before, to continue an update that was begun earlier; minted when None.
+    is_new: no attempt with this token was sent yet.
 
     Raises `InvalidRequest` if one of them is not accepted by every backend.
     """
@@ -39,6 +40,7 @@ class Once:
     goes_on: bool = False
     answer: str | None = None
     token: bytes | None = None
+    is_new: bool = False
 
     def __post_init__(self) -> None:
         checked_switch("monotone", self.monotone)

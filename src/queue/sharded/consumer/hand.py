@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from enum import IntEnum
 from operator import attrgetter
 from struct import Struct
@@ -15,16 +16,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ....errors import LatchworkError
 from ....store.rows import Rows
 from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
+from ..pending import ClaimedSlot
 from ..queue import ShardedQueue
 from ..slots import Slot, Stamped
+from ..subqueue import GRACE, ClaimNotes
 from ..transfer import CHUNK
 
 _ENTRY = Struct("<BBHIQ40s")
 _MOST_NAME = 40
-"""Bytes of a delivery's id."""
+"""Bytes of a delivery's id, and of the token of a claim."""
 ENTRIES = 16_384
 """Messages that one process can note. More than that are left to the sweep, should it be killed."""
 SIZE = ENTRIES * _ENTRY.size
@@ -32,18 +36,26 @@ SIZE = ENTRIES * _ENTRY.size
 
 
 class Stage(IntEnum):
-    """How far the work on a message is. FREE: there is none in this place."""
+    """What is noted in a place. FREE: nothing. CLAIMED, BEGUN, DONE: a message, and how far the work on it is.
+
+    ASKED: a claim that is under way, of `pointer` messages.
+    AWAITED: a slot that was claimed, and whose message is not read yet.
+    """
 
     FREE = 0
     CLAIMED = 1
     BEGUN = 2
     DONE = 3
+    ASKED = 4
+    AWAITED = 5
 
 
 class Noted(NamedTuple):
-    """A message that a process had in hand: whose it is, and how far the work on it was.
+    """What a process had in hand.
 
     queue: its number, in the order of the names.
+    delivery: the one that has it, or is to have it.
+    token: of a claim, in hexadecimal digits.
     """
 
     queue: int
@@ -51,10 +63,15 @@ class Noted(NamedTuple):
     shard: int
     pointer: int
     delivery: str
+    token: str = ""
 
 
 class Hand:
-    """The messages that one consumer has in hand. This one notes nothing."""
+    """What one consumer has in hand. This one notes nothing."""
+
+    def claims(self) -> AbstractContextManager[ClaimNotes | None]:
+        """Return a block in which claims are noted, until what they have brought is noted."""
+        return nullcontext()
 
     def took(self, deliveries: Iterable[Delivery]) -> None:
         """Note messages that were claimed."""
@@ -80,27 +97,47 @@ class Notes:
         """Return the hand of the consumer of the queue of this number."""
         return NotedHand(self, queue)
 
+    def put(self, queue: int, stage: Stage, slot: Slot, me: str, token: bytes = b"") -> int | None:
+        """Note something; return its place. None if there is no room for it."""
+        name = me.encode()
+        if len(name) + len(token) > _MOST_NAME:
+            return None
+        try:
+            place = self.free.pop()
+        except IndexError:
+            return None
+        _ENTRY.pack_into(self.memory, place, Stage.FREE, len(name), queue, *slot, name + token)
+        self.memory[place] = stage  # last: before that, the entry is not whole
+        return place
+
+    def remove(self, place: int | None) -> None:
+        """Forget what is noted there."""
+        if place is not None:
+            self.memory[place] = Stage.FREE
+            self.free.append(place)
+
 
 class NotedHand(Hand):
-    """The messages that one consumer has in hand, as they are noted. Some 2 µs a message."""
+    """What one consumer has in hand, as it is noted. Some 2 microseconds a message, and a claim."""
 
     def __init__(self, notes: Notes, queue: int) -> None:
-        self._memory, self._free, self._queue = notes.memory, notes.free, queue
+        self._notes, self._queue = notes, queue
         self._places: dict[Delivery, int] = {}
+        self.awaited: dict[tuple[Slot, str], int | None] = {}
+
+    def claims(self) -> AbstractContextManager[ClaimNotes | None]:
+        """Return a block in which claims are noted, until what they have brought is noted."""
+        return _Claims(self._notes, self._queue, self.awaited)
 
     def took(self, deliveries: Iterable[Delivery]) -> None:
         """Note messages that were claimed, as far as there is room."""
         for one in deliveries:
-            me = one.held.delivery.encode()
-            if len(me) > _MOST_NAME:
-                continue
-            try:
-                place = self._free.pop()
-            except IndexError:
-                return
-            _ENTRY.pack_into(self._memory, place, Stage.FREE, 0, self._queue, one.shard, one.pointer, me)
-            self._memory[place] = Stage.CLAIMED  # last: before that, the entry is not whole
-            self._places[one] = place
+            held = one.held
+            place = self._notes.put(self._queue, Stage.CLAIMED, held.slot, held.delivery)
+            if place is not None:
+                self._places[one] = place
+            if self.awaited:
+                self._notes.remove(self.awaited.pop((held.slot, held.delivery), None))
 
     def began(self, deliveries: Iterable[Delivery]) -> None:
         """Note that a handler begins with these."""
@@ -113,23 +150,58 @@ class NotedHand(Hand):
     def let_go(self, deliveries: Iterable[Delivery]) -> None:
         """Forget these."""
         for one in deliveries:
-            place = self._places.pop(one, None)
-            if place is not None:
-                self._memory[place] = Stage.FREE
-                self._free.append(place)
+            self._notes.remove(self._places.pop(one, None))
 
     def _mark(self, deliveries: Iterable[Delivery], stage: Stage) -> None:
         for one in deliveries:
             place = self._places.get(one)
             if place is not None:
-                self._memory[place] = stage
+                self._notes.memory[place] = stage
+
+
+class _Claims:
+    """The claims of one look for messages, noted until the block ends; and the slots that the consumer waits for."""
+
+    def __init__(self, notes: Notes, queue: int, awaited: dict[tuple[Slot, str], int | None]) -> None:
+        self._notes, self._queue, self._awaited = notes, queue, awaited
+        self._open: list[int | None] = []
+
+    def __enter__(self) -> _Claims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._open:
+            self._notes.remove(self._open.pop())
+
+    def asks(self, shard: int, n: int, me: str, token: bytes) -> object:
+        """Note a claim that is about to be sent."""
+        place = self._notes.put(self._queue, Stage.ASKED, Slot(shard, n), me, token)
+        self._open.append(place)
+        return place
+
+    def in_vain(self, note: object) -> None:
+        """Forget a claim that brought nothing."""
+        if isinstance(note, int):
+            self._open.remove(note)
+            self._notes.remove(note)
+
+    def awaits(self, slots: Iterable[ClaimedSlot]) -> None:
+        """Note slots whose messages were not read yet."""
+        for one in slots:
+            if (one.slot, one.me) not in self._awaited:
+                self._awaited[one.slot, one.me] = self._notes.put(self._queue, Stage.AWAITED, one.slot, one.me)
+
+    def awaits_no_more(self, slots: Iterable[ClaimedSlot]) -> None:
+        """Forget slots that have no message."""
+        for one in slots:
+            self._notes.remove(self._awaited.pop((one.slot, one.me), None))
 
 
 def noted_in(memory: mmap.mmap) -> list[Noted]:
     """Return what is noted, by queue, and in the order of the shard."""
     found = (
-        Noted(queue, Stage(stage), shard, pointer, me.rstrip(b"\0").decode())
-        for stage, _, queue, shard, pointer, me in _ENTRY.iter_unpack(memory[:])
+        Noted(queue, Stage(stage), shard, pointer, text[:size].decode(), text[size:].rstrip(b"\0").hex())
+        for stage, size, queue, shard, pointer, text in _ENTRY.iter_unpack(memory[:])
         if stage != Stage.FREE
     )
     return sorted(found, key=attrgetter("queue", "shard", "pointer"))
@@ -137,7 +209,7 @@ def noted_in(memory: mmap.mmap) -> list[Noted]:
 
 def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts: bool) -> dict[str, int]:
     """Settle what a process that has died had in hand of this queue; return how many were acknowledged, failed, given
-    back, and handed back.
+    back, handed back, and taken over.
 
     A message that its handler was done with is acknowledged. One that a handler had begun with fails, as `swept` and
     with `why` as its error. One that was not begun goes back to the queue, uncounted.
@@ -145,12 +217,14 @@ def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts:
     counts: whether the attempts that had begun count, but for those that the process had taken back as it stopped; if
         not, these messages go back to the front, uncounted.
 
-    Up to seven calls per 1,000. What cannot be settled, as the store is away, is left to the sweep; so is what another
+    Up to seven calls per 1,000, and one for each claim. What cannot be settled, as the store is away, is left to the sweep; so is what another
     process has taken meanwhile.
     """
-    told = dict.fromkeys(("acknowledged", "failed", "given back", "handed back"), 0)
-    for begin in range(0, len(noted), CHUNK):
-        some = noted[begin : begin + CHUNK]
+    told = dict.fromkeys(("acknowledged", "failed", "given back", "handed back", "taken over"), 0)
+    told["taken over"] = _take_over(queue, noted)
+    messages = [one for one in noted if one.stage in (Stage.CLAIMED, Stage.BEGUN, Stage.DONE)]
+    for begin in range(0, len(messages), CHUNK):
+        some = messages[begin : begin + CHUNK]
         held = _still_held(queue, some)
         done = [one for one, stage in held if stage is Stage.DONE]
         claimed = [one for one, stage in held if stage is Stage.CLAIMED]
@@ -167,6 +241,24 @@ def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts:
         if claimed:
             told["handed back"] += _settled(queue.hand_back(claimed))
     return told
+
+
+def _take_over(queue: ShardedQueue, noted: Sequence[Noted]) -> int:
+    """Wait here for the slots that the process waited for, and for those of its claims; return how many there are."""
+    until = queue.store.seams.monotonic() + GRACE
+    known = {Slot(one.shard, one.pointer) for one in noted if one.stage is not Stage.ASKED}
+    over = [
+        ClaimedSlot(Slot(one.shard, one.pointer), one.delivery, until) for one in noted if one.stage is Stage.AWAITED
+    ]
+    for one in noted:
+        if one.stage is not Stage.ASKED:
+            continue
+        with suppress(LatchworkError):  # what it has claimed is left to the sweep
+            claim = queue.pointers.claim(one.shard, one.pointer, token=bytes.fromhex(one.token))
+            slots = [Slot(one.shard, n) for n in range(claim.after + 1, claim.last + 1)] if claim else []
+            over += [ClaimedSlot(slot, one.delivery, until) for slot in slots if slot not in known]
+    queue.pending.add(over)
+    return len(over)
 
 
 def _still_held(queue: ShardedQueue, noted: Sequence[Noted]) -> list[tuple[Delivery, Stage]]:

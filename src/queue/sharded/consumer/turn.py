@@ -105,10 +105,12 @@ class Turns:
                 self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
-            found = self.queue.await_messages(
-                size, self.seams.monotonic() + RECEIVE_WAIT, None, one_shard=True, ends=self.consumer.ends
-            )
-            self.settlements.hand.took(found)
+            with self.settlements.hand.claims() as notes:
+                found = self.queue.await_messages(
+                    size, self.seams.monotonic() + RECEIVE_WAIT, None,
+                    one_shard=True, ends=self.consumer.ends, notes=notes,
+                )  # fmt: skip
+                self.settlements.hand.took(found)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
@@ -279,8 +281,10 @@ class Turns:
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
         if held is not None:
             return held.receive(most, more=more, timeout=timeout)
-        found = self.queue.await_messages(most, self.seams.monotonic() + timeout, None, ends=self.consumer.ends)
-        self.settlements.hand.took(found)
+        end = self.seams.monotonic() + timeout
+        with self.settlements.hand.claims() as notes:
+            found = self.queue.await_messages(most, end, None, ends=self.consumer.ends, notes=notes)
+            self.settlements.hand.took(found)
         return found
 
     def _may_take(self, held: HeldShard | None) -> bool:

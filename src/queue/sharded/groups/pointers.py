@@ -289,10 +289,18 @@ class GroupPointers(Shards):
 
     # ---- the consumer's side
 
-    def claim(self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None) -> Claim | None:
+    def claim(
+        self,
+        shard: int,
+        n: int,
+        turn: ShardHolder | None = None,
+        *,
+        token: bytes | None = None,
+        is_new: bool = False,
+    ) -> Claim | None:
         """Claim pointers, as `Shards.claim` does."""
         part_, inner = self.part_of(shard)
-        return part_.claim(inner, n, turn, token=token)
+        return part_.claim(inner, n, turn, token=token, is_new=is_new)
 
     def stamps(self, slots: Sequence[Slot], ids: Sequence[str], count: bool, taking: Taking) -> list[Update]:
         """Return the updates that stamp these slots, in order."""

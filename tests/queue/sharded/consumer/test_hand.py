@@ -1,5 +1,7 @@
 """What a process had in hand that was killed is settled by another one, at once: nobody waits for the sweep."""
 
+# ruff: noqa: F811 - pytest gives a fixture by its name
+
 from __future__ import annotations
 
 import mmap
@@ -8,6 +10,9 @@ import pytest
 
 from latchwork.queue import BatchingConfig, Consumer
 from latchwork.queue.sharded.consumer.hand import ENTRIES, SIZE, Hand, Notes, Stage, noted_in, settle_for
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.subqueue import Ask
 from latchwork.testing import bring_back
 
 from .test_interrupted import clock, handled, opened, store  # noqa: F401 - fixtures
@@ -38,7 +43,7 @@ class Noting:
 
 
 @pytest.mark.parametrize("of_group", [False, True])
-def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back_uncounted(store, of_group):  # noqa: F811
+def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back_uncounted(store, of_group):
     own, other = opened(store), opened(store)
     if of_group:
         own, other = own.group("g", start="oldest"), other.group("g", start="oldest")
@@ -50,7 +55,7 @@ def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back
     dying.consumer._turns.take()
     stages = sorted(one.stage for one in dying.seen)
     assert stages == [Stage.CLAIMED, Stage.CLAIMED, Stage.BEGUN, Stage.DONE]
-    assert told == [{"acknowledged": 1, "failed": 1, "given back": 0, "handed back": 2}]
+    assert told == [{"acknowledged": 1, "failed": 1, "given back": 0, "handed back": 2, "taken over": 0}]
     assert [row[:2] for row in handled(other)] == [("claimed", 1), ("claimed too", 1)]
     (waits,) = other.delayed.search()
     assert (waits.payload, waits.attempts, waits.reason, waits.last_error) == ("begun", 1, "swept", WHY)
@@ -59,7 +64,7 @@ def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
-def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_back):  # noqa: F811
+def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_back):
     own, other = opened(store), opened(store)
     own.publish("m")
     (first,) = own.receive()
@@ -78,16 +83,66 @@ def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_b
     assert (back.attempts, back.reason, back.held.envelope.interrupts) == (2, "interrupted", 1)
 
 
-def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_the_sweep(store):  # noqa: F811
+class Killed(BaseException):
+    """The process is killed."""
+
+
+@pytest.mark.parametrize("call", ["claim", "stamp"])
+@pytest.mark.parametrize("landed", [False, True])
+@pytest.mark.parametrize("of_group", [False, True])
+def test_what_was_just_being_claimed_is_handled_at_once_in_its_first_attempt(
+    store, monkeypatch, call, landed, of_group
+):
+    own, other = opened(store), opened(store)
+    if of_group:
+        own, other = own.group("g", start="oldest"), other.group("g", start="oldest")
+    opened(store).publish_many(range(6))
+    dying, sent = Noting(own, 1), getattr(own.pointers, call)
+
+    def killed(*given, **named):
+        if landed:
+            sent(*given, **named)
+        dying.seen = noted_in(dying.memory)
+        raise Killed
+
+    monkeypatch.setattr(own.pointers, call, killed)
+    with pytest.raises(Killed):
+        dying.consumer._turns.take()
+    assert [one.stage for one in dying.seen] == [Stage.ASKED]
+    assert noted_in(dying.memory) == [], "a claim that has failed is not noted any more"
+    told = settle_for(other, dying.seen, WHY, counts=True)
+    assert told["taken over"] == 4
+    assert sorted(row[:2] for row in handled(other)) == [(n, 1) for n in range(6)]
+    assert other.depth().expired == 0
+
+
+def test_a_slot_that_was_claimed_before_it_was_written_is_waited_for_by_the_other(store):
+    own, other = opened(store), opened(store)
+    dying = Noting(own, 1)
+    number = own.pointers.reserve({0: 1})[0]
+    dying.die = lambda: None
+    own.active.loaded({0})
+    dying.consumer._turns.queue.await_messages = lambda *given, **named: own._round(
+        4, Ask(notes=named["notes"]), now=True
+    )
+    dying.consumer._turns.take()
+    seen = noted_in(dying.memory)
+    assert [(one.stage, one.pointer) for one in seen] == [(Stage.AWAITED, number)]
+    assert settle_for(other, seen, WHY, counts=True)["taken over"] == 1
+    other.pointers.write([Slot(0, number)], [Envelope('"late"', "late")])
+    assert [row[:2] for row in handled(other)] == [("late", 1)]
+
+
+def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_the_sweep(store):
     queue = opened(store, batching=BatchingConfig(10, 1))
     queue.publish_many(range(6))
     dying = Noting(queue, 1)
-    del dying.notes.free[: ENTRIES - 4]
+    del dying.notes.free[: ENTRIES - 5]  # one is the claim's, while it is made
     dying.consumer._turns.take()
     assert [one.stage for one in dying.seen] == [Stage.BEGUN] * 4
     assert noted_in(dying.memory) == []
-    assert len(dying.notes.free) == 4
+    assert len(dying.notes.free) == 5
 
 
-def test_a_consumer_that_no_parent_watches_notes_nothing(store):  # noqa: F811
+def test_a_consumer_that_no_parent_watches_notes_nothing(store):
     assert type(Consumer(opened(store), print, upkeep=False)._settlements.hand) is Hand
