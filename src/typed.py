@@ -31,9 +31,20 @@ def converted(value: Any, kind: type[T]) -> T:
     return msgspec.convert(value, kind)
 
 
-def decoder(kind: Any) -> Callable[[str | bytes], Any]:
+def decoder(kind: Any, *, dec_hook: Callable[[type, Any], Any] | None = None) -> Callable[[str | bytes], Any]:
     """Return a function that reads JSON as that type, which may be the user's. Raises what msgspec raises for a type
     that it cannot read.
+
+    dec_hook: makes objects of types that msgspec does not know.
     """
     with _describing:
-        return msgspec.json.Decoder(kind).decode
+        return msgspec.json.Decoder(kind, dec_hook=dec_hook).decode
+
+
+def schema(kind: Any, schema_hook: Callable[[type], dict[str, Any]]) -> dict[str, Any]:
+    """Return the JSON schema of a type. Raises what msgspec raises for a type that it cannot describe.
+
+    schema_hook: describes types that msgspec does not know.
+    """
+    with _describing:
+        return msgspec.json.schema(kind, schema_hook=schema_hook)

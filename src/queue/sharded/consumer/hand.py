@@ -217,8 +217,8 @@ def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts:
     counts: whether the attempts that had begun count, but for those that the process had taken back as it stopped; if
         not, these messages go back to the front, uncounted.
 
-    Up to seven calls per 1,000, and one for each claim. What cannot be settled, as the store is away, is left to the sweep; so is what another
-    process has taken meanwhile.
+    Up to seven calls per 1,000, and one for each claim. What cannot be settled, as the store is away, is left to the
+    sweep; so is what another process has taken meanwhile.
     """
     told = dict.fromkeys(("acknowledged", "failed", "given back", "handed back", "taken over"), 0)
     told["taken over"] = _take_over(queue, noted)

@@ -17,9 +17,9 @@ import msgspec
 from .... import lossless
 from ....errors import InvalidRequest
 from ....plain import shown
-from ....typed import decoder
+from ....typed import decoder, schema
+from ...undecodable import why
 from ..delivery import Delivery
-from ..undecodable import why
 
 MAX_SIGNATURE = 16_384
 """Bytes of a signature as it is stored."""
@@ -59,8 +59,8 @@ class Signature:
         for one in parameters:
             if one.kind not in _NAMED:
                 raise InvalidRequest(
-                    f"{self.name} has the parameter {one}: a message names each argument, so give each parameter a name "
-                    "that may be used in a call"
+                    f"{self.name} has the parameter {one}: a message names each argument, so give each parameter a "
+                    "name that may be used in a call"
                 )
         self._signature = inspect.Signature(parameters)
         required = {one.name for one in parameters if one.default is one.empty}
@@ -115,7 +115,8 @@ class Signature:
         text = json.dumps({"name": self.name, "parts": parts, "upcasts": upcasts}, sort_keys=True)
         if len(text) > MAX_SIGNATURE:
             raise InvalidRequest(
-                f"the types of {self.name} have {len(text)} bytes, and {MAX_SIGNATURE} are stored: give it smaller types"
+                f"the types of {self.name} have {len(text)} bytes, and {MAX_SIGNATURE} are stored: give it smaller "
+                "types"
             )
         return text
 
@@ -144,20 +145,18 @@ class StoredSignature:
         """
         if self.upcasts:
             return None
-        for path, part in self.parts.items():
-            if "." not in path and "[" not in path and part.required and path not in given:
-                return f"it needs {path} ({part.type}), which is not given"
         for path, part in ours.items():
-            if _top(path) not in given:
-                continue
             theirs = self.parts.get(path)
-            if theirs is None and (part.required or path == _top(path)):
+            if _top(path) in given and theirs is None and (part.required or path == _top(path)):
                 return f"it does not know {path} ({part.type})"
-            if theirs is not None and theirs.type != part.type:
+            if _top(path) in given and theirs is not None and theirs.type != part.type:
                 return f"{path} is {theirs.type} there, and {part.type} here"
-        for path, theirs in self.parts.items():
-            if _top(path) in given and theirs.required and path not in ours:
-                return f"it needs {path} ({theirs.type}), which this program does not know"
+        for path, part in self.parts.items():
+            if path == _top(path) and part.required and path not in given:
+                return f"it needs {path} ({part.type}), which is not given"
+        for path, part in self.parts.items():
+            if _top(path) in given and part.required and path not in ours:
+                return f"it needs {path} ({part.type}), which this program does not know"
         return None
 
 
@@ -185,48 +184,46 @@ def _from_json(kind: type, value: Any) -> Any:
 def _schema_of(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a type that msgspec does not know."""
     if hasattr(kind, "model_json_schema"):
-        schema: dict[str, Any] = kind.model_json_schema()
-        return schema
+        described: dict[str, Any] = kind.model_json_schema()
+        return described
     raise NotImplementedError(f"{shown(kind)} is none that msgspec or pydantic knows")
 
 
 def _parts_of(fields: Mapping[str, Any], required: set[str]) -> dict[str, Part]:
     found: dict[str, Part] = {}
     for name, kind in fields.items():
-        schema = msgspec.json.schema(kind, schema_hook=_schema_of)
-        _walk(schema, name, name in required, {}, found, DEEPEST)
+        _add(found, (name, name in required), schema(kind, _schema_of), {})
     return found
 
 
-def _walk(
-    schema: Mapping[str, Any], path: str, required: bool, known: Mapping[str, Any], found: dict[str, Part], depth: int
-) -> None:
-    """Add the part at this path, and those within it."""
-    schema, known = _resolved(schema, known)
-    found[path] = Part(_type_of(schema, known), required)
-    if depth == 0:
+def _add(found: dict[str, Part], at: tuple[str, bool], described: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Add the part at this path, which is required or not, and those within it."""
+    path, required = at
+    described, known = _resolved(described, known)
+    found[path] = Part(_type_of(described, known), required)
+    if path.count(".") + path.count("[") >= DEEPEST:
         return
-    needs = schema.get("required", ())
-    for name, inner in schema.get("properties", {}).items():
-        _walk(inner, f"{path}.{name}", name in needs, known, found, depth - 1)
-    if isinstance(schema.get("items"), dict):
-        _walk(schema["items"], f"{path}[]", False, known, found, depth - 1)
+    needs = described.get("required", ())
+    for name, inner in described.get("properties", {}).items():
+        _add(found, (f"{path}.{name}", name in needs), inner, known)
+    if isinstance(described.get("items"), dict):
+        _add(found, (f"{path}[]", False), described["items"], known)
 
 
-def _resolved(schema: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def _resolved(described: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return what the schema refers to, and the schemas that are known there by their names."""
-    known = {**known, **schema.get("$defs", {})}
-    while "$ref" in schema:
-        schema = known.get(str(schema["$ref"]).rpartition("/")[2], {})
-        known = {**known, **schema.get("$defs", {})}
-    return schema, known
+    known = {**known, **described.get("$defs", {})}
+    while "$ref" in described:
+        described = known.get(str(described["$ref"]).rpartition("/")[2], {})
+        known = {**known, **described.get("$defs", {})}
+    return described, known
 
 
-def _type_of(schema: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _type_of(described: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     for many in ("anyOf", "oneOf"):
-        if many in schema:
-            return " | ".join(sorted(_type_of(*_resolved(one, known)) for one in schema[many]))
-    if "enum" in schema:
-        return f"one of {json.dumps(schema['enum'])}"
-    kind = schema.get("type", "anything")
-    return f"{kind} ({schema['format']})" if "format" in schema else str(kind)
+        if many in described:
+            return " | ".join(sorted(_type_of(*_resolved(one, known)) for one in described[many]))
+    if "enum" in described:
+        return f"one of {json.dumps(described['enum'])}"
+    kind = described.get("type", "anything")
+    return f"{kind} ({described['format']})" if "format" in described else str(kind)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from ....errors import InvalidRequest
 from ....inputs import checked_text
@@ -23,6 +23,7 @@ from .known import FRESH, signatures_of
 from .signature import Signature, StoredSignature
 
 P = ParamSpec("P")
+R = TypeVar("R", bound=bool | None)
 F = TypeVar("F", bound=Callable[..., Any])
 Upcast = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -38,7 +39,9 @@ class Task(Generic[P, F]):
     Safe to share between threads.
     """
 
-    def __init__(self, registry: QueueRegistry, queue: str, function: F, signature: Signature, upcast: Upcast | None):
+    def __init__(
+        self, registry: QueueRegistry, queue: str, function: F, signature: Signature, upcast: Upcast | None = None
+    ) -> None:
         self.queue, self.function = checked_text("queue", queue), function
         self._registry, self._signature, self._upcast = registry, signature, upcast
         self._options: dict[str, Any] = {}
@@ -99,26 +102,36 @@ class Task(Generic[P, F]):
 
     # ---- for the worker
 
-    def given(self, delivery: Delivery) -> dict[str, Any]:
-        """Return the arguments in a message. Raises `InvalidRequest` for a message that does not fit; then the message
-        fails.
-        """
-        try:
-            return self._signature.arguments(delivery.payload)
-        except InvalidRequest:
-            if self._upcast is None or not isinstance(delivery.payload, dict):
-                raise
-            return self._signature.arguments(dict(self._upcast(dict(delivery.payload))))
-
     def handle(self, delivery: Any) -> Any:
-        """Call the function with the arguments of a message."""
+        """Call the function with the arguments in a message. Raises `InvalidRequest` for a message that does not fit;
+        then the message fails.
+        """
         first = (delivery,) if self._signature.delivered else ()
-        return self.function(*first, **self.given(getattr(delivery, "of", delivery)))
+        return self.function(*first, **self._arguments(delivery.payload))
+
+    def _arguments(self, payload: Any) -> dict[str, Any]:
+        try:
+            return self._signature.arguments(payload)
+        except InvalidRequest:
+            if self._upcast is None or not isinstance(payload, dict):
+                raise
+            return self._signature.arguments(dict(self._upcast(dict(payload))))
 
     @property
     def stored_signature(self) -> str:
         """The signature as it is stored for publishers."""
         return self._signature.stored(upcasts=self._upcast is not None)
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function. If its first parameter is the `Delivery`, that is not published."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Delivery, P], R]
+    ) -> Task[P, Callable[Concatenate[Delivery, P], R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Task[P, Callable[P, R]]: ...
 
 
 class _Known:
@@ -140,6 +153,16 @@ class _Known:
                     f"a worker of {queue.name!r} that runs now would not understand this call of {ours.name}: "
                     f"{difference}. Deploy the workers first; or let them upcast (`Worker.task`)"
                 )
+
+
+def checked_upcast(upcast: Any) -> Upcast | None:
+    """Return the function. Raises `InvalidRequest` for an object that cannot be called."""
+    if upcast is not None and not callable(upcast):
+        raise InvalidRequest(
+            f"upcast is a {type(upcast).__name__}; give a function from a payload to a payload, or None"
+        )
+    checked: Upcast | None = upcast
+    return checked
 
 
 def checked_for_tasks(queue: ShardedQueue) -> ShardedQueue:
