@@ -90,7 +90,7 @@ lint: $(STAMP)  ## format, rules and types
 	@! grep -rnE '^\s*(from|import) src\b' --include='*.py' . --exclude-dir='.venv*' --exclude-dir=build || { echo "import latchwork, never src"; exit 1; }
 	@mkdir -p build/typing && ln -sfn ../../src build/typing/latchwork
 	@MYPYPATH=build/typing $(PYTHON) -m mypy -p latchwork
-	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py tests/typing/every_awaited_primitive.py
+	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict tests/typing/every_primitive.py tests/typing/every_awaited_primitive.py tests/typing/every_task.py
 	@$(PYTHON) -m tools.typed_pages build/typing/pages
 	@MYPYPATH=build/typing $(PYTHON) -m mypy --strict build/typing/pages/*.py
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from .step import OnceFunction, OnceStep, once
     from .store import Store, call, connect
+    from .task import Task
 
 __all__ = [
     "connect", "Store", "call", "ended", "Ended",
@@ -55,7 +56,7 @@ __all__ = [
     "CountDownLatch", "CountUpDownLatch", "Barrier", "Group", "Membership",
     "LeaseElection", "ZooKeeperElection", "Leadership", "once", "OnceStep", "OnceFunction",
     "QueueRegistry", "ShardedQueue", "QueueGroup", "Delivery", "SideView", "DelayedView", "Publisher", "Publication",
-    "QueueBatch", "Consumer", "Worker",
+    "QueueBatch", "Consumer", "Worker", "Task",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -63,6 +64,7 @@ __getattr__, __dir__ = offer(
     {
         ".bridge": "Ended ended",
         ".consumer": "Consumer Worker",
+        ".task": "Task",
         ".coord": "Barrier CountDownLatch CountUpDownLatch FencedLock Grant Group Leadership LeaseElection Lost "
         "Membership Permits RateLimiter ReadGrant ReadWriteLock Semaphore WriteGrant ZooKeeperElection",
         ".step": "OnceFunction OnceStep once",

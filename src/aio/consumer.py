@@ -18,13 +18,16 @@ from ..forks import awaited_as_called
 from ..inputs import checked_number
 from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import HandlerCall, Runs
-from ..seams import Task
+from ..queue.sharded.tasks.signature import Signature
+from ..queue.sharded.tasks.task import Upcast, checked_upcast
+from ..seams import Task as Activity
 from .bridge import Verb, verb_of
 from .coord import RateLimiter
 from .lag import LoopWatch
 from .pool import Pool
 from .queue import Delivery, QueueRegistry, ShardedQueue
 from .step import is_async
+from .task import Task, TaskDecorator
 from .twin import WAY_OUT, Twin, attribute, sync_of, sync_or_none
 
 Handler = Callable[[Any], Awaitable[object]] | Callable[[Any], object]
@@ -94,7 +97,7 @@ class _Consumer(sync.Consumer):
         if self._pool is not None:
             self._pool.close()
 
-    def _spawn_worker(self, name: str) -> Task:
+    def _spawn_worker(self, name: str) -> Activity:
         assert self._loop is not None  # noqa: S101 - it was started
         return _Worker(self, self._loop, name)
 
@@ -282,3 +285,42 @@ class Worker(_Runner[_LoopWorker]):
             queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
             prefetch=prefetch, rate=sync_or_none("rate", rate, RateLimiter), per_key=per_key,
         )  # fmt: skip
+
+    def task(
+        self,
+        queue: str,
+        *,
+        upcast: Upcast | None = None,
+        concurrency: int | None = None,
+        ignorable: EXCEPTIONS = (),
+        ordered: bool = False,
+        start_at: int | None = None,
+        stop_at: int = 0,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[sync.Delivery], str] | None = None,
+    ) -> TaskDecorator:
+        """Make the decorated function, async or not, the handler of a queue whose messages are calls of it.
+
+        As `latchwork.queue.Worker.task`.
+        """
+        checked_upcast(upcast)
+        add = self.handler(
+            queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
+            prefetch=prefetch, rate=rate, per_key=per_key,
+        )  # fmt: skip
+
+        def made(function: Callable[..., Any]) -> Task[Any, Any]:
+            check_callable(function)
+            task: sync.Task[Any, Any] = sync.Task(
+                self.registry.of, queue, function, Signature(function, (Delivery, sync.Delivery)), upcast
+            )
+
+            async def awaited(delivery: Any) -> object:
+                return await task.handle(delivery)
+
+            add(awaited if is_async(function) else task.handle)
+            self.of.tasks[queue] = task
+            return Task(task, self.bridged)
+
+        return made

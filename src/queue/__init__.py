@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .sharded.registry import QueueRegistry
     from .sharded.sideline.drain import PassReport
     from .sharded.sideline.one import Outcome
+    from .sharded.tasks.task import Task
     from .sharded.upkeep.report import ShardReport, SweepReport
     from .sharded.upkeep.shovel import Shovel
     from .sharded.upkeep.sweeper import Sweeper
@@ -35,7 +36,7 @@ __all__ = [
     "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
     "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry",
     "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport",
-    "Transaction", "UnopenedQueue", "Worker",
+    "Task", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -62,6 +63,7 @@ __getattr__, __dir__ = offer(
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
         ".sharded.delayed.schedules": "Schedule",
+        ".sharded.tasks.task": "Task",
         ".sharded.upkeep.report": "ShardReport SweepReport",
         ".sharded.upkeep.shovel": "Shovel",
         ".sharded.upkeep.sweeper": "Sweeper",

@@ -25,6 +25,9 @@ from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
 from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
+from ..tasks.known import REPORT, report
+from ..tasks.signature import Signature
+from ..tasks.task import Task, TaskDecorator, Upcast, checked_for_tasks, checked_upcast
 from .consumer import Consumer, Handler
 from .hand import Hand
 from .life import Life
@@ -97,6 +100,8 @@ class Worker(Unpicklable):
         self.grace, self.upkeep = checked_number("grace", grace), checked_kind("upkeep", upkeep, bool)
         self._seams = registry.store.seams
         self._handlers: dict[str, Handled] = {}
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        """The tasks, by their queues."""
         self.consumers: dict[str, Consumer] = {}
         self._background = Background(self._seams, self._divide_threads, f"{registry.client_id}-worker")
         self._stopping = self._background.stopping
@@ -155,6 +160,44 @@ class Worker(Unpicklable):
 
         return add
 
+    def task(
+        self,
+        queue: str,
+        *,
+        upcast: Upcast | None = None,
+        concurrency: int | None = None,
+        ignorable: type[BaseException] | Collection[type[BaseException]] = (),
+        ordered: bool = False,
+        start_at: int | None = None,
+        stop_at: int = 0,
+        prefetch: int | None = None,
+        rate: RateLimiter | None = None,
+        per_key: Callable[[Delivery], str] | None = None,
+    ) -> TaskDecorator:
+        """Make the decorated function the handler of a queue whose messages are calls of it: a `Task`, which publishes
+        them.
+
+        upcast: given a payload that does not fit, as of a program from before a deploy, it returns one that does.
+        The others are as for `handler`.
+
+        Raises `InvalidRequest`, as `handler`; also for a function whose parameters JSON cannot hold, or that takes
+        `*args`, `**kwargs` or parameters without a name.
+        """
+        checked_upcast(upcast)
+        add = self.handler(
+            queue, concurrency=concurrency, ignorable=ignorable, ordered=ordered, start_at=start_at, stop_at=stop_at,
+            prefetch=prefetch, rate=rate, per_key=per_key,
+        )  # fmt: skip
+
+        def made(function: Callable[..., Any]) -> Task[Any, Any]:
+            self._consumer_of.checks(function)
+            task: Task[Any, Any] = Task(self.registry, queue, function, Signature(function), upcast)
+            add(task.handle)
+            self.tasks[queue] = task
+            return task
+
+        return made
+
     # ---- life
 
     def start(self) -> Worker:
@@ -167,6 +210,8 @@ class Worker(Unpicklable):
             raise InvalidRequest(f"{self!r} was started before: make another")
         self._check_shares()
         queues = {name: self.registry.get(name) for name in self._handlers}
+        for name in self.tasks:  # before a message can come that it would not understand
+            report(checked_for_tasks(queues[name]), self.tasks[name].stored_signature)
         self.consumers = {name: self._consumer(queues[name], handled) for name, handled in self._handlers.items()}
         try:
             self._life.started({name: consumer.concurrency for name, consumer in self.consumers.items()})
@@ -271,7 +316,7 @@ class Worker(Unpicklable):
 
     def _divide_threads(self) -> None:
         looked: dict[str, float] = {}
-        asked = self._seams.monotonic()
+        asked = told = self._seams.monotonic()
         opened = {name: handled.start_at is None for name, handled in self._handlers.items()}
         while not self._signals.drains:
             for name, handled in self._handlers.items():
@@ -283,9 +328,15 @@ class Worker(Unpicklable):
                 if self._seams.monotonic() >= asked + AGAIN_EVERY:
                     asked = self._seams.monotonic()
                     self._take_up_again()
+                if self.tasks and self._seams.monotonic() >= told + REPORT:
+                    told = self._seams.monotonic()
+                    for name, task in self.tasks.items():
+                        report(self.consumers[name].queue, task.stored_signature)
                 self._allot(opened)
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
-                self._failure_log.record(failure, f"{self!r} could not divide its threads, or find a group again")
+                self._failure_log.record(
+                    failure, f"{self!r} could not divide its threads, find a group again, or report"
+                )
             if self._stopping.wait(ALLOT_EVERY):
                 return
 

@@ -1,0 +1,68 @@
+"""Functions as tasks on a loop: `async def`, and an awaited `publish`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from ..queue.sharded.tasks.task import Task as SyncTask
+from .queue import Delivery
+from .twin import Twin
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=bool | Awaitable[bool | None] | None)
+
+
+class Task(Twin[SyncTask[P, F]], Generic[P, F]):
+    """A function, async or not, whose arguments are a message's payload: see `latchwork.queue.Task`."""
+
+    @property
+    def queue(self) -> str:
+        """The name of its queue."""
+        return self.of.queue
+
+    @property
+    def function(self) -> F:
+        """The function itself."""
+        return self.of.function
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        delay: timedelta | float | None = None,
+        at: datetime | None = None,
+        dedup: str | None = None,
+        dedup_for: timedelta | float | None = None,
+        on_duplicate: str = "keep",
+    ) -> Task[P, F]:
+        """Return the task with these options for what it publishes, as `latchwork.queue.Task.options`. No I/O."""
+        chosen = self.of.options(
+            key=key, headers=headers, message_id=message_id, delay=delay, at=at, dedup=dedup, dedup_for=dedup_for,
+            on_duplicate=on_duplicate,
+        )  # fmt: skip
+        return Task(chosen, self.bridged)
+
+    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+        """Return the payload of a call with these arguments, as `latchwork.queue.Task.payload`. No I/O."""
+        return self.of.payload(*args, **kwargs)
+
+    def publish(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, str]:
+        """Publish a call with these arguments, as `latchwork.queue.Task.publish`."""
+        return self._run(partial(self.of.publish, *args, **kwargs))
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function, async or not. If its first parameter is the `Delivery`, that is not published."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Delivery, P], R]
+    ) -> Task[P, Callable[Concatenate[Delivery, P], R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Task[P, Callable[P, R]]: ...
