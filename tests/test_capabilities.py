@@ -37,6 +37,7 @@ from latchwork.queue import (
     QueueRegistry,
     Schedule,
     Shovel,
+    Worker,
 )
 from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, SQLiteStore
@@ -177,6 +178,21 @@ def consumer(store, name):
     return sorted(handled(store, name)) == list(range(5))
 
 
+def task(store, name):
+    made, seen, over = queue_on(store, name), [], threading.Event()
+    worker = Worker(made.registry, upkeep=False)
+
+    @worker.task(made.name, concurrency=1)
+    def add(n: int) -> None:
+        seen.append(n)
+        over.set()
+
+    add.publish(7)
+    with worker:
+        assert over.wait(60)
+    return seen == [7]
+
+
 def ordered(store, name):
     return handled(store, name, ordered=True) == list(range(5))
 
@@ -260,7 +276,8 @@ PROGRAMS = {
     "fenced lock": lock, "semaphore": semaphore, "read-write lock": rwlock, "rate limiter": limiter,
     "election by lease": election, "circular queue": circular, "work queue": work_queue,
     "handlers, several messages at a time": consumer,
-    "order within a key": ordered, "publisher for threads": publisher, "delayed messages": delayed,
+    "functions as tasks": task, "order within a key": ordered, "publisher for threads": publisher,
+    "delayed messages": delayed,
     "deduplication": dedup, "schedules": schedules, "groups": groups, "effects that happen once": effects,
     "steps that are done once": steps, "one message at a time": one_message,
     "batches that end": batches, "local queue and outbox": outbox,
@@ -275,7 +292,7 @@ ELSEWHERE = {
 """Rows that need ZooKeeper or Spark, and the tests that run them there."""
 HANDED_OUT = ("Leadership", "QueueRegistry", "ConsumerGroup")
 """What takes a store and is no primitive: a term of an election, where queues are made, readers of a circular queue."""
-UNDECIDED = ("handlers, several messages at a time", "order within a key", "batches that end")
+UNDECIDED = ("handlers, several messages at a time", "functions as tasks", "order within a key", "batches that end")
 """Rows in whose program a background thread, or several calls, make it a matter of chance which reply is lost."""
 
 
@@ -387,6 +404,13 @@ def published_by_a_publisher(queue):
         publisher.publish("m")
 
 
+def published_by_a_task(queue):
+    @Worker(queue.registry).task(queue.name)
+    def add(n: int) -> None: ...
+
+    add.publish(7)
+
+
 def handled_again(**options):
     """A handler has worked on a message, and then fails: it gets the message again."""
     queue, seen, over = queue_on(MemoryStore(), "again"), [], threading.Event()
@@ -429,6 +453,7 @@ HANDED_OUT_AGAIN = {
     "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
     "publisher for threads": lambda: stale_delivery(published_by_a_publisher),
     "handlers, several messages at a time": handled_again,
+    "functions as tasks": lambda: stale_delivery(published_by_a_task),
     "order within a key": lambda: handled_again(ordered=True),
 }  # fmt: skip
 FENCED = {
@@ -436,6 +461,7 @@ FENCED = {
     "semaphore": lambda: semaphore(MemoryStore(), "n"), "read-write lock": lambda: rwlock(MemoryStore(), "n"),
     "election by lease": stale_leader, "work queue": stale_delivery, "groups": lambda: stale_delivery(group="audit"),
     "handlers, several messages at a time": stale_delivery,
+    "functions as tasks": lambda: stale_delivery(published_by_a_task),
     "effects that happen once": stale_effect, "steps that are done once": stale_step,
 }  # fmt: skip
 FENCED_ELSEWHERE = {

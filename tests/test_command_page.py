@@ -44,7 +44,7 @@ def test_every_command_has_its_section_with_every_argument_and_option(command, p
 def typed_words(command):
     """The options of a command as they are typed, and its arguments as its usage names them."""
     for parameter in command.params:
-        if parameter.name != "help":
+        if parameter.name != "help" and not parameter.hidden:
             options = [name for name in parameter.opts if name.startswith("-")]
             yield from options or [parameter.metavar or parameter.name.upper()]
 

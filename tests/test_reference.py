@@ -14,6 +14,8 @@ UNEXPLAINED = {
     "latchwork.queue.sharded.delivery.Source": "a delivery settles itself through it",
     "latchwork.queue.sharded.slots.Stamped": "a delivery shows what is in it by properties of its own",
     "latchwork.store.model.expr.Bound": "made by `Once.result` and by the backends",
+    "latchwork.queue.sharded.tasks.task.TaskDecorator": "stands behind an @ alone, which `Worker.task` explains",
+    "latchwork.aio.task.TaskDecorator": "as above",
     "latchwork.spark.batches.OncePerBatch": "stands in a `with` statement alone, which `once_per_batch` explains",
 }
 """Classes that a reader needs not know, with the reason."""

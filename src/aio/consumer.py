@@ -208,6 +208,7 @@ class Consumer(_Runner[_Consumer]):
     concurrency = attribute[int]()
     running = attribute[int]()
     given_up = attribute[int]()
+    stuck = attribute[int]()
     saturated = attribute[bool]()
     busy = attribute[bool]()
     not_found = attribute[bool]()
@@ -249,6 +250,7 @@ class Worker(_Runner[_LoopWorker]):
     weights = attribute[Mapping[str, int] | None]()
     concurrency = attribute[int | None]()
     running = attribute[bool]()
+    queues = attribute[list[str]]()
 
     def __init__(
         self,

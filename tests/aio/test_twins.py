@@ -43,6 +43,7 @@ MISSING = {
         "turns", "settle", "steps", "ends", "was_dropped", "check_there", "make_again", "reader",
         "take_over")),
     *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
+    (queue.Task, "handle"), (queue.Task, "stored_signature"),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
     (coord.OnceStep, "lease"), (coord.OnceStep, "another"),
     # a future for threads

@@ -261,6 +261,10 @@ class Public:
         return any("timeout" in name or name == "grace" for name in self.good)
 
 
+def add(n: int, text: str = "") -> None:
+    """A task."""
+
+
 def handler(delivery):
     return True
 
@@ -578,6 +582,27 @@ def sharded() -> Iterator[Public]:
         {"queue": "q", "concurrency": 1, "ignorable": (), "ordered": False, "start_at": 10, "stop_at": 0},
     )
     yield Public("Worker.handler()", lambda w: w.worker.handler("q"), {"handler": handler})
+    yield Public(
+        "Worker.task",
+        lambda w: lambda **given: w.worker.task(**given)(add),
+        {
+            "queue": "q",
+            "upcast": None,
+            "concurrency": 1,
+            "ignorable": (),
+            "ordered": False,
+            "start_at": 10,
+            "stop_at": 0,
+        },
+    )
+    yield Public("Worker.task()", lambda w: w.worker.task("q"), {"function": add})
+    yield Public("Task.publish", lambda w: w.worker.task("q")(add).publish, {"n": 1, "text": "t"})
+    yield Public("Task.payload", lambda w: w.worker.task("q")(add).payload, {"n": 1, "text": "t"})
+    yield Public(
+        "Task.options",
+        lambda w: lambda **given: w.worker.task("q")(add).options(**given).publish(1),
+        {"key": "k", "headers": {"h": "v"}, "message_id": "i", "delay": None, "dedup": None, "on_duplicate": "keep"},
+    )
     yield Public("Worker.stop", lambda w: w.worker.stop, {"grace": 0})
     yield Public("Shovel", lambda _: Shovel, {"queue": Of(lambda w: w.queue)}, lambda _, shovel: shovel.run_once())
     yield Public("Shovel.stop", lambda w: Shovel(w.queue).stop, {"timeout": 0})

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 from ....errors import InvalidRequest
 from ....inputs import checked_text
+from ....plain import shown
 from ..config import QueueConfig
 from ..delivery import Delivery
 from ..queue import ShardedQueue
@@ -150,7 +151,7 @@ class _Known:
             difference = one.difference(given, ours.parts)
             if difference is not None:
                 raise InvalidRequest(
-                    f"a worker of {queue.name!r} that runs now would not understand this call of {ours.name}: "
+                    f"a worker of {shown(queue.name)} that runs now would not understand this call of {ours.name}: "
                     f"{difference}. Deploy the workers first; or let them upcast (`Worker.task`)"
                 )
 
@@ -170,5 +171,5 @@ def checked_for_tasks(queue: ShardedQueue) -> ShardedQueue:
     config: QueueConfig = queue.config
     if config.codec == "bytes" or config.batching is not None:
         has = "codec='bytes'" if config.codec == "bytes" else "batching"
-        raise InvalidRequest(f"the queue {queue.name!r} has {has}: a task takes one JSON message at a time")
+        raise InvalidRequest(f"the queue {shown(queue.name)} has {has}: a task takes one JSON message at a time")
     return queue
