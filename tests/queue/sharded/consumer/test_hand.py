@@ -83,6 +83,23 @@ def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_b
     assert (back.attempts, back.reason, back.held.envelope.interrupts) == (2, "interrupted", 1)
 
 
+def test_a_message_that_a_sweep_has_given_to_another_meanwhile_is_not_touched(store):
+    own, other = opened(store), opened(store)
+    opened(store).publish_many(["done", "begun", "claimed"])
+    dying, told = Noting(own, 2), []
+
+    def die():
+        other.pointers.stamp([Slot(one.shard, one.pointer) for one in dying.seen], "another")
+        told.append(settle_for(other, dying.seen, WHY, counts=True))
+
+    dying.die = die
+    dying.consumer._turns.take()
+    dying.consumer._turns.take()
+    assert not any(told[0].values())
+    assert not other.delayed.search(), "no copy of it is left anywhere"
+    assert len(other.pointers.held_by([Slot(one.shard, one.pointer) for one in dying.seen], ["another"] * 3)) == 3
+
+
 class Killed(BaseException):
     """The process is killed."""
 
