@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from operator import attrgetter
 from struct import Struct
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ....errors import LatchworkError
+from ....logs import Log
 from ....store.rows import Rows
 from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
@@ -25,6 +26,8 @@ from ..queue import ShardedQueue
 from ..slots import Slot, Stamped
 from ..subqueue import GRACE, ClaimNotes
 from ..transfer import CHUNK
+
+log = Log("latchwork.worker")
 
 _ENTRY = Struct("<BBHIQ40s")
 _MOST_NAME = 40
@@ -253,10 +256,13 @@ def _take_over(queue: ShardedQueue, noted: Sequence[Noted]) -> int:
     for one in noted:
         if one.stage is not Stage.ASKED:
             continue
-        with suppress(LatchworkError):  # what it has claimed is left to the sweep
+        try:
             claim = queue.pointers.claim(one.shard, one.pointer, token=bytes.fromhex(one.token))
-            slots = [Slot(one.shard, n) for n in range(claim.after + 1, claim.last + 1)] if claim else []
-            over += [ClaimedSlot(slot, one.delivery, until) for slot in slots if slot not in known]
+        except LatchworkError as failure:
+            log.warning("%r: a claim of shard %d is left to the sweep: %s", queue.name, one.shard, failure)
+            continue
+        slots = [Slot(one.shard, n) for n in range(claim.after + 1, claim.last + 1)] if claim else []
+        over += [ClaimedSlot(slot, one.delivery, until) for slot in slots if slot not in known]
     queue.pending.add(over)
     return len(over)
 
