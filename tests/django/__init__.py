@@ -1,0 +1,1 @@
+"""The backend for django.tasks, on the real framework."""
