@@ -1,0 +1,1 @@
+"""The sensors, triggers and pools for Airflow, on the real framework."""
