@@ -7,7 +7,8 @@ VENV   := $(if $(filter no,$(LOCK)),.venv-newest,.venv)
 PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
-EXTRAS := spark,connect,cli,metrics,aio,demo,peers,dev
+COMMA  := ,
+EXTRAS := spark,connect,cli,metrics,aio,django,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
@@ -21,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs monitoring pythons release clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs monitoring pythons airflow release clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -42,7 +43,8 @@ endif
 
 lock:           ## requirements-dev.lock from pyproject.toml; UPGRADE=1: with the newest versions
 	@test -x build/uv/bin/uv || { $(BASE) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
-	build/uv/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 --all-extras --generate-hashes \
+	build/uv/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.10 --generate-hashes \
+	  $(patsubst %,--extra %,$(subst $(COMMA), ,$(EXTRAS))) \
 	  --no-annotate --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --output-file requirements-dev.lock
 
 java:
@@ -137,6 +139,12 @@ monitoring: $(STAMP) ## deploy/monitoring: the dashboard and the alerts, from th
 
 pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is claimed and that is here
 	@$(PYTHON) -m tools.pythons
+
+# Airflow brings 200 packages, so it has an environment of its own, with the newest version that pyproject.toml allows.
+airflow:        ## the tests of latchwork.airflow, on a real Airflow in .venv-airflow
+	@test -x .venv-airflow/bin/pytest || { $(BASE) -m venv .venv-airflow && \
+	  .venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[airflow]' "pytest>=8,<9.2" pytest-xdist; }
+	@.venv-airflow/bin/python -m pytest tests/airflow
 
 release: $(STAMP) ## sdist and wheel in dist, checked, installed into clean environments and tried
 	@$(PYTHON) -m tools.release
