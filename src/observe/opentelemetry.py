@@ -55,6 +55,19 @@ class OpenTelemetry(Telemetry):
         """Return a span that is current within; a child of its one origin, or linked to its several."""
         return self._span(name, origins, {f"{SCOPE}.{key}": value for key, value in attributes.items()})
 
+    def handling(
+        self, origins: Sequence[Mapping[str, str] | None], **attributes: str | int
+    ) -> AbstractContextManager[object]:
+        """Return a span for work on messages that no consumer hands out: rows of Spark, or what `receive` returned. It is
+        a child of the publish of its one message, or linked to those of several.
+
+        origins: the headers of each message, as its column `headers` has them.
+        attributes: as queue="orders"; each is named `latchwork.queue`, and so on.
+
+            with OpenTelemetry().handling([row.headers for row in rows], queue="orders"):
+        """
+        return self.span("handle", [headers or {} for headers in origins], {"messages": len(origins), **attributes})
+
     @contextmanager
     def _span(
         self, name: str, origins: Sequence[Mapping[str, str]], attributes: Mapping[str, str | int]

@@ -107,6 +107,54 @@ def test_the_trace_survives_sideline_and_shovel(queues):
     assert again[0].headers["traceparent"] == first.headers["traceparent"]
 
 
+def test_each_group_and_each_attempt_go_on_from_the_publish(queues, spans):
+    queue = queues.create(QueueConfig("q", shards=1, backoff=0.001))
+    groups = [queue.group(name) for name in ("audit", "mail")]
+    queue.publish(1)
+    failed = []
+
+    def handler(delivery):
+        if delivery.attempts == 1 and not failed:
+            failed.append(delivery)
+            raise ValueError
+
+    consume(queue, handler, 2, until=lambda n: len(finished(spans, "handle")) >= n)
+    for group in groups:
+        seen = len(finished(spans, "handle"))
+        consume(group, lambda delivery: None, seen + 1, until=lambda n: len(finished(spans, "handle")) >= n)
+    (publish,) = finished(spans, "publish")
+    handled = finished(spans, "handle")
+    assert sorted(span.attributes["latchwork.queue"] for span in handled) == ["q", "q", "q@audit", "q@mail"]
+    assert {span.parent.span_id for span in handled} == {publish.context.span_id}
+
+
+def test_what_a_publisher_stores_together_is_linked_to_each_that_published(queues, spans, tracer):
+    queue = queues.create(QueueConfig("q", shards=1))
+    with queue.publisher(linger=1.0) as publisher:
+        for n in range(2):
+            with tracer.start_as_current_span(f"request {n}"):
+                publisher.publish(n)
+    requests = {s.context.span_id for s in spans.get_finished_spans() if s.name.startswith("request")}
+    (publish,) = finished(spans, "publish")
+    assert {link.context.span_id for link in publish.links} == requests
+    seen = [delivery.headers["traceparent"].split("-")[2] for delivery in queue.receive(2)]
+    assert len(seen) == 2
+
+
+def test_messages_that_no_consumer_hands_out_are_handled_in_the_trace_too(queues, spans, telemetry):
+    queue = queues.create(QueueConfig("q", shards=1))
+    queue.publish(1)
+    queue.publish(2)
+    headers = [delivery.headers for delivery in queue.receive(2)]
+    published = [span.context.span_id for span in finished(spans, "publish")]
+    with telemetry.handling(headers[:1], queue="q"), telemetry.handling([*headers, None], queue="q"):
+        pass
+    several, one = finished(spans, "handle")
+    assert one.parent.span_id in published
+    assert {link.context.span_id for link in several.links} == set(published)
+    assert several.attributes["latchwork.messages"] == 3
+
+
 def test_a_batch_of_several_publishes_is_linked_to_each(queues, spans):
     batching = BatchingConfig(max_size=3, max_wait=timedelta(seconds=5))
     queue = queues.create(QueueConfig("q", shards=1, batching=batching))

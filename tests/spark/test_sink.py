@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.sql import functions as f
 
+from latchwork.observe import observe
+from latchwork.observe.opentelemetry import OpenTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.spark import register
 
@@ -186,3 +191,23 @@ def test_an_aborted_write_says_exactly_what_it_has_left(queue, options, caplog):
     Ledger(queue, "job/load").publish(2, [Outgoing({"id": n}) for n in range(4)])
     BatchWriter(parse(options | {"jobId": "load"}), Rows(whole=True)).abort([TaskResult(0, 7, 7), None, None])
     assert "7 messages of 1 complete partitions and 4 of incomplete ones (1: 0, 2: 4)" in caplog.text
+
+
+def test_a_trace_goes_through_spark_by_the_column_headers(session, store, queue, options):
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    telemetry = OpenTelemetry(tracer=provider.get_tracer("test"))
+    observed = QueueRegistry(observe(store, telemetry), "shop")
+    observed.create(QueueConfig("out", shards=1))
+    for n in range(3):
+        observed.get("q").publish({"id": n})
+    published = {span.context.span_id for span in spans.get_finished_spans()}
+    frame = session.read.format("latchwork").options(**options, columns="payload,headers").load()
+    with telemetry.handling([row.headers for row in frame.collect()], queue="q"):
+        pass
+    write(frame, {**options, "queue": "out"}, jobId="trace")
+    (handled,) = [span for span in spans.get_finished_spans() if span.name == "latchwork handle"]
+    assert {link.context.span_id for link in handled.links} == published
+    parents = [delivery.headers["traceparent"].split("-")[2] for delivery in observed.get("out").receive(3)]
+    assert {int(parent, 16) for parent in parents} == published
