@@ -1,0 +1,1 @@
+"""Two versions over one store, and the layouts of what is stored."""
