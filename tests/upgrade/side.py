@@ -1,7 +1,7 @@
 """One process of either version: `python side.py ROLE SIDE URL CLIENT`. It uses what both versions have.
 
-Each message has a number. A worker counts it by its side, in a record of its own; it fails every tenth message once, does
-every twenty-fifth one under a lock that both versions contend for.
+Each message has a number. A worker counts it by its side, in a record of its own; it fails every tenth one once, and
+does every twenty-fifth one under a lock that both versions contend for.
 """
 
 from __future__ import annotations

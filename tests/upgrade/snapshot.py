@@ -1,4 +1,4 @@
-"""An older version of the package: the newest tag before this commit; before there is one, a commit of an earlier day."""
+"""An older version of the package: the newest tag before this commit; before there is one, an earlier commit."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_nothing_is_lost_between_two_versions_that_publish_and_work_side_by_side
             sides.done(worker)
         counts = [record.bins for record in store.get_many(keys)]
         assert {side for count in counts for side in count} == {"old", "new"}, "both have worked"
-        twice = [count for count in counts if sum(count.values()) > 1]
+        twice = [f"{key.name} {count}" for key, count in zip(keys, counts, strict=True) if sum(count.values()) > 1]
         assert len(twice) < 5, "no message is handed to both, but where a store call failed"
         locked = store.get(Key("tests", f"{client}-locked")).bins
         assert locked["n"] >= len([number for number in numbers if number % 25 == 0])
