@@ -24,6 +24,17 @@ from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, Queue
 from ..store import Key, Put, RecordStore, SQLiteStore
 
 ENOUGH = 20.0
+NEXT = """
+Next, on a store that stays (a file in your data folder, or $LATCHWORK_STORE):
+
+  export LATCHWORK_CLIENT=demo
+  latchwork queue create mails                    # a queue
+  latchwork queue publish mails '{"to": "you"}'   # a message
+  latchwork queue consume mails                   # take it
+  latchwork doctor                                # what would cause trouble
+  latchwork --help                                # all commands, each with an example
+
+docs/getting-started.md goes on from here."""
 
 
 def demo(context: typer.Context) -> None:
@@ -54,7 +65,7 @@ def demo(context: typer.Context) -> None:
                 typer.echo(results[tour.__name__[1:]])
         results["paged_queue"], results["outbox"] = _paged_queue(folder), _outbox(store, folder)
         store.close()
-    context.obj.say(results["paged_queue"], results["outbox"], **results)
+    context.obj.say(results["paged_queue"], results["outbox"], *NEXT.splitlines(), **results)
 
 
 def _latch(store: RecordStore) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from latchwork.cli import hoist, main
+from latchwork.cli.demo import NEXT
 from latchwork.cli.snapshot import all_rows
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import InvalidRequest, Unavailable
@@ -330,6 +331,15 @@ def test_the_circular_queue_by_the_command_alone(lw):
     assert len(lw("large", "dequeue", "bus", "-n", "5", "--json").json) == 2
     assert lw("large", "dequeue", "bus").code == 3
     assert lw("large", "info", "nothing").code == 3
+
+
+def test_what_the_demo_says_to_do_next_can_be_done(lw, monkeypatch):
+    lines = [line.partition("#")[0].strip() for line in NEXT.splitlines() if line.startswith("  ")]
+    variable, _, client = lines.pop(0).removeprefix("export ").partition("=")
+    monkeypatch.setenv(variable, client)
+    ran = [lw(*shlex.split(line)[1:]) for line in lines]
+    assert [one.code for one in ran] == [0] * 5
+    assert '{"to": "you"}' in ran[2].out
 
 
 def test_the_demo_shows_every_primitive_and_leaves_nothing_behind(lw, tmp_path, monkeypatch):
