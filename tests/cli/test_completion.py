@@ -19,9 +19,7 @@ SOURCED = {
 
 
 @pytest.mark.parametrize("shell", SOURCED)
-@pytest.mark.parametrize(
-    ("line", "offered"), [("latchwork sem", "semaphore"), ("latchwork queue publ", "publish")]
-)
+@pytest.mark.parametrize(("line", "offered"), [("latchwork sem", "semaphore"), ("latchwork queue publ", "publish")])
 def test_a_shell_offers_the_command_that_begins_so(shell, line, offered):
     program = shutil.which(shell)
     if program is None:
