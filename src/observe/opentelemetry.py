@@ -58,8 +58,8 @@ class OpenTelemetry(Telemetry):
     def handling(
         self, origins: Sequence[Mapping[str, str] | None], **attributes: str | int
     ) -> AbstractContextManager[object]:
-        """Return a span for work on messages that no consumer hands out: rows of Spark, or what `receive` returned. It is
-        a child of the publish of its one message, or linked to those of several.
+        """Return a span for work on messages that no consumer hands out: rows of Spark, or what `receive` returned. It
+        is a child of the publish of its one message, or linked to those of several.
 
         origins: the headers of each message, as its column `headers` has them.
         attributes: as queue="orders"; each is named `latchwork.queue`, and so on.

@@ -1,4 +1,4 @@
-"""A shell completes commands and options of `latchwork`, also those of a group, which are loaded when they are asked for."""
+"""A shell completes the commands of `latchwork`, also those of a group, which are loaded when they are asked for."""
 
 from __future__ import annotations
 

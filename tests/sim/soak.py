@@ -60,7 +60,10 @@ REPEATED = (
         "tests/queue/outbox/test_background.py",
     )),
     ("processes", 0.065, 2, ("-k", "killed_and_stopped", "tests/coord/lock/test_processes.py")),
-    ("processes", 0.03, 1, ("tests/queue/sharded/test_crowd_killed.py",)),
+    ("processes", 0.03, 1, (
+        "tests/queue/sharded/test_crowd_killed.py", "tests/queue/sharded/test_payments_killed.py",
+        "tests/queue/sharded/test_fleet.py",
+    )),
     ("crashed disks", 0.25, 1, ("tests/queue/paged/test_crash_states.py",)),
     ("damaged files", 0.02, 1, ("tests/fuzz/test_sqlite_file.py", "tests/fuzz/test_paged_files.py")),
     ("damaged records", 0.02, 1, ("tests/fuzz/test_stored_state.py", "tests/fuzz/test_commands.py")),

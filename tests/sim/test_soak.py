@@ -12,8 +12,9 @@ from itertools import pairwise
 import pytest
 
 from . import soak as soak_module
-from .commands import Commands
+from .commands import ROOT, Commands
 from .soak import FLOORS, PAIRS, RANDOM, REPEATED, SINGLES, Soak
+from .workload import SCENARIOS
 
 ENOUGH = 600
 HANGING = "import time\nprint('here', flush=True)\ntime.sleep(600)"
@@ -128,3 +129,19 @@ def test_the_parts_of_the_time_leave_some_for_what_has_none():
 
 def test_every_floor_has_a_part_of_the_time():
     assert set(FLOORS) == {"random faults", "pairs of faults", *(layer for layer, *_ in REPEATED)}
+
+
+def test_every_primitive_has_rows_in_the_table():
+    known = {
+        "store", "latch", "lock", "election", "across", "semaphore", "presence", "barrier", "rwlock", "limiter", "circular",
+        "sharded", "ordered", "consumer", "retry", "rate", "groups", "batches", "ledger", "effects", "publisher", "upkeep",
+        "poller",
+    }  # fmt: skip
+    assert known <= set(SCENARIOS), "simulated"
+    machines = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "machines").glob("test_*.py")}
+    assert machines >= {
+        "latches", "locks", "elections", "semaphores", "barriers", "rwlocks", "limiters", "groups", "batches", "effects",
+        "delayed", "sharded", "circular", "ledger", "paged",
+    }, "and against a model"  # fmt: skip
+    killed = {name for layer, _, _, files in REPEATED if layer == "processes" for name in files}
+    assert killed >= {f"tests/queue/sharded/test_{name}.py" for name in ("crowd_killed", "payments_killed", "fleet")}
