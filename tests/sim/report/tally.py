@@ -32,7 +32,7 @@ class Tally:
         """Count one run."""
         self.figures.update(
             runs=1, calls=outcome.points, histories=outcome.histories, undecided=outcome.undecided,
-            violated=bool(outcome.violations), **{kind.value: times for kind, times in outcome.fired.items()},
+            violated=int(bool(outcome.violations)), **{kind.value: times for kind, times in outcome.fired.items()},
         )  # fmt: skip
         if outcome.violations and len(self.violations) < KEPT:
             self.violations.append(f"{replay(outcome)}: {outcome.violations[0]}")
