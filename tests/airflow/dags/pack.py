@@ -40,6 +40,6 @@ with DAG("ordered", schedule=[ORDERS]) as ordered:
     @task
     def note(triggering_asset_events=None):
         for event in triggering_asset_events[ORDERS]:
-            print("an order:", event.extra)
+            print("an order:", event.extra["payload"])
 
     note()
