@@ -143,7 +143,7 @@ pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is cl
 # Airflow brings 200 packages, so it has an environment of its own, with the newest version that pyproject.toml allows.
 airflow:        ## the tests of latchwork.airflow, on a real Airflow in .venv-airflow
 	@test -x .venv-airflow/bin/pytest || { $(BASE) -m venv .venv-airflow && \
-	  .venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[airflow]' "pytest>=8,<9.2" pytest-xdist; }
+	  .venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[airflow]' "pytest>=8.4,<9.2" pytest-xdist; }
 	@.venv-airflow/bin/python -m pytest tests/airflow
 
 release: $(STAMP) ## sdist and wheel in dist, checked, installed into clean environments and tried
