@@ -11,6 +11,7 @@ from .errors import (
     AlreadyOpen,
     BarrierBroken,
     BinMismatch,
+    Cancelled,
     Corrupt,
     Expired,
     FencedOut,
@@ -49,9 +50,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # noqa: TID251 - 
 
 __all__ = [
     "connect", "once", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
-    "BinMismatch", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler", "InvalidRequest",
-    "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput", "NotFound",
-    "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
+    "BinMismatch", "Cancelled", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler",
+    "InvalidRequest", "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput",
+    "NotFound", "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
     "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",
 ]  # fmt: skip
 

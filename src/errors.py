@@ -8,6 +8,7 @@
     |   `-- FencedOut                 FENCED_OUT         a higher fence has been seen
     |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is another's now
     |-- Interrupted                   INTERRUPTED        the worker stops; the work on the message ends
+    |-- Cancelled                     CANCELLED          somebody has cancelled the message; the work on it ends
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
@@ -103,6 +104,12 @@ class Interrupted(LatchworkError):
     """The worker stops: end the work on the message at a safe point. It goes on elsewhere; no attempt is counted."""
 
     code = "INTERRUPTED"
+
+
+class Cancelled(LatchworkError):
+    """Somebody has cancelled the message: end the work on it at a safe point. It does not come again."""
+
+    code = "CANCELLED"
 
 
 class LockUnavailable(LatchworkError, TimeoutError):

@@ -13,8 +13,8 @@ from msgspec.structs import force_setattr, replace
 from ...coord.effects import marks
 from ...coord.effects.step import LEASE, PATIENCE, OnceStep
 from ...coord.lease import checked_lease
-from ...errors import FencedOut, Interrupted, InvalidRequest, LatchworkError, LeaseLost
-from ...inputs import checked_many, checked_switch, checked_timeout
+from ...errors import Cancelled, FencedOut, Interrupted, InvalidRequest, LatchworkError, LeaseLost
+from ...inputs import checked_many, checked_number, checked_switch, checked_timeout
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.expr import Guard
@@ -24,10 +24,12 @@ from ...store.model.values import checked_bin
 from ...store.rows import Rows
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
-from .envelope import Envelope, Reason, date, kept_error
+from .envelope import Envelope, Reason, date, kept_error, storable
 from .shards import Shards
 from .slots import Stamped
 
+MAX_NOTE = 200
+"""Characters of a note about the progress that are kept."""
 MAX_EXTENSION = 10.0
 """Sweep durations for which one delivery may be extended in all."""
 
@@ -72,6 +74,10 @@ class Delivery(Struct, frozen=True, eq=False):
     """Says why the work on it should end now, if it should."""
     applied: set[tuple[Key, str, str]] | None = None
     """The effects that this handle has applied: each name once in each record."""
+    cancelled: bool = False
+    """Whether somebody is known to have cancelled the message."""
+    told: tuple[float | None, str | None] | None = None
+    """How far the work on it is, as `progress` was told last."""
 
     @property
     def message_id(self) -> str:
@@ -96,11 +102,15 @@ class Delivery(Struct, frozen=True, eq=False):
     def check(self) -> None:
         """Raise if the work on the message is to end now; call it at points where it is safe to stop. No store call.
 
-        Raises `Interrupted` once the worker stops: let it pass, and the message comes back at once, elsewhere, without
-        an attempt more. Raises `LeaseLost` once the message is no longer this delivery's, or may be another consumer's:
-        it was settled, given up after the handler timeout, or not extended within the sweep duration.
+        Raises `Cancelled` once somebody has cancelled it (`ShardedQueue.cancel`) and it was extended after that: let it
+        pass, and the message is deleted. Raises `Interrupted` once the worker stops: let it pass, and the message comes
+        back at once, elsewhere, without an attempt more. Raises `LeaseLost` once the message is no longer this
+        delivery's, or may be another consumer's: it was settled, given up after the handler timeout, or not extended
+        within the sweep duration.
         """
         failure = self.stop() if self.stop is not None else None
+        if self.cancelled and not self.settled and not isinstance(failure, LeaseLost):
+            raise Cancelled(f"{self!r} was cancelled: end the work on it", message_ids=[self.message_id])
         if failure is not None:
             raise failure
         queue = self.view.pointers
@@ -168,6 +178,20 @@ class Delivery(Struct, frozen=True, eq=False):
         """
         for failure in extend_all([self]):
             raise failure
+
+    def progress(self, fraction: float | None = None, note: str | None = None) -> None:
+        """Say how far the work on the message is, for `ShardedQueue.status`. No call: the next extension takes it
+        along, which a worker sends four times in a sweep duration.
+
+        fraction: 0 to 1, None = not known.
+        note: text, of which the first 200 characters are kept.
+
+        Raises `InvalidRequest`. Of a group's message it is not kept.
+        """
+        part = None if fraction is None else float(checked_number("fraction", fraction, 0, 1))
+        if note is not None and not isinstance(note, str):
+            raise InvalidRequest(f"note is a {type(note).__name__}; it must be text, or None")
+        force_setattr(self, "told", (part, None if note is None else str(storable(note[:MAX_NOTE]))))
 
     # ---- effects that happen once, however often the message is delivered
 
@@ -289,8 +313,8 @@ class Delivery(Struct, frozen=True, eq=False):
         """Raise `FencedOut` if the message is known not to be this delivery's any more. No call."""
         try:
             self.check()
-        except Interrupted:
-            return  # the worker stops: the handler decides where
+        except (Cancelled, Interrupted):
+            return  # the handler decides where it ends
         except LeaseLost as failure:
             raise FencedOut(str(failure), message_ids=[self.message_id]) from None
 
@@ -395,10 +419,13 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
     since = began - MAX_EXTENSION * queue.sweep
     failures: list[LatchworkError] = [_held_too_long(one) for one in deliveries if one.received < since]
     open_ = [one for one in deliveries if one.received >= since]
-    outcomes = queue.extend([one.held for one in open_]) if open_ else []
+    told = {n: one.told for n, one in enumerate(open_) if one.told is not None}
+    outcomes = queue.extend([one.held for one in open_], told) if open_ else []
     for delivery, outcome in zip(open_, outcomes, strict=True):
-        if outcome is True:
+        if outcome is True or isinstance(outcome, str):
             force_setattr(delivery, "extended", began)
+            if outcome is not True:
+                force_setattr(delivery, "cancelled", True)
             continue
         if outcome is False:
             force_setattr(delivery, "stop", partial(lost, [delivery]))

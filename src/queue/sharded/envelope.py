@@ -33,12 +33,12 @@ VERSION = 1
 
 BINS = (
     "data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch",
-    "interrupts", "interrupted",
+    "interrupts", "interrupted", "cancel",
 )  # fmt: skip
 """The bins that a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
 CONTENT = (
     "data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch", "interrupts",
-    "interrupted",
+    "interrupted", "cancel", "progress",
 )  # fmt: skip
 """The bins that are deleted when only the id of a message stays, so that a late retry of its publisher finds it done
 (P6).
@@ -92,6 +92,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     interrupted: the delivery whose work was interrupted, until another one takes the message, when it was read; a
         message to be written has none here.
     groups: the groups that wait for it, when it was read (P17); a message to be written has none here.
+    cancel: who has asked the consumer that had it to stop (P26), when it was read; never written with a message.
 
     Times in milliseconds since the epoch; 0 = none.
     """
@@ -109,6 +110,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     interrupts: _Count = 0
     interrupted: Any = None
     groups: Any = None
+    cancel: Any = None
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -12,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 from msgspec.structs import replace as replace_struct
 
 from ...coord.effects.step import DoneStep
-from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
+from ...errors import Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_switch
 from ...plain import exact_time, shown
@@ -21,11 +22,13 @@ from ...store import RecordStore
 from ...store.rows import Rows
 from .batches.ends import settle
 from .batches.records import BatchRecords
+from .cancel import Cancelling, drop_arrived
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
 from .delayed.one import DelayedView
 from .delayed.stored import MAX_NAME
-from .delivery import Delivery, Outcome, failed, lost, raise_first, record_outcomes
+from .delivery import Delivery, failed, lost, raise_first, record_outcomes
+from .delivery import Outcome as Settled
 from .depth import QueueDepth, depth_of, looked_through
 from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
@@ -36,9 +39,11 @@ from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, ch
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
-from .sideline.one import SideView
+from .shards import Shards
+from .sideline.one import Outcome, SideView
 from .sideline.redrive import redrive
-from .slots import Stamped
+from .slots import Slot, Stamped
+from .status import Finder, Status, status
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into
 from .workers import WorkerReport, workers_of
@@ -87,8 +92,11 @@ class ShardedQueue(Subqueue):
         waits = backoff if config.retries is None else None  # else it waits among the delayed messages
         super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
+        self.delayed.places = main.places
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
+        if main.places is not None:
+            main.places.drop = self._drop_arrived
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
@@ -194,20 +202,52 @@ class ShardedQueue(Subqueue):
         """
         return Publisher(self, linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
 
-    def cancel(self, message_id: str) -> bool:
-        """Make sure that a delayed message is never delivered. Two calls.
+    # ---- one message, in any state
 
-        True: it was not moved and never will be. False: it is on its way or was delivered, or no such message waits.
-        Raises `OutcomeUnknown`.
+    def status(self, message_id: str) -> Status:
+        """Return where a message is: whatever happened to it since it was published. Two calls at most for one that
+        waits, runs, or was never moved; three for one that has moved and is gone.
+
+        message_id: as `publish` returned it, or as its publisher gave it. A message whose id is known before it is
+            published, of a `Publisher`, of Spark's sink or of an outbox, is UNKNOWN until it has moved once, as when it
+            has failed, unless its publisher gave the id.
+
+        Raises the store's errors. Not promised: how a message ended whose life is over.
         """
-        return self.delayed.cancel(checked_id(message_id, MAX_NAME))
+        return status(self._find(message_id))
+
+    def cancel(self, message_id: str) -> Outcome:
+        """Make sure that a message does not come again, in whatever state it is. Two calls; some more where it moves
+        meanwhile, or is of a batch.
+
+        DONE: it waited, and is gone. ASKED: a consumer has it, whose handler's next `Delivery.check` raises `Cancelled`
+        once the message was extended; if the handler fails instead, it is not tried again. NOT_THERE: no such message
+        waits or runs. UNKNOWN: ask again. Only DONE is true as a condition.
+
+        Raises `Refused` where groups wait for it, and the store's errors, with nothing done.
+        """
+        if self.pointers.places is None:
+            name = checked_id(message_id, MAX_NAME)
+            return Outcome.DONE if self.delayed.cancel(name) else Outcome.NOT_THERE
+        return Cancelling(self._find(message_id)).run()
+
+    def _find(self, message_id: str) -> Finder:
+        places = self.pointers.places
+        if places is None:
+            raise InvalidRequest(f"{self!r} is a group: ask the queue for a message")
+        sides = (self.pointers, self.sideline.pointers, self.parked.pointers)
+        return Finder(sides, self.delayed, places, checked_id(message_id, MAX_NAME))
+
+    def _drop_arrived(self, shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
+        with suppress(LatchworkError):  # who has cancelled them asks again
+            drop_arrived(shards, messages, self.delayed.left_batches)
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """Store the message for later, then delete it here, as `Delivery.nack` does with a delay."""
         envelope = failed(self.pointers, delivery.held, None, reason_of(reason), error)
         raise_first([delivery], [self._postpone(delivery, envelope, delay, reason)])
 
-    def put_off(self, delivery: Delivery, delay: float) -> Outcome:
+    def put_off(self, delivery: Delivery, delay: float) -> Settled:
         """Deliver a message that was not begun again after `delay` seconds, without counting the attempt. Four calls.
 
         True = done; False = it comes again, but had been handed to another consumer or deleted; an error = it comes
@@ -216,7 +256,7 @@ class ShardedQueue(Subqueue):
         """
         return self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
 
-    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Outcome:
+    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Settled:
         """Store a message for later, then delete it here; return the outcome. Raises if it was not stored."""
         due = checked_due(self.config, delay, None) or Due(0, absolute=False)
         if delivery.settled:

@@ -7,9 +7,10 @@ stamps the records it finds there. The main queue, its sideline and its parked m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from ...errors import (
@@ -64,6 +65,7 @@ from .envelope import (
     tombstone,
 )
 from .members import Members, names
+from .places import MAIN, Places, cancelled_in, slot_place
 from .pointers import (
     EXPIRED,
     EXPIRED_AT,
@@ -110,6 +112,12 @@ _IN_TURN = {
 }
 
 _DELIVERY, _ME = Bin("delivery", str), Param("me", str)
+Progress = tuple[float | None, str | None]
+"""How far the work on a message is: a fraction from 0 to 1, and a note."""
+_NO_PROGRESS: Mapping[int, Progress] = MappingProxyType({})
+_PROGRESSING = Form(
+    *QUEUE_STAMP_RULES.renew, Put("progress", Param("progress")), Read("cancel"), when=QUEUE_STAMP_RULES.mine
+)
 _GIVEN_BACK = exists("data") & missing("delivery") & Bin("interrupted", str).eq(_ME)
 """As a repeat finds the message, if nobody has taken it yet."""
 _GIVING_BACK = Form(
@@ -137,6 +145,10 @@ class Shards:
     """The records of one subqueue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
 
     stamp_rules: StampRules = QUEUE_STAMP_RULES
+    places: Places | None = None
+    """The traces of the queue's messages (P26); None of a group, whose messages leave none."""
+    side = MAIN
+    """What these are to their queue, in the traces."""
 
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
@@ -265,11 +277,21 @@ class Shards:
             return damage
         return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
 
-    def write(self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False) -> Rows[WriteResult]:
+    def write(
+        self,
+        slots: Sequence[Slot],
+        envelopes: Sequence[Envelope],
+        *,
+        fired: bool = False,
+        traced: Collection[int] = (),
+        anew: bool = True,
+    ) -> Rows[WriteResult]:
         """Create the data records, and ring the bell where that is due. One call, and another where something is there
         already.
 
-        fired: they come from another queue, so they carry the time of this move in `fireTS`.
+        fired: they come from another queue, so they carry the time of this move in `fireTS`, and leave a trace.
+        traced: the messages that leave a trace, though they come from none (P26).
+        anew: these are published now, so that a former cancel of their ids does not count.
 
         Nothing is written into a slot of which it cannot be read who waits for it.
         """
@@ -278,8 +300,11 @@ class Shards:
         readers = self.members.waiting(slots)
         if readers.errors():
             return readers.then(
-                lambda places: self.write([slots[n] for n in places], [envelopes[n] for n in places], fired=fired)
-            )
+                lambda places: self.write(
+                    [slots[n] for n in places], [envelopes[n] for n in places], fired=fired,
+                    traced=[place for place, n in enumerate(places) if n in traced], anew=anew,
+                )
+            )  # fmt: skip
         now = self.now_ms()
         stamp = (Put("fireTS", now),) if fired else ()
         rows = [
@@ -291,13 +316,33 @@ class Shards:
             )
             for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
         ]  # fmt: skip
-        sent = self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
+        noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, anew=anew and not fired)
+        sent = self._sent([*rows, *noted.values()] if noted else rows)
+        if noted and self.places is not None:
+            traces = [sent.pop() for _ in noted][::-1]
+            if cancelled := [list(noted)[n] for n in cancelled_in(traces)]:
+                self.places.drop(self, [(slots[n], envelopes[n].msg_id) for n in cancelled])
         if sent.count(()) == len(sent):  # all are written, as nearly always
             return Rows([WriteResult.DONE] * len(sent))
         written = sent.then(lambda places: [WriteResult.DONE] * len(places))
         return written.recover(
             AlreadyExists, lambda places: self._whose_are([rows[n].key for n in places], [envelopes[n] for n in places])
         )
+
+    def _sent(self, rows: Sequence[Update]) -> Rows[Any]:
+        return self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
+
+    def _noted(
+        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], traced: Collection[int], now: int, *, anew: bool
+    ) -> dict[int, Update]:
+        """Return the rows by which messages leave a trace: those that are not in the slot that their id names."""
+        if self.places is None or not traced:
+            return {}
+        return {
+            n: self.places.putting(envelopes[n].msg_id, slot_place(self.side, slots[n]), now, anew=anew)
+            for n in traced
+            if envelopes[n].msg_id
+        }
 
     def _whose_are(self, keys: Sequence[Key], envelopes: Sequence[Envelope]) -> Rows[WriteResult]:
         """Return of slots that are taken whether these messages are in them: an earlier attempt has written them."""
@@ -475,9 +520,25 @@ class Shards:
         self.store.seams.note("expired", counts.total(), queue=self.name)
         return outcomes
 
-    def extend(self, held: Sequence[Stamped]) -> Rows[bool]:
-        """Start the sweep duration of each again: True = done, False = absent or another delivery's. One call."""
-        return self.store.repeat_many([self.extending(h) for h in held]).settled()
+    def extend(self, held: Sequence[Stamped], progress: Mapping[int, Progress] = _NO_PROGRESS) -> Rows[bool | str]:
+        """Start the sweep duration of each again: True = done, False = absent or another delivery's; text = done, and
+        who has asked that the work on it ends. One call.
+
+        progress: how far the work on some of them is, by their place.
+        """
+        rows = self.store.repeat_many([
+            self.progressing(h, progress[n]) if n in progress and self.places else self.extending(h)
+            for n, h in enumerate(held)
+        ])  # fmt: skip
+        asked = {n: str(list[Any](rows)[n][0]) for n in cancelled_in(rows)}
+        outcomes: Rows[bool | str] = Rows(rows.settled())
+        return outcomes.merge(asked, list(asked.values()))
+
+    def progressing(self, held: Stamped, progress: Progress) -> Update:
+        """Return the update that starts the sweep duration again, and says how far the work is."""
+        fraction, note = progress
+        told = [held.delivery, fraction, note]
+        return _PROGRESSING.fill(self.key(held.slot), me=held.delivery, now=self.now_ms(), progress=told)
 
     def extending(self, held: Stamped) -> Update:
         return self.stamp_rules.extending.fill(self.key(held.slot), me=held.delivery, now=self.now_ms())

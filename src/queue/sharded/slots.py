@@ -5,7 +5,23 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from ...seams import Seams
 from .envelope import Envelope
+
+MADE_BY = "@"
+"""Stands in a delivery id before the process that made it."""
+MAX_PROCESS = 32
+"""Characters of the process's name in it; the end of a long one, which has the process's number."""
+
+
+def delivery_of(seams: Seams) -> str:
+    """Return a new delivery id, with the name of this process, `host:pid`."""
+    return f"{seams.unique()}{MADE_BY}{seams.process_name()[-MAX_PROCESS:]}"
+
+
+def process_in(delivery: str) -> str | None:
+    """Return the process that made a delivery id; None where it has no name."""
+    return delivery.partition(MADE_BY)[2] or None
 
 
 class Slot(NamedTuple):

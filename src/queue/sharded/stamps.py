@@ -78,6 +78,7 @@ class StampRules:
         number is damaged; `uncount` takes the attempt back, as the work is interrupted: `attempts` is the number before
         it, `interrupts` how often that has happened now; `unmark` forgets which delivery was interrupted, as another
         one works on it; `renew` starts its time again.
+    asked: reads who has asked that the work on it ends.
     reads: read the message, whose bins are `bins` of what was read.
     abandoned: no delivery has changed it for longer than `age` ms, at the moment of the update. This is stricter than
         comparing the delivery that was read, and saves reading it first.
@@ -97,6 +98,7 @@ class StampRules:
     uncount: tuple[Op, ...]
     unmark: tuple[Op, ...]
     renew: tuple[Op, ...]
+    asked: tuple[Op, ...]
     reads: tuple[Op, ...]
     bins: Callable[[Sequence[Any]], Mapping[str, Any]]
     abandoned: Expr
@@ -132,7 +134,7 @@ class StampRules:
     @cached_property
     def extending(self) -> Form:
         """The form that starts the time of a delivery again."""
-        return Form(*self.renew, when=self.mine)
+        return Form(*self.renew, *self.asked, when=self.mine)
 
     @cached_property
     def interrupting(self) -> Form:
@@ -168,6 +170,7 @@ QUEUE_STAMP_RULES = StampRules(
     ),
     unmark=(Put("interrupted", None),),
     renew=(Put("fireTS", Param("now")),),
+    asked=(Read("cancel"),),
     reads=(ReadAll(),),
     bins=itemgetter(0),
     abandoned=exists("data") & exists("delivery") & (Param("age") < SINCE_UPDATE),
@@ -196,6 +199,7 @@ def stamp_rules_of(tag: str) -> StampRules:
         uncount=(MapPut(TRIES, tag, Param("attempts")),),
         unmark=(),
         renew=(renew,),
+        asked=(),
         reads=(*map(Read, _READ), MapGet(TRIES, tag)),
         bins=_shared,
         abandoned=waits & delivery.ne("") & has(STAMPS, tag) & (stamped + Param("age") < SERVER_NOW),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
+from .batches.blocks import GONE, Blocks, place_of
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -28,7 +29,7 @@ from .message_log import MessageLog
 from .peek import peek, peek_all
 from .pending import ClaimedSlot, Doubt, PendingSlots
 from .shards import Shards
-from .slots import ShardHolder, Slot, Stamped, StampMiss
+from .slots import ShardHolder, Slot, Stamped, StampMiss, delivery_of
 from .transfer import CHUNK, Target, into, move
 
 GRACE = 0.25
@@ -208,7 +209,7 @@ class Subqueue(Unpicklable, ABC):
         """
         pointers = self.pointers.seal(shard, fence)[-most:]
         self.pending.drop(shard)
-        me, end = self.store.seams.unique(), self.store.seams.monotonic() + GRACE
+        me, end = delivery_of(self.store.seams), self.store.seams.monotonic() + GRACE
         for some in chunked(pointers, CHUNK):
             part = [Slot(shard, pointer) for pointer in some]
             empty = self.pointers.write_tombstones(part)
@@ -268,6 +269,9 @@ class Subqueue(Unpicklable, ABC):
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
         for one in held:
+            if one.envelope.cancel is not None:  # asked of the consumer that had it before, and has given it back
+                self.drop_cancelled([Delivery(None, one, self, received)])
+                continue
             ends = policy.ends(one.envelope)
             if ends is not None and policy.parked is not None:
                 self._park(Delivery(None, one, self, received), ends)
@@ -289,7 +293,7 @@ class Subqueue(Unpicklable, ABC):
         calls.
         """
         active, doubts, seams = self.active, self.pending.doubts, self.store.seams
-        me, end = seams.unique(), seams.monotonic() + GRACE
+        me, end = delivery_of(seams), seams.monotonic() + GRACE
         slots: list[Slot] = []
         # 0. What was given back comes before all that was never handed out.
         # 1. Shards where a claim is in doubt come first, then shards that are believed to have messages. If these have
@@ -508,6 +512,22 @@ class Subqueue(Unpicklable, ABC):
         record_outcomes(self.pointers, outcomes, "handed_back")
         if there := outcomes.sift(deliveries)[0]:
             self.active.loaded({self.pointers.home(delivery.shard) for delivery in there})
+        return outcomes
+
+    def drop_cancelled(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
+        """Delete messages in hand that were cancelled; their batches wait for them no more. One call, more with
+        batches. The outcomes are as of `hand_back`; raises no error of the store.
+        """
+        outcomes = Rows([False] * len(deliveries))
+        open_ = [n for n, delivery in enumerate(deliveries) if not delivery.settled]
+        held = [deliveries[n].held for n in open_]
+        outcomes.merge(open_, attempted(len(held), lambda: self.pointers.remove(held)))
+        mark_settled(deliveries, outcomes)
+        record_outcomes(self.pointers, outcomes, "cancelled")
+        gone = outcomes.sift([place_of(delivery.held.envelope) for delivery in deliveries])[0]
+        if places := [place for place in gone if place is not None]:
+            with suppress(LatchworkError):  # the batch then waits for it: cancel it again
+                Blocks(self.store, self.pointers.client_id).take_out(places, GONE)
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:

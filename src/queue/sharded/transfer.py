@@ -16,6 +16,7 @@ from ...store.model.values import taken
 from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
+from .places import named
 from .shards import Shards
 from .slots import Slot, Stamped, WriteResult
 
@@ -62,35 +63,46 @@ def load(
     *,
     moved: bool = False,
     bound: Collection[int] = (),
+    names: Collection[int] = (),
+    given: Collection[int] = (),
 ) -> Rows[Slot]:
     """Return where each message now is, or why it was not stored: one reservation and one batch of creates per 1,000
     messages.
 
     shards: the shard of each. If it is damaged, and its place is not among `bound`, the next one that is not.
     moved: whether they come from another queue.
+    names: the ones, by their places, that get ids which name their first slots, in the list `envelopes` (P26).
+    given: the ones whose ids their publishers gave: they leave traces.
 
     A message gets another slot before it is acknowledged if its slot is spent (a consumer that gave up waiting put a
     tombstone there), or if its create was acknowledged too late: more than half the sweep duration after the
     reservation was sent. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
     if len(envelopes) == 1:  # as nearly always
-        return _loaded(queue, envelopes, shards, moved, bound)
+        return _loaded(_Loading(queue, envelopes, shards, moved, bound, names, given))
     outcomes: Rows[Slot] = Rows()
     for chunk in _chunks(envelopes):
-        here = {place - chunk.start for place in bound if chunk.start <= place < chunk.stop} if bound else bound
-        outcomes += _loaded(queue, envelopes[chunk], shards[chunk], moved, here)
+        some = envelopes if chunk.stop - chunk.start == len(envelopes) else envelopes[chunk]
+        part = _Loading(queue, some, shards[chunk], moved, _within(bound, chunk))
+        part.names, part.given = _within(names, chunk), _within(given, chunk)
+        outcomes += _loaded(part)
+        if names and some is not envelopes:
+            assert isinstance(envelopes, list)  # noqa: S101 - as `_Loading`
+            envelopes[chunk] = some
     return outcomes
 
 
-def _loaded(
-    queue: Shards, envelopes: Sequence[Envelope], shards: Sequence[int], moved: bool, bound: Collection[int]
-) -> Rows[Slot]:
+def _within(places: Collection[int], chunk: slice) -> Collection[int]:
+    """Return which of the places are in the chunk, counted from its beginning."""
+    return {place - chunk.start for place in places if chunk.start <= place < chunk.stop} if places else places
+
+
+def _loaded(loading: _Loading) -> Rows[Slot]:
     """Load at most 1,000 messages: in one transaction, on a store that has any."""
-    together = queue.store.together()
-    at_once = type(together) is not nullcontext
-    loading = _Loading(queue, envelopes, shards, moved, bound, at_once)
-    run = partial(as_one, together, loading.run, loading.undone) if at_once else loading.run
-    return attempted(len(envelopes), run)
+    together = loading.queue.store.together()
+    loading.at_once = type(together) is not nullcontext
+    run = partial(as_one, together, loading.run, loading.undone) if loading.at_once else loading.run
+    return attempted(len(loading.envelopes), run)
 
 
 def move(held: Sequence[Stamped], target: Target, envelopes: Sequence[Envelope], remove: Removing) -> Rows[bool]:
@@ -154,7 +166,10 @@ class _Loading(Struct, eq=False):
     shards: Sequence[int]
     moved: bool
     bound: Collection[int]
-    at_once: bool
+    names: Collection[int] = ()
+    given: Collection[int] = ()
+    at_once: bool = False
+    renamed: bool = False
 
     def undone(self) -> None:
         """Forget the results of the reservations, which may be undone: LOAD is then lower. If the calls are made again,
@@ -177,9 +192,10 @@ class _Loading(Struct, eq=False):
             sent = seams.boottime()
             slots, failures = reserve_slots(queue, dict(zip(pending, wanted, strict=True)))
             outcomes.update(failures)
-            # 2. Write.
+            # 2. Write. An id names the first slot; a message that comes to another one leaves a trace.
+            traced = self._named(slots)
             envelopes = [self.envelopes[place] for place in slots]
-            written = queue.write(list(slots.values()), envelopes, fired=self.moved)
+            written = queue.write(list(slots.values()), envelopes, fired=self.moved, traced=traced)
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
             if not late and written.count(WriteResult.DONE) == len(pending):  # all of them, as nearly always
@@ -206,6 +222,19 @@ class _Loading(Struct, eq=False):
             pending, wanted = again, [self._sound(self.shards[place], avoided) for place in again]
         found = [at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in outcomes.items()]
         return Rows(found)
+
+    def _named(self, slots: Mapping[int, Slot]) -> Collection[int]:
+        """Let ids name the slots of their messages, once; return which messages leave a trace, as theirs do not."""
+        traced = [self.given, self.names] if self.renamed else [self.given]
+        if self.names and not self.renamed:
+            envelopes = self.envelopes
+            assert isinstance(envelopes, list)  # noqa: S101 - as `load` says
+            for place, slot in slots.items():
+                if place in self.names:
+                    one = envelopes[place]
+                    envelopes[place] = replace(one, msg_id=named(one.msg_id, one.enqueued_at // 1000, slot))
+            self.renamed = True
+        return [n for n, place in enumerate(slots) if any(place in some for some in traced)] if any(traced) else ()
 
     def _sound(self, shard: int, damaged: Collection[int]) -> int:
         """Return the shard, or the next one that is not damaged; the shard itself where all are."""

@@ -12,7 +12,14 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from ....errors import Interrupted, InvalidMessageHandler, InvalidRequest, LatchworkError, LeaseLost
+from ....errors import (
+    Cancelled,
+    Interrupted,
+    InvalidMessageHandler,
+    InvalidRequest,
+    LatchworkError,
+    LeaseLost,
+)
 from ....forks import called
 from ....logs import Log
 from ....plain import counted, shown
@@ -136,9 +143,21 @@ class Invoker:
         except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
             if isinstance(failure, Interrupted) and (self._ends() or failure.details.get("cut")):
                 return [(Reason.INTERRUPTED, str(failure))] * messages
+            if isinstance(failure, Cancelled) and any(delivery.cancelled for delivery in deliveries):
+                return self._cancelled(deliveries, failure)
             if isinstance(failure, self._ignorable):
                 return [None] * messages
             return self._raised(deliveries, failure)
+
+    def _cancelled(self, deliveries: Sequence[Delivery], failure: Cancelled) -> list[Verdict]:
+        """Delete the messages that were cancelled; others of the batch go back, uncounted."""
+        ours = [delivery for delivery in deliveries if delivery.cancelled and not delivery.settled]
+        rows = self._queue.drop_cancelled(ours)
+        self._counters.add("cancelled", rows.count(True))
+        for errors in rows.errors():
+            log.warning("a message of %r that was cancelled could not be deleted: %s", self._name, errors)
+            break
+        return [(Reason.INTERRUPTED, str(failure))] * len(deliveries)
 
     def _raised(self, deliveries: Sequence[Delivery], failure: BaseException) -> list[Verdict]:
         why = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]

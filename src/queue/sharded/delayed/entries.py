@@ -40,6 +40,7 @@ from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
+from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
 from ..transfer import Target
@@ -153,6 +154,8 @@ class DelayedMessages:
         self._k: dict[int, int] = {}
         self._has_control = False
         self._numbers = count()
+        self.places: Places | None = None
+        """The traces of the queue's messages (P26); None of a group."""
         self._last: dict[tuple[Due, int], tuple[int, float]] = {}
 
     def entry(self, message_id: str) -> Key:
@@ -219,7 +222,9 @@ class DelayedMessages:
             )
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
-        rows = Rows(map(self._ours, made, self.store.repeat_many(made), tokens))
+        noted = self._noted(names, envelopes, now)
+        sent = self.store.repeat_many([*made, *noted.values()])
+        rows = Rows(map(self._ours, made, sent[: len(made)], tokens))
         stored, _ = rows.sift(range(len(rows)))
         ids: dict[int, list[str]] = defaultdict(list)
         buckets: dict[int, int] = {}
@@ -234,7 +239,26 @@ class DelayedMessages:
                 last = LastRetry(moment, one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
         self._note_last(latest)
         failures = self._enter(ids, ttl, last)
+        if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
+            self._drop([names[n] for n in cancelled])
         return rows.then(lambda places: [failures.get(buckets[n]) or names[n] for n in places])
+
+    def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
+        """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""
+        if self.places is None:
+            return {}
+        return {
+            n: self.places.putting(one.msg_id, f"{DELAYED} {name}", now, anew=False)
+            for n, (name, one) in enumerate(zip(names, envelopes, strict=True))
+            if one.msg_id and name != one.msg_id
+        }
+
+    def _drop(self, names: Sequence[str]) -> None:
+        """Cancel entries whose messages were cancelled while they came here. Two calls, more with batches."""
+        by = self.store.seams.unique()
+        with suppress(LatchworkError):  # the canceller asks again
+            gone, _ = self.store.repeat_many([self.cancelling(name, by) for name in names]).sift(names)
+            self.left(list(gone), [batch for (batch,) in gone.values()])
 
     def _least(self, due: Due) -> int:
         """Return when the last message was due that this thread has put off for as long, if that was a moment ago.
@@ -401,6 +425,12 @@ class DelayedMessages:
         """Return the update that cancels an entry, and reads its place in a batch."""
         mark = (Put("cancelled", by), Put("data", ""), Read("batch"))
         return Update(self.entry(name), mark, Bound(WAITS, {"by": by}))
+
+    def left(self, names: Sequence[str], texts: Sequence[object]) -> None:
+        """Count entries that were cancelled, and remove cancelled messages from the count of their batches."""
+        if names:
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, names))])
+        self.left_batches(texts)
 
     def left_batches(self, texts: Sequence[object]) -> None:
         """Remove cancelled messages from the count of their batches, as `leave_batches` does.

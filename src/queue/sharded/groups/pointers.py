@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unreadable
@@ -16,6 +16,8 @@ from ...rows import read_each
 from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
 from ..members import Members
+from ..places import MAIN, SIDE, Places
+from ..places import PARKED as PARKED_SIDE
 from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
 from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
 from ..shared_acks import SharedAck, acknowledge_shared
@@ -283,7 +285,15 @@ class GroupPointers(Shards):
         first = self.shared.shards
         return {self._outer(n): row for n, row in self.own.reserve({s - first: n for s, n in counts.items()}).items()}
 
-    def write(self, slots: Sequence[Slot], envelopes: Sequence[Envelope], *, fired: bool = False) -> Rows[WriteResult]:
+    def write(
+        self,
+        slots: Sequence[Slot],
+        envelopes: Sequence[Envelope],
+        *,
+        fired: bool = False,
+        traced: Collection[int] = (),  # noqa: ARG002 - the messages of a group leave no traces
+        anew: bool = True,  # noqa: ARG002 - as `traced`
+    ) -> Rows[WriteResult]:
         """Create data records in the group's own shards."""
         return self.own.write([self._inner(slot)[1] for slot in slots], envelopes, fired=fired)
 
@@ -374,7 +384,11 @@ def shards_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[
     main, sideline, parked = (
         Shards(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep) for suffix, ttl in lives.items()
     )
-    if isinstance(config, GroupConfig):
+    if not isinstance(config, GroupConfig):
+        places = Places(store, client_id, name, lives[PARKED])
+        for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
+            shards.places, shards.side = places, side
+    else:
         shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)
         main = GroupPointers(config.name, shared, main)
     return main, sideline, parked

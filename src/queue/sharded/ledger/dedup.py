@@ -203,8 +203,9 @@ class _Attempt:
         if not began:
             return set()
         outcomes = self._pointers.write(
-            [_slot(chunk) for chunk in began.values()], [self._kept(key, chunk) for key, chunk in began.items()]
-        )
+            [_slot(chunk) for chunk in began.values()], [self._kept(key, chunk) for key, chunk in began.items()],
+            traced=range(len(began)), anew=False,
+        )  # fmt: skip
         now = self._store.seams.boottime()
         there = [key for key, outcome in zip(began, outcomes, strict=True) if outcome is WriteResult.DONE]
         late = {_slot(began[key]) for key in there if now - began[key].born > self._pointers.sweep / 2}
@@ -226,7 +227,7 @@ class _Attempt:
         try:
             if not (is_written or chunk.written):
                 row = NewMessage(self._kept(key, chunk), None)
-                ChunkWriter(self._queue, self._records[key]).complete(chunk, [row])
+                ChunkWriter(self._queue, self._records[key], traced=True).complete(chunk, [row])
             self._ids[key] = KeyEntry(msg_id, chunk.batch)
         except LatchworkError as failure:
             self._ids[key] = failure

@@ -46,8 +46,8 @@ class NewMessage(NamedTuple):
 class ChunkWriter:
     """A maker of the chunks of one partition, which writes their messages to the queue."""
 
-    def __init__(self, queue: LedgerTarget, records: LedgerRecords) -> None:
-        self._queue, self._pointers, self._records = queue, queue.pointers, records
+    def __init__(self, queue: LedgerTarget, records: LedgerRecords, *, traced: bool = False) -> None:
+        self._queue, self._pointers, self._records, self._traced = queue, queue.pointers, records, traced
         self._seams = queue.store.seams
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
 
@@ -105,7 +105,9 @@ class ChunkWriter:
         open_ids = [msg_id for msg_id, at in chunk.places.items() if at != DONE and not at.endswith(EXAMINED)]
         examined = [msg_id for msg_id, at in chunk.places.items() if at.endswith(EXAMINED)]
         slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
-        written = self._pointers.write(slots, [envelopes[msg_id] for msg_id in open_ids]).raise_unless()
+        traced = range(len(slots)) if self._traced else ()
+        found = [envelopes[msg_id] for msg_id in open_ids]
+        written = self._pointers.write(slots, found, traced=traced, anew=False).raise_unless()
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}

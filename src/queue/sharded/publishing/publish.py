@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -45,6 +46,17 @@ class Terms(NamedTuple):
 NOW = Terms()
 
 
+class IdIs(Enum):
+    """Whose the id of a message is: it can name the message's slot as long as nobody knows it (P26).
+
+    OURS: made here.  KNOWN: made here, and somebody has it already.  GIVEN: by the publisher.
+    """
+
+    OURS = "ours"
+    KNOWN = "known"
+    GIVEN = "given"
+
+
 class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
     """A message that can be stored.
 
@@ -54,6 +66,7 @@ class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
     envelope: Envelope
     shard: int | None
     dedup: str = ""
+    id_is: IdIs = IdIs.KNOWN
 
 
 class Publishable(LedgerTarget, Protocol):
@@ -97,7 +110,9 @@ def publish(
     # 2. Make the messages, each for its shard, and store them.
     name = queue.config.name
     with queue.store.seams.span("publish", [common] if common else [], queue=name, messages=len(payloads)):
-        messages = prepared(queue, payloads, key=key, keys=keys, headers=common, message_ids=message_ids)
+        messages = prepared(
+            queue, payloads, key=key, keys=keys, headers=common, message_ids=message_ids, id_is=IdIs.OURS
+        )
         if dedups is not None:
             messages = with_dedups(messages, dedups)
         outcomes = (store or store_messages)(queue, messages, terms)
@@ -141,8 +156,11 @@ def prepared(
     keys: Sequence[str | None] | None = None,
     headers: dict[str, str] | None = None,
     message_ids: Sequence[str] | None = None,
+    id_is: IdIs = IdIs.KNOWN,
 ) -> list[Prepared]:
     """Return messages that can be stored, of what `publish_many` takes; no I/O.
+
+    id_is: of those ids that are made here.
 
     Raises `InvalidRequest` and `RecordTooBig`.
     """
@@ -157,6 +175,7 @@ def prepared(
         Prepared(
             Envelope(one, msg_id, enqueued_at=now, headers=carried),
             None if wanted is None else queue.shard_of(wanted),
+            id_is=IdIs.GIVEN if message_ids is not None else id_is,
         )
         for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
     ]
@@ -186,7 +205,8 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
         return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
     envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
     bound = {place for place, shard in enumerate(keyed) if shard is not None}
-    places = load(queue.pointers, envelopes, _shards_for(queue, keyed), bound=bound)
+    names, given = ({n for n, one in enumerate(messages) if one.id_is is kind} for kind in (IdIs.OURS, IdIs.GIVEN))
+    places = load(queue.pointers, envelopes, _shards_for(queue, keyed), bound=bound, names=names, given=given)
     shards = [place.shard for place in places if isinstance(place, Slot)]
     queue.active.loaded(set(shards))
     note = queue.store.seams.note

@@ -26,6 +26,7 @@ from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
 from ..batches.ends import Home, settle
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..peek import CHUNK, messages_in, unfired
+from ..places import TAKEN
 from ..shards import Shards
 from ..slots import Slot, Stamped
 from ..subqueue import FailurePolicy, Subqueue
@@ -34,8 +35,6 @@ from .redrive import as_new
 
 MOST = 1_000
 """Messages that one call names, or finds."""
-TAKEN = "taken"
-"""The bin with the id of the process that moves a message at the moment."""
 TAKING = 60_000
 """Milliseconds, by the server's clock, after which another process may move it: the first one has died."""
 
@@ -52,12 +51,19 @@ class Outcome(str, Enum):
     """The outcome for a message that was named.
 
     NOT_THERE: no message of that id waits there, or a consumer has it by now; nothing was done.
+    ASKED: only of a cancel: a consumer has it, and was asked to end its work.
     UNKNOWN: it may have been done, or was done to one of two copies, so that the message may be delivered twice.
+
+    As a condition only DONE is true.
     """
 
     DONE = "done"
+    ASKED = "asked"
     NOT_THERE = "not there"
     UNKNOWN = "unknown"
+
+    def __bool__(self) -> bool:
+        return self is Outcome.DONE
 
 
 class TargetQueue(Home, Protocol):

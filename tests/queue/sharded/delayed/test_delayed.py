@@ -238,13 +238,13 @@ def test_a_cancelled_message_never_comes_and_one_that_has_come_cannot_be_cancell
     timers = Timers(Farms(queue))
     queue.publish("a", delay=5, message_id="a")
     queue.publish("b", delay=5, message_id="b")
-    assert queue.cancel("a") is True
-    assert queue.cancel("a") is False
-    assert queue.cancel("nobody") is False
+    assert queue.cancel("a") is Outcome.DONE
+    assert queue.cancel("a") is Outcome.NOT_THERE
+    assert queue.cancel("nobody") is Outcome.NOT_THERE
     assert queue.depth().delayed == 1
     run_until(timers, clock, 10)
     assert payloads(queue) == ["b"]
-    assert queue.cancel("b") is False
+    assert queue.cancel("b") is Outcome.NOT_THERE
     assert queue.depth().delayed == 0
 
 

@@ -14,7 +14,7 @@ from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
 from tests.queue.sharded.delayed.test_delayed import Farms, payloads, run_until
 
-DONE, NOT_THERE, UNKNOWN = Outcome
+DONE, NOT_THERE, UNKNOWN = Outcome.DONE, Outcome.NOT_THERE, Outcome.UNKNOWN
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.world import World, dies
 
-DONE, NOT_THERE, UNKNOWN = Outcome
+DONE, NOT_THERE, UNKNOWN = Outcome.DONE, Outcome.NOT_THERE, Outcome.UNKNOWN
 
 
 @pytest.fixture

@@ -1,0 +1,187 @@
+"""Where a message is, by its id, in any state (docs/protocols P26)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from ...inputs import is_int, is_number
+from ...store import Key
+from .delayed.entries import DelayedMessages
+from .delayed.stored import Entry, is_retry
+from .envelope import MAX_TIME, date, from_bins
+from .places import DELAYED, MAIN, PARKED, SIDE, TAKEN, Place, Places, Trace, first_slot
+from .pointers import ShardPointers
+from .shards import Shards
+from .slots import process_in
+from .stamps import SEEN
+
+LOOKS = 4
+"""How often the trace is read, of a message that moves from place to place meanwhile."""
+
+
+class State(str, Enum):
+    """Where a message is.
+
+    READY: it waits for a consumer.
+    RUNNING: a consumer has it.
+    RETRYING: it has failed, and waits for its next attempt.
+    PARKED: it had its last attempt.
+    DELAYED: it is not due yet.
+    DONE: it was acknowledged, discarded or cancelled, and does not come again.
+    EXPIRED: its life ended before anybody took it.
+    UNKNOWN: nothing in the store says where it is: there was none of this id, or it is not remembered any more.
+    """
+
+    READY = "ready"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    PARKED = "parked"
+    DELAYED = "delayed"
+    DONE = "done"
+    EXPIRED = "expired"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A message as it was found.
+
+    since: when it was published, taken, failed or parked, by the clock of who did it; None = not known.
+    worker: the process that has it, `host:pid`; None = nobody, or not known.
+    attempts: how often it was handed out.
+    progress, note: as the handler of this attempt has said, up to its last extension; the fraction is 0 to 1.
+    due: when it comes, of one that is delayed or retrying.
+    error: of its last failure, or the reason.
+    cancelled: whether it is known that somebody has cancelled or discarded it.
+
+    The repr leaves out what may be confidential: the note and the error.
+    """
+
+    state: State
+    since: datetime | None = None
+    worker: str | None = None
+    attempts: int = 0
+    progress: float | None = None
+    note: str | None = field(default=None, repr=False)
+    due: datetime | None = None
+    error: str | None = field(default=None, repr=False)
+    cancelled: bool = False
+
+
+class Finder:
+    """The places of one message, by its id."""
+
+    def __init__(self, sides: Sequence[Shards], delayed: DelayedMessages, places: Places, message_id: str) -> None:
+        self.sides, self.delayed = {shards.side: shards for shards in sides}, delayed
+        self.places, self.message_id = places, message_id
+        first = first_slot(message_id)
+        self.first = first if first is not None and first.slot.shard < sides[0].shards else None
+
+    def known(self) -> list[Place]:
+        """Return the places that the id itself names: its first slot, and the delayed entry of this id."""
+        entry = Place(0, DELAYED, None, self.message_id)
+        return [entry] if self.first is None else [Place(self.first.at * 1000, MAIN, self.first.slot), entry]
+
+    def key(self, place: Place) -> Key:
+        """Return the key of the record at a place."""
+        return self.delayed.entry(place.entry) if place.slot is None else self.sides[place.side].key(place.slot)
+
+
+def status(find: Finder) -> Status:
+    """Return where the message is: one call for one that waits or runs in its first slot, else two; three where it has
+    moved and is gone.
+
+    Raises the store's errors, also that of a record that cannot be read.
+    """
+    store, seen, found = find.delayed.store, set[object](), list[Status]()
+    trace, fired, open_ = None, 0, find.known()
+    pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
+    for _ in range(LOOKS):
+        # 1. Read the places that are not read yet, and the trace.
+        records = store.get_many([*map(find.key, open_), find.places.key(find.message_id), *pointers])
+        bins = [record.bins if record else None for record in records]
+        found += [one for place, has in zip(open_, bins, strict=False) if has and (one := at_place(find, place, has))]
+        if pointers and find.first is not None:
+            fired, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}).fired, []
+        # 2. The trace may name others. What was empty has left one, before it was: so the trace is read once more.
+        before, trace = open_, Trace.of(bins[-1])
+        seen.update(place[1:] for place in before)
+        open_ = [place for place in trace.places if place[1:] not in seen] if trace else []
+        if not open_ and (not before or any(one.state is not State.DONE for one in found)):
+            break
+    # 3. Of several copies the one that is nearest to a handler.
+    cancelled = trace is not None and trace.cancelled is not None
+    best = min(found, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, fired)
+    return replace(best, cancelled=best.cancelled or cancelled)
+
+
+_ORDER = (
+    State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED, State.DONE, State.EXPIRED, State.UNKNOWN,
+)  # fmt: skip
+
+
+def _gone(find: Finder, trace: Trace | None, fired: int) -> Status:
+    """Return what is known of a message that is nowhere."""
+    now = find.delayed.store.seams.wall()
+    if trace is not None and trace.places:
+        last = trace.places[-1]
+        life = find.delayed.kept if last.slot is None else find.sides[last.side].ttl
+        return Status(State.DONE if now < last.at / 1000 + life else State.UNKNOWN)
+    if trace is not None and trace.cancelled is not None:
+        return Status(State.DONE)
+    if find.first is None:
+        return Status(State.UNKNOWN)
+    over, given = now >= find.first.at + find.sides[MAIN].ttl, find.first.slot.pointer <= fired
+    return Status({(True, False): State.EXPIRED, (False, True): State.DONE}.get((over, given), State.UNKNOWN))
+
+
+def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | None:
+    """Return what a record says of the message; None where it holds none of this id."""
+    if place.slot is None:
+        return _delayed(place.entry, Entry.of(bins), bins, find.message_id)
+    if bins.get("msgId") != find.message_id:
+        return None
+    envelope = from_bins(bins)
+    if envelope is None:  # acknowledged, and its id is kept, or groups have it; discarded, or moved
+        return Status(State.DONE, cancelled=TAKEN in bins)
+    delivery, error = bins.get("delivery"), envelope.last_error or envelope.reason
+    if isinstance(delivery, str) and delivery != SEEN:
+        part, note = _progress(bins.get("progress"), delivery)
+        worker = process_in(delivery)
+        since, asked = _date(bins.get("fireTS")), envelope.cancel is not None
+        return Status(State.RUNNING, since, worker, envelope.attempts, part, note, None, error, asked)
+    since = _date(bins.get("fireTS")) or date(envelope.enqueued_at)
+    due = date(envelope.not_before) if envelope.not_before else None
+    return Status(_WAITING[place.side], since, None, envelope.attempts, due=due, error=error)
+
+
+_WAITING = {MAIN: State.READY, SIDE: State.RETRYING, PARKED: State.PARKED}
+
+
+def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) -> Status | None:
+    if entry.cancelled is not None:
+        return Status(State.DONE, cancelled=True) if name == message_id else None
+    message = entry.message
+    if message is None or message.msg_id != message_id:
+        return None
+    state = State.READY if entry.moving else State.RETRYING if is_retry(name) else State.DELAYED
+    due = date(entry.due) if entry.due else None
+    since = _date(bins.get("modified_at")) or date(message.enqueued_at)
+    error = message.last_error or message.reason
+    return Status(state, since, None, message.attempts, due=due, error=error)
+
+
+def _progress(stored: Any, delivery: str) -> tuple[float | None, str | None]:
+    """Return how far the work of this delivery is; nothing of another one's."""
+    if not isinstance(stored, list) or len(stored) != 3 or stored[0] != delivery:
+        return None, None
+    _, part, note = stored
+    return float(part) if is_number(part) else None, note if isinstance(note, str) else None
+
+
+def _date(stored: Any) -> datetime | None:
+    return date(stored) if is_int(stored) and 0 < stored <= MAX_TIME else None
