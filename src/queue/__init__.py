@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .sharded.registry import QueueRegistry
     from .sharded.sideline.drain import PassReport
     from .sharded.sideline.one import Outcome
+    from .sharded.status import State, Status
     from .sharded.tasks.task import Task
     from .sharded.upkeep.report import ShardReport, SweepReport
     from .sharded.upkeep.shovel import Shovel
@@ -35,8 +36,8 @@ __all__ = [
     "Batch", "BatchingConfig", "BatchProgress", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue",
     "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
     "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry",
-    "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "Sweeper", "SweepReport",
-    "Task", "Transaction", "UnopenedQueue", "Worker",
+    "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "State", "Status", "Sweeper",
+    "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -60,6 +61,7 @@ __getattr__, __dir__ = offer(
         ".sharded.publishing.publisher": "Publisher",
         ".sharded.queue": "QueueGroup ShardedQueue",
         ".sharded.sideline.one": "Outcome",
+        ".sharded.status": "State Status",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
         ".sharded.delayed.schedules": "Schedule",

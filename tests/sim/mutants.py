@@ -63,6 +63,7 @@ from .across_mutants import ACROSS_RULES
 from .batch_mutants import BATCH_RULES
 from .coord_mutants import BARRIER_RULES, LIMITER_RULES, POLLER_RULES, PRESENCE_RULES, RWLOCK_RULES, SEMAPHORE_RULES
 from .effect_mutants import EFFECT_RULES
+from .message_mutants import MESSAGE_RULES
 from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES, PUBLISHER_RULES
 from .rate_mutants import RATE_RULES
 from .retry_mutants import RETRY_RULES
@@ -491,6 +492,7 @@ SHARDED = tuple(Mutant("sharded", *rule) for rule in (*SHARDED_RULES, *ONE_RULES
 ORDERED = tuple(Mutant("ordered", *rule) for rule in ORDERED_RULES)
 CONSUMER = tuple(Mutant("consumer", *rule) for rule in CONSUMER_RULES)
 RETRY = tuple(Mutant("retry", *rule) for rule in RETRY_RULES)
+MESSAGE = tuple(Mutant("message", *rule) for rule in MESSAGE_RULES)
 RATE = tuple(Mutant("rate", *rule) for rule in RATE_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 ENDING = tuple(Mutant("batches", *rule) for rule in BATCH_RULES)
@@ -510,8 +512,8 @@ def _always_changed(self: Any, number: int, msg_id: str, *slots: str, real: Any 
     return True
 
 
-def _never_too_late(self: Any, *args: Any, real: Any = ledger_writer.ChunkWriter.__init__) -> None:
-    real(self, *args)
+def _never_too_late(self: Any, *args: Any, real: Any = ledger_writer.ChunkWriter.__init__, **rest: Any) -> None:
+    real(self, *args, **rest)
     self._late = float("inf")
 
 
@@ -578,7 +580,7 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + RATE + GROUPS + ENDING
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + MESSAGE + RATE + GROUPS + ENDING
     + PUBLISHER + UPKEEP + LEDGER + EFFECTS + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER
     + BATCHES
 )  # fmt: skip

@@ -15,15 +15,22 @@ from .campaign import every_single_fault
 from .workload import SCENARIOS
 
 MOST = {
-    "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "groups": 1, "batches": 1, "ledger": 1,
-    "effects": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
+    "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "message": 1, "groups": 1, "batches": 1,
+    "ledger": 1, "effects": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
 }  # fmt: skip
 """Calls of one site that are struck here at scale 1, where it is not 3: fewer of what has many sites; each site at any
 scale. `make soak` strikes all calls."""
 ELSEWHERE = {"rate", "upkeep"}
 """Primitives whose calls are those of others, of consumers and limiters, or that take long; the long campaign strikes
 them too."""
-BESIDE = {"retry": "sharded", "groups": "sharded", "batches": "sharded", "ledger": "sharded", "effects": "sharded"}
+BESIDE = {
+    "retry": "sharded",
+    "message": "retry",
+    "groups": "sharded",
+    "batches": "sharded",
+    "ledger": "sharded",
+    "effects": "sharded",
+}
 """Primitives that make the calls of another one as well, and are struck here at their own calls only."""
 SURVEYED = {"across": 5, **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger", "effects"), 60)}
 """Faultless runs in which call sites are looked for, where it is not 20: the last new one of these is met late."""

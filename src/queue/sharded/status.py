@@ -98,7 +98,7 @@ def status(find: Finder) -> Status:
     Raises the store's errors, also that of a record that cannot be read.
     """
     store, seen, found = find.delayed.store, set[object](), list[Status]()
-    trace, fired, open_ = None, 0, find.known()
+    trace, shard, open_ = None, ShardPointers(0, 0, 0, None, 0), find.known()
     pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
     for _ in range(LOOKS):
         # 1. Read the places that are not read yet, and the trace.
@@ -106,7 +106,7 @@ def status(find: Finder) -> Status:
         bins = [record.bins if record else None for record in records]
         found += [one for place, has in zip(open_, bins, strict=False) if has and (one := at_place(find, place, has))]
         if pointers and find.first is not None:
-            fired, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}).fired, []
+            shard, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}), []
         # 2. The trace may name others. What was empty has left one, before it was: so the trace is read once more.
         before, trace = open_, Trace.of(bins[-1])
         seen.update(place[1:] for place in before)
@@ -115,7 +115,7 @@ def status(find: Finder) -> Status:
             break
     # 3. Of several copies the one that is nearest to a handler.
     cancelled = trace is not None and trace.cancelled is not None
-    best = min(found, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, fired)
+    best = min(found, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
     return replace(best, cancelled=best.cancelled or cancelled)
 
 
@@ -124,7 +124,7 @@ _ORDER = (
 )  # fmt: skip
 
 
-def _gone(find: Finder, trace: Trace | None, fired: int) -> Status:
+def _gone(find: Finder, trace: Trace | None, shard: ShardPointers) -> Status:
     """Return what is known of a message that is nowhere."""
     now = find.delayed.store.seams.wall()
     if trace is not None and trace.places:
@@ -135,8 +135,10 @@ def _gone(find: Finder, trace: Trace | None, fired: int) -> Status:
         return Status(State.DONE)
     if find.first is None:
         return Status(State.UNKNOWN)
-    over, given = now >= find.first.at + find.sides[MAIN].ttl, find.first.slot.pointer <= fired
-    return Status({(True, False): State.EXPIRED, (False, True): State.DONE}.get((over, given), State.UNKNOWN))
+    # Nobody has the id before the message is safe, so it was there.
+    if now < find.first.at + find.sides[MAIN].ttl:
+        return Status(State.DONE if find.first.slot.pointer <= shard.loaded else State.UNKNOWN)
+    return Status(State.UNKNOWN if find.first.slot.pointer <= shard.fired else State.EXPIRED)
 
 
 def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | None:

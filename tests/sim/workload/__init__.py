@@ -15,6 +15,7 @@ from .latch import LatchScenario
 from .ledger import Ledgers
 from .limiter import Limiter
 from .lock import Lock
+from .message import Messages
 from .ordered import Ordered
 from .poller import Polling
 from .presence import Presence
@@ -40,6 +41,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Ordered,
         Prefetching,
         Retried,
+        Messages,
         Rated,
         Groups,
         Batches,
