@@ -72,6 +72,10 @@ class Delivery(Twin[sync.Delivery]):
         """Raise if the work on the message is to end now; call it at points where it is safe to stop. No I/O."""
         self.of.check()
 
+    def progress(self, fraction: float | None = None, note: str | None = None) -> None:
+        """Say how far the work on the message is; the next extension takes it along. No I/O."""
+        self.of.progress(fraction, note)
+
 
 class _Subqueue(Twin[Q]):
     """What can be received from: a queue, its sideline, its parked messages."""
@@ -288,6 +292,7 @@ class ShardedQueue(_Subqueue[sync.ShardedQueue]):
     depth = verb(sync.ShardedQueue.depth)
     redrive = verb(sync.ShardedQueue.redrive)
     cancel = verb(sync.ShardedQueue.cancel)
+    status = verb(sync.ShardedQueue.status)
     pause = verb(sync.ShardedQueue.pause)
     resume = verb(sync.ShardedQueue.resume)
     scale = verb(sync.ShardedQueue.scale)

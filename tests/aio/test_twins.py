@@ -21,7 +21,7 @@ VALUES = {
     "Step", "LatchLevel", "LatchProgress", "Holder", "Member", "Change", "Decision", "BarrierProgress", "Batch",
     "BatchingConfig", "BatchProgress", "Entry", "LastSweep", "Message", "OutboxLag", "Outcome", "PagedEntry",
     "PassReport", "Publish", "QueueConfig", "QueueDepth", "QueueInfo", "Reason", "Schedule", "ShardReport",
-    "ShovelConfig", "SweepReport", "Transaction",
+    "ShovelConfig", "State", "Status", "SweepReport", "Transaction",
 }  # fmt: skip
 PAIRS = [
     (getattr(module, name), getattr(aio, name))
@@ -40,12 +40,13 @@ MISSING = {
     *((kind, name) for kind in (queue.ShardedQueue, queue.QueueGroup) for name in (
         "await_messages", "awaits", "fail", "fail_later", "fail_many", "follow", "give_back", "hand_back", "home",
         "interrupting", "open_for_publishing", "prepare", "put_off", "shards_for", "states", "states_now",
-        "turns", "settle", "steps", "ends", "was_dropped", "check_there", "make_again", "reader",
+        "turns", "settle", "steps", "drop_cancelled", "ends", "was_dropped", "check_there", "make_again", "reader",
         "take_over")),
     *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
     (queue.Task, "handle"), (queue.Task, "stored_signature"),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
     (coord.OnceStep, "lease"), (coord.OnceStep, "another"),
+    (queue.Delivery, "told"), (queue.Delivery, "cancelled"),
     # a future for threads
     *((queue.Publication, name) for name in ("add_done_callback", "cancel", "cancelled", "running",
                                              "set_exception", "set_result", "set_running_or_notify_cancel", "resolve")),

@@ -73,6 +73,7 @@ COMMANDS = {
     "queue resume": ("q", *CLIENT),
     "queue scale": ("q", "2", *CLIENT),
     "queue show": ("q", *CLIENT, "--id", "later"),
+    "queue cancel": ("q", *CLIENT, "--id", "later"),
     "queue set": ("other", *CLIENT, "--retry"),
     "queue shovel": ("q", *CLIENT),
     "queue sweep": (*CLIENT, "--timeout", "0.2"),

@@ -1,5 +1,5 @@
-"""`latchwork queue search|discard|redrive|move|show`: one message at a time, in a sideline, parked or delayed; and what
-is done of it.
+"""`latchwork queue search|discard|redrive|move`: messages in a sideline, parked or delayed; `show|cancel`: messages in
+any state, and what is done of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import typer
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import shown
-from ...queue import Outcome, ShardedQueue
+from ...queue import Outcome, QueueGroup, ShardedQueue, State, Status
 from ...queue.sharded.envelope import date
 from ..jsontext import to_json
 from ..options import Client, Farm
@@ -132,40 +132,83 @@ def move(
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
-    """Name the steps of messages that are done, with their results.
+    """Say where messages are, and which of their steps are done.
 
-    Those of `delivery.once`, the oldest first.
-
-    Steps are remembered for longer than their message lives, so this also answers for one that is gone. Of a group:
-    give QUEUE@GROUP. What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
-    Exit code 3 if no step of these messages is done.
+    The state of each, whatever has happened to it: ready, running, retrying, parked, delayed, done, expired or unknown.
+    Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
+    message lives, so this also answers for one that is gone. Of a group: give QUEUE@GROUP, which says the steps alone.
+    What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
+    Exit code 3 if some are unknown, and no step of them is done.
 
     Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f5061728
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    rows = [
-        _row_of_step(one, step, done, json_value=session.json)
-        for one in _named(id)
-        for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
-    ]
-    session.table(rows, empty="no step is done")
-    if not rows:
+    rows = []
+    for one in _named(id):
+        found = None if isinstance(queue, QueueGroup) else queue.status(one)
+        steps = [
+            _row_of_step(step, done) for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
+        ]
+        rows.append(_row_of_status(one, found, steps, json_value=session.json))
+    session.table(rows)
+    if any(row["state"] in (None, State.UNKNOWN.value) and not row["steps"] for row in rows):
         raise typer.Exit(NOT_FOUND)
 
 
-def _row_of_step(message: str, step: str, done: DoneStep, *, json_value: bool) -> dict[str, Any]:
-    kept = done.kept[0] if isinstance(done.kept, list) else None
+def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
+    """Cancel messages, in whatever state they are.
+
+    Prints the outcome of each. What waits is gone: done. What a consumer has is asked: its handler's next
+    `delivery.check()` ends it. Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+
+    Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f5061728
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    outcomes: dict[str, Outcome] = {}
+
+    def act() -> Mapping[str, Outcome]:
+        for one in _named(id):
+            try:
+                outcomes[one] = queue.cancel(one)
+            except LatchworkError as failure:
+                failure.details["outcomes"] = outcomes
+                raise
+        return outcomes
+
+    _print_outcomes(session, act, None)
+
+
+def _row_of_status(
+    message: str, found: Status | None, steps: list[dict[str, Any]], *, json_value: bool
+) -> dict[str, Any]:
+    status = found or Status(State.UNKNOWN)
     return {
         "message_id": message,
+        "state": None if found is None else status.state.value,
+        "since": status.since.isoformat(timespec="seconds") if status.since else None,
+        "worker": status.worker,
+        "attempts": status.attempts,
+        "progress": status.progress,
+        "note": status.note,
+        "due": status.due.isoformat(timespec="seconds") if status.due else None,
+        "error": status.error,
+        "cancelled": status.cancelled,
+        "steps": steps if json_value or not steps else to_json(steps),
+    }
+
+
+def _row_of_step(step: str, done: DoneStep) -> dict[str, Any]:
+    return {
         "step": step,
         "done_at": date(done.at).isoformat(timespec="seconds"),
-        "result": kept if json_value else to_json(kept),
+        "result": done.kept[0] if isinstance(done.kept, list) else None,
         "not_kept": done.kept if isinstance(done.kept, str) else None,
     }
 
 
-for _command in (search, discard, redrive, move, show):
+for _command in (search, discard, redrive, move, show, cancel):
     app.command()(_command)
 app.add_typer(queue_batch.app, name="batch")
 app.add_typer(queue_group.app, name="group")
@@ -183,7 +226,7 @@ def _named(ids: list[str] | None) -> list[str]:
     return ids
 
 
-def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], side: str) -> None:
+def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], side: str | None) -> None:
     """Print the outcome of each message; where some failed for certain, the others go to stderr."""
     try:
         outcomes = act()
@@ -195,7 +238,8 @@ def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], 
     if Outcome.UNKNOWN in outcomes.values():
         raise typer.Exit(FAILED)
     if Outcome.NOT_THERE in outcomes.values():
-        note(f"not there: {_only(side)}")
+        if side is not None:
+            note(f"not there: {_only(side)}")
         raise typer.Exit(NOT_FOUND)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
+from .batches.blocks import GONE, Blocks, place_of_text
 from .places import ASKING, TAKEN, Place, Trace, dropping
 from .shards import Shards
 from .sideline.one import Outcome
@@ -38,7 +40,7 @@ class Cancelling:
         for look in range(ROUNDS):
             # 1. Drop it, or ask who has it, at each place; note in its trace that it is cancelled, and read that.
             before, asked = open_, Outcome.ASKED in self._answers
-            again, trace = self._round(open_, make=asked, later=look > 0)
+            again, trace = self._round(open_, make=asked, later=look > 1)
             marked = marked or trace is not None
             # 2. The trace may name others. Who moves the message from now on finds it cancelled.
             tried.update(place[1:] for place in before)
@@ -90,7 +92,7 @@ class Cancelling:
     def _slot(self, rows: Sequence[Any], *, later: bool) -> Outcome | LatchworkError | None:
         """Return what happened at a slot; None: the message was taken, or given back, between two rows.
 
-        later: the slot was not known at first: the message has moved there meanwhile.
+        later: the slot was not in the trace at first: the message has moved there meanwhile.
         """
         dropped, asked, look = rows
         outcome = _failed(rows)
@@ -122,15 +124,26 @@ class Cancelling:
 
 
 def _failed(rows: Sequence[Any]) -> Outcome | LatchworkError:
-    """Return what these rows, of which none did anything, say."""
+    """Return what these rows say, of which none did anything as far as is known. The last one has looked after that."""
     failures = [row for row in rows if isinstance(row, LatchworkError)]
-    if any(isinstance(failure, OutcomeUnknown) or failure.details.get("doubt") for failure in failures):
-        return Outcome.UNKNOWN
+    looked = isinstance(rows[-1], tuple | NotFound)
+    for failure in failures:
+        if isinstance(failure, OutcomeUnknown) or (failure.details.get("doubt") and not looked):
+            return Outcome.UNKNOWN
     return next((one for one in failures if not isinstance(one, NotFound | Refused)), Outcome.NOT_THERE)
 
 
-def drop_arrived(shards: Shards, messages: Sequence[tuple[Slot, str]], left: Any) -> None:
-    """Drop copies of messages that were cancelled while they moved to these slots. One call, more with batches."""
+def drop_arrivals(main: Shards) -> None:
+    """From now on drop copies of messages that were cancelled while they moved to these shards, or to their sides."""
+    if main.places is not None:
+        main.places.drop = _drop
+
+
+def _drop(shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
+    """Drop copies of messages. One call, more with batches. Where that fails, who cancelled them has to ask again."""
     me, now, ttl = shards.store.seams.unique(), shards.now_ms(), int(shards.sweep) + 1
-    rows = shards.store.repeat_many([dropping(shards.key(slot), of, me, now, ttl) for slot, of in messages])
-    left([row[0] for row in rows if isinstance(row, tuple)])
+    with suppress(LatchworkError):
+        rows = shards.store.repeat_many([dropping(shards.key(slot), of, me, now, ttl) for slot, of in messages])
+        texts = [row[0] for row in rows if isinstance(row, tuple)]
+        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
+        Blocks(shards.store, shards.client_id).take_out(places, GONE)

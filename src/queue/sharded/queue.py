@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NoReturn, Protocol
@@ -13,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 from msgspec.structs import replace as replace_struct
 
 from ...coord.effects.step import DoneStep
-from ...errors import Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
+from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...forks import reset_in_child
 from ...inputs import checked_switch
 from ...plain import exact_time, shown
@@ -22,7 +21,7 @@ from ...store import RecordStore
 from ...store.rows import Rows
 from .batches.ends import settle
 from .batches.records import BatchRecords
-from .cancel import Cancelling, drop_arrived
+from .cancel import Cancelling, drop_arrivals
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
 from .delayed.one import DelayedView
@@ -39,10 +38,9 @@ from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, ch
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .record import LastSweep, Live, QueueRecords
-from .shards import Shards
 from .sideline.one import Outcome, SideView
 from .sideline.redrive import redrive
-from .slots import Slot, Stamped
+from .slots import Stamped
 from .status import Finder, Status, status
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into
@@ -95,8 +93,7 @@ class ShardedQueue(Subqueue):
         self.delayed.places = main.places
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
-        if main.places is not None:
-            main.places.drop = self._drop_arrived
+        drop_arrivals(main)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
@@ -237,10 +234,6 @@ class ShardedQueue(Subqueue):
             raise InvalidRequest(f"{self!r} is a group: ask the queue for a message")
         sides = (self.pointers, self.sideline.pointers, self.parked.pointers)
         return Finder(sides, self.delayed, places, checked_id(message_id, MAX_NAME))
-
-    def _drop_arrived(self, shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
-        with suppress(LatchworkError):  # who has cancelled them asks again
-            drop_arrived(shards, messages, self.delayed.left_batches)
 
     def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
         """Store the message for later, then delete it here, as `Delivery.nack` does with a delay."""

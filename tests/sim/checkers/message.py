@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from latchwork.queue import Outcome, State
 
+from ..faults.kinds import ON_CALLS, Kind
 from . import retry, sharded
 from .consumer import every_acked_publish_is_handled_or_visible
 from .retry import STORE_LOST
@@ -14,6 +15,10 @@ from .retry import STORE_LOST
 if TYPE_CHECKING:
     from ..history.record import Entry
     from ..workload.message import Messages
+
+
+FAULTS = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER, Kind.SUSPEND)
+"""What ends a process, or a call, between the copy of a message and what has to be done with it."""
 
 
 def check(run: Messages) -> None:
@@ -40,8 +45,9 @@ def a_message_keeps_its_id(run: Messages) -> None:
 
 
 def _one_copy(run: Messages, message: str) -> bool:
-    """Whether the message never had a copy that nobody knows of."""
-    return message not in run.seen.copied and message not in run.loose.values()
+    """Whether the message never had a copy that nobody knows of: a fault may leave one."""
+    loose = run.happened(*FAULTS) and message in run.loose.values()
+    return message not in run.seen.copied and not loose
 
 
 def _comes_after(run: Messages, entry: Entry) -> list[str]:

@@ -22,6 +22,7 @@ from ....errors import FencedOut, LatchworkError, NotFound, Refused
 from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, lacks, missing
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
 from ....store.model.ops import Op
+from ..cancel import drop_arrivals
 from ..envelope import Envelope, Reason
 from ..groups.pointers import shards_of
 from ..pointers import FIRE, KNOWN
@@ -151,7 +152,9 @@ class _Sweep:
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        swept = sides(*shards_of(store, first.client_id, first.config))
+        shards = shards_of(store, first.client_id, first.config)
+        drop_arrivals(shards[0])
+        swept = sides(*shards)
         self.queue = swept[first.kind]
         self.main, sideline = swept[SubqueueKind.MAIN], swept[SubqueueKind.SIDELINE]
         if first.kind is SubqueueKind.PARKED:

@@ -1,0 +1,307 @@
+"""Where a message is, in any state, and that it can be cancelled there (docs/protocols P26)."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from latchwork.errors import Cancelled, InvalidRequest, Refused
+from latchwork.queue import BatchingConfig, Outcome, Publish, QueueConfig, QueueRegistry, State
+from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
+from latchwork.queue.sharded.places import first_slot
+from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.upkeep.timers import Timers
+from latchwork.store import MemoryStore, Put
+from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
+
+from .consumer.alone import OneThread
+from .delayed.test_delayed import Farms, run_until
+
+DONE, ASKED, NOT_THERE = Outcome.DONE, Outcome.ASKED, Outcome.NOT_THERE
+
+
+def made(store, name="q", **options):
+    settings = {"shards": 2, "sweep_duration": 60, "backoff": 10, "max_deliveries": 2, "unsafe_limits": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(store, "c", farm_id="f").create(QueueConfig(name, **settings | options))
+
+
+def calls(store, verb, *args):
+    before = store.total
+    result = verb(*args)
+    return result, store.total - before
+
+
+def due(queue, clock, seconds=12):
+    """What comes once so many seconds are over, and nothing is swept."""
+    run_until(Timers(Farms(queue)), clock, seconds)
+    return queue.receive(10)
+
+
+def on_its_way(queue, clock, state):
+    """The id of a message in this state."""
+    if state == "delayed":
+        return queue.publish("m", delay=60)
+    of = queue.publish("m", message_id="theirs") if state == "given" else queue.publish("m")
+    if state in ("ready", "given"):
+        return of
+    held = queue.receive()
+    for _ in range({"retrying": 1, "again": 1, "parked": 2}.get(state, 0)):
+        held = held or due(queue, clock)
+        held.pop().nack(error="it broke")
+    if state == "again":
+        due(queue, clock)
+    if state == "back":
+        queue.give_back(held)
+    return of
+
+
+STATES = {
+    "ready": State.READY, "given": State.READY, "running": State.RUNNING, "retrying": State.RETRYING,
+    "parked": State.PARKED, "delayed": State.DELAYED, "again": State.RUNNING, "back": State.READY,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_message_is_found_in_any_state_by_at_most_two_calls(store, clock, state):
+    queue = made(store)
+    found, n = calls(store, queue.status, on_its_way(queue, clock, state))
+    assert (found.state, found.cancelled) == (STATES[state], False)
+    assert n <= 2
+    assert found.attempts == {"running": 1, "retrying": 1, "parked": 2, "again": 2}.get(state, 0)
+    assert (found.error == "it broke") is (state in ("retrying", "parked", "again"))
+    assert (found.worker is not None) is (found.state is State.RUNNING)
+    assert (found.due is not None) is (state in ("retrying", "delayed"))
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_cancelled_message_does_not_come_again_whatever_its_state(store, clock, state):
+    queue = made(store)
+    of = on_its_way(queue, clock, state)
+    running = STATES[state] is State.RUNNING
+    outcome, n = calls(store, queue.cancel, of)
+    assert outcome is (ASKED if running else DONE)
+    assert bool(outcome) is not running
+    assert n <= 3
+    assert queue.status(of).cancelled
+    if running:
+        return
+    assert queue.status(of).state is State.DONE
+    assert queue.cancel(of) is NOT_THERE
+    assert due(queue, clock, 70) == []
+    assert (queue.depth().ready, queue.depth().delayed) == (0, 0)
+    assert queue.parked.peek() == []
+
+
+def test_one_that_is_asked_ends_at_its_next_check_after_an_extension(store):
+    queue = made(store)
+    of = queue.publish("m")
+    (delivery,) = queue.receive()
+    assert queue.cancel(of) is ASKED
+    delivery.check()
+    assert calls(store, delivery.extend)[1] == 1
+    with pytest.raises(Cancelled):
+        delivery.check()
+
+
+@pytest.mark.parametrize("extended", [True, False])
+def test_one_that_was_asked_and_fails_is_not_tried_again(store, clock, extended):
+    queue = made(store)
+    of = queue.publish("m")
+    (delivery,) = queue.receive()
+    assert queue.cancel(of) is ASKED
+    if extended:
+        delivery.extend()
+    delivery.nack(error="it broke")
+    assert queue.status(of).state is State.DONE
+    assert due(queue, clock, 20) == []
+
+
+def test_one_that_was_asked_and_is_given_back_is_not_handed_out_again(store):
+    queue = made(store)
+    of = queue.publish("m")
+    held = queue.receive()
+    assert queue.cancel(of) is ASKED
+    queue.give_back(held)
+    assert queue.receive() == []
+    assert queue.status(of).state is State.DONE
+
+
+def test_one_that_was_asked_and_whose_consumer_dies_does_not_come_back(store):
+    queue = made(store)
+    of = queue.publish("m")
+    queue.receive()
+    assert queue.cancel(of) is ASKED
+    bring_back(queue)
+    assert queue.receive() == []
+    assert queue.status(of).state is State.DONE
+
+
+def test_a_delayed_message_on_its_way_is_dropped_as_it_arrives(store, clock):
+    queue = made(store)
+    of = queue.publish("m", delay=5)
+    entry = queue.delayed.entry(of)
+    store.operate(entry, Put("moving", 1))
+    assert queue.cancel(of) is ASKED
+    assert due(queue, clock) == []
+    assert queue.status(of).state is State.DONE
+
+
+@pytest.mark.parametrize("batching", [None, BatchingConfig(2, 1)])
+def test_a_handler_that_lets_a_cancel_pass_ends_its_message_alone(batching):
+    queue = made(MemoryStore(OneThread()), shards=1, batching=batching)
+    of, others = queue.publish("m"), [queue.publish("n")] if batching else []
+    deliveries = queue.receive(2)
+
+    def handler(given):
+        (one,) = [each for each in (given if batching else [given]) if each.message_id == of]
+        queue.cancel(of)
+        one.extend()
+        one.check()
+
+    counters = Counters(queue.store.seams)
+    verdicts = Invoker(queue, handler, (), counters, lambda: False).verdicts(deliveries)
+    Settlements(queue, counters).settle(deliveries, verdicts)
+    assert queue.status(of).state is State.DONE
+    assert counters.counts["cancelled"] == 1
+    assert [(one.message_id, one.attempts) for one in queue.receive(10)] == [(one, 1) for one in others]
+
+
+def test_progress_is_shown_of_the_attempt_that_told_of_it(store, clock):
+    queue = made(store)
+    of = queue.publish("m")
+    (delivery,) = queue.receive()
+    delivery.progress(0.4, "chunk 12")
+    assert queue.status(of).progress is None
+    assert calls(store, delivery.extend)[1] == 1
+    found = queue.status(of)
+    assert (found.progress, found.note) == (0.4, "chunk 12")
+    assert "chunk 12" not in repr(found)
+    queue.give_back([delivery])
+    queue.receive()
+    assert (queue.status(of).progress, queue.status(of).note) == (None, None)
+
+
+@pytest.mark.parametrize(("fraction", "note"), [(1.1, None), (-0.1, None), ("half", None), (None, 7)])
+def test_progress_that_cannot_be_is_refused(store, fraction, note):
+    queue = made(store)
+    queue.publish("m")
+    (delivery,) = queue.receive()
+    with pytest.raises(InvalidRequest):
+        delivery.progress(fraction, note)
+
+
+def test_what_is_over_is_done_expired_or_unknown(store, clock):
+    queue = made(store, message_expiry=100, queue_expiry=100)
+    acked, expired = queue.publish_many(["a", "b"], keys=["a", "a"])
+    (delivery,) = queue.receive()
+    delivery.ack()
+    assert queue.status(acked).state is State.DONE
+    assert queue.status(expired).state is State.READY
+    assert queue.status("nobody").state is State.UNKNOWN
+    assert queue.status(f"0~{2**32:x}.0.999").state is State.UNKNOWN
+    clock.advance(101)
+    assert queue.status(acked).state is State.UNKNOWN
+    assert queue.status(expired).state is State.EXPIRED
+    assert queue.cancel(expired) is NOT_THERE
+
+
+def test_an_id_names_the_first_slot_and_stays_where_that_is_spent(store):
+    queue = made(store, shards=1)
+    queue.pointers.write_tombstones([Slot(0, 1)])
+    of = queue.publish("m")
+    assert first_slot(of).slot == Slot(0, 1)
+    (message,) = queue.peek()
+    assert (message.message_id, message.pointer) == (of, 2)
+    assert queue.status(of).state is State.READY
+    assert queue.cancel(of) is DONE
+
+
+def test_ids_of_a_large_call_name_the_slots_of_their_messages(store):
+    queue = made(store)
+    ids = queue.publish_many(list(range(2_100)))
+    at = {message.message_id: Slot(message.shard, message.pointer) for message in queue.peek_all()}
+    assert {of: first_slot(of).slot for of in ids} == at
+
+
+def test_publishing_costs_two_calls_and_an_acknowledgement_one_as_before():
+    store = CountingStore(MemoryStore())
+    queue = made(store)
+    queue.publish("first")
+    assert calls(store, queue.publish, "m")[1] == 2
+    assert calls(store, queue.publish_many, ["m"] * 500)[1] == 2
+    before = store.rows["operate_many"]
+    (delivery,) = queue.receive()
+    assert calls(store, delivery.ack)[1] == 1
+    assert store.rows["operate_many"] == before
+
+
+def test_a_group_has_no_messages_of_its_own_and_none_that_groups_wait_for_is_cancelled(store):
+    queue = made(store)
+    group = queue.group("audit")
+    of = queue.publish("m")
+    with pytest.raises(InvalidRequest, match="ask the queue"):
+        group.status(of)
+    with pytest.raises(Refused, match="groups wait"):
+        queue.cancel(of)
+    assert [delivery.payload for delivery in queue.receive()] == ["m"]
+    assert group.cancel("nobody") is NOT_THERE
+
+
+def test_a_batch_waits_no_more_for_a_message_that_was_cancelled(store):
+    queue = made(store)
+    made(store, "then")
+    with queue.batch("b", then=Publish("over", queue="then")) as batch:
+        ready, running = batch.publish("a"), batch.publish("b")
+    held = {delivery.message_id: delivery for delivery in queue.receive(2)}
+    queue.give_back([held[ready]])
+    assert (queue.cancel(ready), queue.cancel(running)) == (DONE, ASKED)
+    held[running].extend()
+    queue.drop_cancelled([held[running]])
+    progress = batch.progress()
+    assert (progress.discarded, progress.waiting, progress.complete) == (2, 0, True)
+
+
+@pytest.mark.parametrize("lost", ["reply_lost", "request_lost"])
+def test_a_cancel_whose_reply_is_lost_knows_what_it_did(lost):
+    store = FaultyStore(MemoryStore(ManualClock()))
+    queue = made(store)
+    of = queue.publish("m")
+    store.plan |= {store._number + 1: lost}
+    assert queue.cancel(of) is DONE
+    assert queue.receive() == []
+
+
+def test_a_cancel_that_finds_nothing_leaves_no_trace(store, clock):
+    queue = made(store)
+    of = on_its_way(queue, clock, "retrying")
+    (delivery,) = due(queue, clock)
+    delivery.ack()
+    assert queue.cancel(of) is NOT_THERE
+    assert not queue.status(of).cancelled
+    assert queue.cancel("nobody") is NOT_THERE
+    assert store.get(queue.pointers.places.key("nobody")) is None
+
+
+def test_a_life_on_every_store(world):
+    queue = world.process().queue
+    of = queue.publish("m")
+    assert queue.status(of).state is State.READY
+    (delivery,) = queue.receive()
+    delivery.progress(0.25, "a quarter")
+    delivery.extend()
+    found = queue.status(of)
+    assert (found.state, found.progress, found.note, found.attempts) == (State.RUNNING, 0.25, "a quarter", 1)
+    assert queue.cancel(of) is ASKED
+    delivery.extend()
+    with pytest.raises(Cancelled):
+        delivery.check()
+    delivery.nack(error="it broke")
+    assert queue.status(of).state is State.DONE
+    ready, delayed = queue.publish("n"), queue.publish("n", delay=60)
+    assert queue.status(delayed).state is State.DELAYED
+    assert [queue.cancel(one) for one in (ready, delayed, of)] == [DONE, DONE, NOT_THERE]
+    assert [queue.status(one).state for one in (ready, delayed)] == [State.DONE] * 2
+    assert queue.receive() == []
