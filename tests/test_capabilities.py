@@ -238,6 +238,15 @@ def one_message(store, name):
     return outcomes == {message.message_id: Outcome.DONE} and payloads(made) == ["m"]
 
 
+def any_state(store, name):
+    made = queue_on(store, name)
+    ids = made.publish_many(["m", "n"])
+    (held,) = made.receive()
+    states = {one: made.status(one).state.value for one in ids}
+    outcomes = [made.cancel(one).value for one in ids if one != held.message_id]
+    return sorted(states.values()) == ["ready", "running"] and outcomes == ["done"] and payloads(made) == []
+
+
 def effects(store, name):
     made, account = queue_on(store, name), Key("capabilities", name)
     store.operate(account, Put("balance", 9), exists=Exists.ANY, ttl=600)
@@ -280,7 +289,7 @@ PROGRAMS = {
     "delayed messages": delayed,
     "deduplication": dedup, "schedules": schedules, "groups": groups, "effects that happen once": effects,
     "steps that are done once": steps, "one message at a time": one_message,
-    "batches that end": batches, "local queue and outbox": outbox,
+    "status and cancel of one message": any_state, "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
 ELSEWHERE = {
     "election by ZooKeeper": "tests/coord/election/test_zookeeper.py",

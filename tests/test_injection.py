@@ -216,6 +216,7 @@ COMMANDS = {
     "queue search": lambda n: ("queue", "search", "q", *C, "--key", n, "--header", f"{n}={n}"),
     "queue search, side": lambda n: ("queue", "search", "q", *C, "--side", n),
     "queue discard": lambda n: ("queue", "discard", "q", *C, "--id", n),
+    "queue cancel": lambda n: ("queue", "cancel", "q", *C, "--id", n),
     "queue show": lambda n: ("queue", "show", "q", *C, "--id", n),
     "queue discard, delayed": lambda n: ("queue", "discard", "q", *C, "--side", "delayed", "--id", n),
     "queue move": lambda n: ("queue", "move", "q", *C, "--to", n, "--id", n),

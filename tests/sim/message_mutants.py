@@ -7,9 +7,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+from msgspec.structs import replace
+
 from latchwork.queue.sharded import places, shards, status, transfer
 from latchwork.queue.sharded.delayed import entries
-from latchwork.store import Bin, Param, exists
+from latchwork.store import Bin, Param, Put, exists
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -32,8 +34,9 @@ def _named_each_time(self: Any, slots: Any, *, real: Any = transfer._Loading._na
     return real(self, slots)
 
 
-def _never_made(self: Any, message_id: str, me: str, *, make: bool, real: Any = places.Places.marking) -> Any:
-    return real(self, message_id, me, make=False)
+def _not_noted(self: Any, message_id: str, me: str, *, make: bool, real: Any = places.Places.marking) -> Any:
+    update = real(self, message_id, me, make=make)
+    return replace(update, ops=(Put("noted", 1), *update.ops[1:]))
 
 
 _IS_IT = exists("data") & Bin("msgId", str).eq(Param("id", str))
@@ -46,6 +49,6 @@ MESSAGE_RULES = (
     ("what is not there is done", "P26.3: the trace is read after the empty slot", _swap(status, "LOOKS", 1)),
     ("who moves it does not ask", "P26.4: who moves it reads cancelled",
      lambda: _both("cancelled_in", lambda rows: [], shards, entries)),
-    ("a cancel makes no trace", "P26.4: who cancels puts cancelled", _swap(places.Places, "marking", _never_made)),
+    ("a cancel is not noted", "P26.4: who cancels puts cancelled", _swap(places.Places, "marking", _not_noted)),
     ("what somebody has is dropped", "P26.5: a drop asks for no delivery", _swap(places, "_WAITS", _IS_IT)),
 )  # fmt: skip

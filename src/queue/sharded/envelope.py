@@ -60,6 +60,9 @@ AROUND = 2_048
 MAX_TIME = 253_402_300_799_999
 """Milliseconds since the epoch to the end of the year 9999, where the dates of Python end."""
 
+UNIQUE = "[0-9a-f]{20}"
+"""The form of an id that this library makes."""
+
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
@@ -110,7 +113,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     interrupts: _Count = 0
     interrupted: Any = None
     groups: Any = None
-    cancel: Any = None
+    cancel: Annotated[str, Meta(pattern=f"^{UNIQUE}\\Z")] | None = None
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"

@@ -112,13 +112,13 @@ class Places:
         """Return the key of a message's trace."""
         return Key(self._set, f"{self._queue}/{message_id}")
 
-    def putting(self, message_id: str, place: str, now_ms: int, *, anew: bool) -> Update:
+    def putting(self, message_id: str, place: str, now_ms: int, *, fresh: bool) -> Update:
         """Return the update that notes a place, and reads who has cancelled the message.
 
-        anew: it is published now, so that a former cancel does not count.
+        fresh: it is published now, so that a former cancel does not count.
         """
         put: tuple[Op, ...] = (MapPut(PLACES, f"{now_ms:014d} {place}", 1), MapTrim(PLACES, MOST))
-        also: Op = Put(CANCELLED, None) if anew else Read(CANCELLED)
+        also: Op = Put(CANCELLED, None) if fresh else Read(CANCELLED)
         return Update(self.key(message_id), (*put, also), exists=Exists.ANY, ttl=self.ttl)
 
     def marking(self, message_id: str, me: str, *, make: bool) -> Update:

@@ -284,14 +284,14 @@ class Shards:
         *,
         fired: bool = False,
         traced: Collection[int] = (),
-        anew: bool = True,
+        fresh: bool = True,
     ) -> Rows[WriteResult]:
         """Create the data records, and ring the bell where that is due. One call, and another where something is there
         already.
 
         fired: they come from another queue, so they carry the time of this move in `fireTS`, and leave a trace.
         traced: the messages that leave a trace, though they come from none (P26).
-        anew: these are published now, so that a former cancel of their ids does not count.
+        fresh: these are published now, so that a former cancel of their ids does not count.
 
         Nothing is written into a slot of which it cannot be read who waits for it.
         """
@@ -302,7 +302,7 @@ class Shards:
             return readers.then(
                 lambda places: self.write(
                     [slots[n] for n in places], [envelopes[n] for n in places], fired=fired,
-                    traced=[place for place, n in enumerate(places) if n in traced], anew=anew,
+                    traced=[place for place, n in enumerate(places) if n in traced], fresh=fresh,
                 )
             )  # fmt: skip
         now = self.now_ms()
@@ -316,7 +316,7 @@ class Shards:
             )
             for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
         ]  # fmt: skip
-        noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, anew=anew and not fired)
+        noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
         sent = self._sent([*rows, *noted.values()] if noted else rows)
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
@@ -333,13 +333,13 @@ class Shards:
         return self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
 
     def _noted(
-        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], traced: Collection[int], now: int, *, anew: bool
+        self, slots: Sequence[Slot], envelopes: Sequence[Envelope], traced: Collection[int], now: int, *, fresh: bool
     ) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those that are not in the slot that their id names."""
         if self.places is None or not traced:
             return {}
         return {
-            n: self.places.putting(envelopes[n].msg_id, slot_place(self.side, slots[n]), now, anew=anew)
+            n: self.places.putting(envelopes[n].msg_id, slot_place(self.side, slots[n]), now, fresh=fresh)
             for n in traced
             if envelopes[n].msg_id
         }

@@ -248,7 +248,7 @@ class DelayedMessages:
         if self.places is None:
             return {}
         return {
-            n: self.places.putting(one.msg_id, f"{DELAYED} {name}", now, anew=False)
+            n: self.places.putting(one.msg_id, f"{DELAYED} {name}", now, fresh=False)
             for n, (name, one) in enumerate(zip(names, envelopes, strict=True))
             if one.msg_id and name != one.msg_id
         }

@@ -292,7 +292,7 @@ class GroupPointers(Shards):
         *,
         fired: bool = False,
         traced: Collection[int] = (),  # noqa: ARG002 - the messages of a group leave no traces
-        anew: bool = True,  # noqa: ARG002 - as `traced`
+        fresh: bool = True,  # noqa: ARG002 - as `traced`
     ) -> Rows[WriteResult]:
         """Create data records in the group's own shards."""
         return self.own.write([self._inner(slot)[1] for slot in slots], envelopes, fired=fired)

@@ -204,7 +204,7 @@ class _Attempt:
             return set()
         outcomes = self._pointers.write(
             [_slot(chunk) for chunk in began.values()], [self._kept(key, chunk) for key, chunk in began.items()],
-            traced=range(len(began)), anew=False,
+            traced=range(len(began)), fresh=False,
         )  # fmt: skip
         now = self._store.seams.boottime()
         there = [key for key, outcome in zip(began, outcomes, strict=True) if outcome is WriteResult.DONE]

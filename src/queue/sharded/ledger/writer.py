@@ -107,7 +107,7 @@ class ChunkWriter:
         slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
         traced = range(len(slots)) if self._traced else ()
         found = [envelopes[msg_id] for msg_id in open_ids]
-        written = self._pointers.write(slots, found, traced=traced, anew=False).raise_unless()
+        written = self._pointers.write(slots, found, traced=traced, fresh=False).raise_unless()
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}

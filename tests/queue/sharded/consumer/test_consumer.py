@@ -377,7 +377,7 @@ def test_a_message_is_extended_while_its_handler_runs(consumers):
     )
     extended = threading.Event()
     extend = queue.pointers.extend
-    queue.pointers.extend = lambda held: extended.set() or extend(held)
+    queue.pointers.extend = lambda held, *told: extended.set() or extend(held, *told)
     queue.publish("long")
     consumer = consumers(queue, lambda delivery: extended.wait(PATIENCE)).start()
     eventually(extended.is_set)

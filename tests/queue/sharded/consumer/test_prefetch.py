@@ -344,7 +344,7 @@ def test_a_handler_that_hangs_is_given_up_alone(queue, clock):
 
 def test_what_cannot_be_handed_back_is_tried_once_kept_alive_and_handled_here(queue, clock, store):
     seen, tries, extended, extend = [], [], [], queue.pointers.extend
-    queue.pointers.extend = lambda held: extended.append(len(held)) or extend(held)
+    queue.pointers.extend = lambda held, *told: extended.append(len(held)) or extend(held, *told)
 
     def away(counts):
         tries.append(counts)
