@@ -217,20 +217,36 @@ def test_the_steps_of_a_message_that_are_done_are_named_also_when_it_is_gone(lw,
     lw("queue", "publish", "q", "1", *SHOP)
     (delivery,) = QueueRegistry(connect(sqlite_url), "shop").get("q").receive()
     show = ("queue", "show", "q", *SHOP, "--id", delivery.message_id)
-    none = lw(*show)
-    assert (none.code, none.out) == (3, "no step is done\n")
+    (before,) = lw(*show, "--json").json
+    assert (before["state"], before["attempts"], before["steps"]) == ("running", 1, [])
     delivery.once("charge").run(lambda: {"receipt": 7})
     delivery.once("mail").run(lambda: None)
     with pytest.raises(InvalidRequest):
         delivery.once("report").run(set)
     delivery.ack()
-    rows = lw(*show, "--json").json
+    (found,) = lw(*show, "--json").json
+    assert found["state"] == "done"
+    rows = found["steps"]
     results = {"charge": {"receipt": 7}, "mail": None, "report": None}
     assert {row["step"]: row["result"] for row in rows} == results
     assert [row["step"] for row in rows if row["not_kept"]] == ["report"]
     assert rows[0]["done_at"].endswith("+00:00")
     assert '{"receipt": 7}' in lw(*show).out
     assert lw("queue", "show", "q", *SHOP).code == 2
+    assert lw("queue", "show", "q", *SHOP, "--id", "nobody").code == 3
+
+
+def test_a_message_is_cancelled_in_any_state(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    ids = lw("queue", "publish", "q", "1", "2", *SHOP).out.split()
+    QueueRegistry(connect(sqlite_url), "shop").get("q").receive()
+    some = [part for one in ids for part in ("--id", one)]
+    outcomes = lw("queue", "cancel", "q", *SHOP, *some, "--json")
+    assert (outcomes.code, [row["outcome"] for row in outcomes.json]) == (0, ["asked", "done"])
+    shown = lw("queue", "show", "q", *SHOP, *some, "--json").json
+    assert [(row["state"], row["cancelled"]) for row in shown] == [("running", True), ("done", True)]
+    assert lw("queue", "cancel", "q", *SHOP, "--id", ids[1]).code == 3
+    assert lw("queue", "cancel", "q", *SHOP).code == 2
 
 
 def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
