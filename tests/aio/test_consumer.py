@@ -427,3 +427,23 @@ def test_an_awaited_publish_makes_the_calls_of_the_sync_one(run):
         assert counting.total == 2
 
     run(main())
+
+
+def test_an_async_handler_ends_once_its_message_is_cancelled(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        of = await queue.publish("m")
+
+        async def handle(delivery):
+            delivery.progress(0.5, "half")
+            assert (await queue.cancel(of)).value == "asked"
+            await delivery.extend()
+            assert (await queue.status(of)).note == "half"
+            delivery.check()
+
+        async with aio.Consumer(queue, handle, upkeep=False) as consumer:
+            await until(lambda: consumer.stats["cancelled"] or consumer.stats["failed"])
+        assert consumer.stats["failed"] == 0
+        assert (await queue.status(of)).state.value == "done"
+
+    run(main())

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 
 import pytest
 
 from latchwork.errors import Cancelled, InvalidRequest, Refused
-from latchwork.queue import BatchingConfig, Outcome, Publish, QueueConfig, QueueRegistry, State
+from latchwork.queue import BatchingConfig, Consumer, Outcome, Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
 from latchwork.queue.sharded.places import first_slot
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
-from latchwork.store import MemoryStore, Put
+from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
+from tests.support.waiting import until
 
 from .consumer.alone import OneThread
 from .delayed.test_delayed import Farms, run_until
@@ -305,3 +308,39 @@ def test_a_life_on_every_store(world):
     assert [queue.cancel(one) for one in (ready, delayed, of)] == [DONE, DONE, NOT_THERE]
     assert [queue.status(one).state for one in (ready, delayed)] == [State.DONE] * 2
     assert queue.receive() == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "aerospike"])
+def test_a_running_handler_ends_once_its_worker_has_extended_the_message(kind, request, tmp_path):
+    if kind == "aerospike":
+        real = request.getfixturevalue("aerospike_store")
+    else:
+        real = SQLiteStore(tmp_path / "s.db", synchronous="off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = QueueConfig("asked", shards=1, sweep_duration=2, handler_timeout=1, unsafe_limits=True)
+        queue = QueueRegistry(real, "asked").create(config)
+    begun, extends = threading.Event(), []
+    extend = queue.pointers.extend
+    queue.pointers.extend = lambda held, *told: extends.append(asked.is_set()) or extend(held, *told)
+    asked, at_the_end = threading.Event(), []
+
+    def handler(delivery):
+        begun.set()
+        try:
+            while True:
+                delivery.check()
+                time.sleep(0.005)
+        finally:
+            at_the_end.append(extends.count(True))
+
+    of = queue.publish("m")
+    with Consumer(queue, handler, upkeep=False) as consumer:
+        assert begun.wait(20)
+        assert queue.cancel(of) is ASKED
+        asked.set()
+        until(lambda: consumer.stats["cancelled"] + consumer.stats["timed_out"])
+    assert consumer.stats["cancelled"] == 1
+    assert at_the_end in ([0], [1]), "an extension that was under way, or the next one"
+    assert queue.status(of).state is State.DONE
+    assert queue.depth().ready == queue.depth().delayed == 0
