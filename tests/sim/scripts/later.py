@@ -139,7 +139,7 @@ def cancel_meets_a_move():
         queue.publish("m", delay=1, message_id="m")
         clock.advance(2)
         dying(store, clock, call)
-        cancelled = queue.cancel("m")
+        cancelled = queue.delayed.cancel("m")
         run(queue, clock, 20)
         if delivered(queue) != ([] if cancelled else ["m"]):
             return False
