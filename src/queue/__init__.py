@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
-    from .sharded.publishing.batch import BatchProgress, Publish, QueueBatch
+    from .sharded.publishing.batch import BatchProgress, QueueBatch
     from .sharded.publishing.publication import Publication
     from .sharded.publishing.publisher import Publisher
+    from .sharded.publishing.with_write import Publish
     from .sharded.queue import QueueGroup, ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
@@ -49,7 +50,7 @@ __getattr__, __dir__ = offer(
         ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
         ".paged.queue": "PagedQueue",
         ".paged.reader": "PagedEntry",
-        ".sharded.publishing.batch": "BatchProgress Publish QueueBatch",
+        ".sharded.publishing.batch": "BatchProgress QueueBatch",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",
@@ -59,6 +60,7 @@ __getattr__, __dir__ = offer(
         ".sharded.depth": "QueueDepth",
         ".sharded.publishing.publication": "Publication",
         ".sharded.publishing.publisher": "Publisher",
+        ".sharded.publishing.with_write": "Publish",
         ".sharded.queue": "QueueGroup ShardedQueue",
         ".sharded.sideline.one": "Outcome",
         ".sharded.status": "State Status",

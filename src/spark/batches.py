@@ -41,6 +41,7 @@ from ..store.connect import as_store
 from ..store.decode import Counter
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
+from ..store.model.with_write import WithWrite
 from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
 from ..typed import converted
 
@@ -257,13 +258,20 @@ class Batch:
     done: bool
     _store: RecordStore = field(repr=False)
 
-    def operate(self, key: Key, *ops: Op, bin: str = "version", ttl: int = KEEP) -> Values | None:
+    def operate(
+        self, key: Key, *ops: Op, bin: str = "version", ttl: int = KEEP, publish: WithWrite | None = None
+    ) -> Values | None:
         """Apply the operations to one record once for this batch; return what they read, None if an earlier attempt did
         it.
 
         The version is stored in `bin` in the same atomic step. A record, or a bin, that does not exist has seen no
         batch. One call; another after a refusal. Raises `FencedOut` if the record has seen a later batch: another
-        driver is ahead of this one. Else what `RecordStore.operate` raises: after `OutcomeUnknown` the batch may come
+        driver is ahead of this one.
+
+        publish: a `latchwork.queue.Publish`, as for `RecordStore.operate`: delivered once for this batch. The operations
+            must not read then, and the result is the one-tuple of the message's id.
+
+        Raises else what `RecordStore.operate` raises: after `OutcomeUnknown` the batch may come
         again, and is applied once.
         """
         guard = Bound(_unseen(bin), {"version": self.version})
@@ -276,7 +284,8 @@ class Batch:
                 exists=Exists.ANY,
                 or_absent=True,
                 ttl=ttl,
-                repeatable=True,
+                repeatable=publish is None,
+                publish=publish,
             )
         except Refused as refusal:
             record = self._read_after(refusal, key, bin)
@@ -296,7 +305,7 @@ class Batch:
         try:
             return self._store.get(key, bin)
         except LatchworkError as failure:
-            if not refusal.details["doubt"]:
+            if not refusal.details.get("doubt"):
                 raise
             raise OutcomeUnknown(
                 f"the write of batch {self.batch_id} to {key} may have been applied, and the record cannot be read "

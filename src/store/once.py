@@ -108,6 +108,10 @@ class TokenClock:
         """Take note of the server's time in milliseconds, from a reply that has just come."""
         self._offset, self._learned = server_ms * 1000 - int(seams.boottime() * 1_000_000), seams.monotonic()
 
+    def server_ms(self, seams: Seams) -> int | None:
+        """Return the server's time, about, in milliseconds; None before the first reply. No call."""
+        return None if self._offset is None else (self._offset + int(seams.boottime() * 1_000_000)) // 1000
+
     def mint(self, seams: Seams, key: Key) -> bytes:
         """Return a token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
         offset = self._offset

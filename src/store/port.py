@@ -26,7 +26,7 @@ from ..errors import (
     Unavailable,
     Unreadable,
 )
-from ..inputs import checked_many, checked_switch
+from ..inputs import checked_each, checked_many, checked_switch
 from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
@@ -52,6 +52,7 @@ from .model.record import (  # fmt: skip
     checked_removal,
     checked_rows,
 )
+from .model.with_write import WithWrite
 from .model.values import MAX_BIN, checked_bin, taken
 from .once import TokenClock, operate_once
 from .repeats import reads_are_repeatable, send_until_known
@@ -118,6 +119,7 @@ class RecordStore(ABC):
         ttl: int = KEEP,
         once: Once | None = None,
         repeatable: bool = False,
+        publish: WithWrite | None = None,
     ) -> Values:
         """Apply all operations to one record atomically if the guard holds; return what they read, in order.
 
@@ -129,10 +131,15 @@ class RecordStore(ABC):
         repeatable: the guard makes a repeat harmless, so an attempt in doubt is simply sent again. `Refused` and
             `NotFound` after that carry `details["doubt"] = True`: the earlier attempt may have done it. Any other
             failure after that is `OutcomeUnknown`.
+        publish: a `latchwork.queue.Publish`: its message is delivered if the update is applied, once, and only then,
+            however processes die. Two calls more. The operations must not read, and the result is the one-tuple of the
+            message's id. After `OutcomeUnknown` too both will happen, or neither.
 
         Raises `NotFound`, `AlreadyExists`, `Refused` (nothing written), `OutcomeUnknown`, `Unavailable`,
         `InvalidRequest`, `RecordTooBig`.
         """
+        if publish is not None:
+            return self._with_write(Update(key, ops, when, exists, or_absent, ttl), once, publish)
         update = Update(key if type(key) is Key else checked_key(key), ops, when, exists, or_absent, ttl)
         if checked_switch("repeatable", repeatable) and once is None:
             return self.repeat(update)
@@ -161,13 +168,35 @@ class RecordStore(ABC):
             raise InvalidRequest(f"the update of {update.key} has no form with once=...: use operate")
         return operate_once(self, update, once if token is None else replace(once, token=token, is_new=is_new))
 
-    def operate_many(self, updates: Iterable[Update]) -> Rows[Values]:
+    def _with_write(self, update: Update, once: Once | None, publish: WithWrite) -> Values:
+        """Apply an update and publish a message, both or neither."""
+        checked(update)
+        if once is not None:
+            raise InvalidRequest("once with publish: an update that publishes is applied once anyway; leave once out")
+        (outcome,) = checked_with_write(publish).with_updates(self, [update], [publish])
+        if isinstance(outcome, LatchworkError):
+            raise outcome
+        return outcome
+
+    def operate_many(
+        self, updates: Iterable[Update], *, publish: Sequence[WithWrite | None] | None = None
+    ) -> Rows[Values]:
         """Apply an update to each of many records in one round trip per node; an outcome for each row, each by itself.
 
         Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
         same record. The rows are not atomic with one another.
+
+        publish: for each row its message, as `operate` says, or None. Two calls more for up to 500 messages of a queue.
         """
-        return self._rows(checked_rows(updates), self._operate_many)
+        rows = checked_rows(updates)
+        if publish is None:
+            return self._rows(rows, self._operate_many)
+        publishes = [
+            None if one is None else checked_with_write(one)
+            for one in checked_each("publish", publish, len(rows)) or ()
+        ]
+        first = next((one for one in publishes if one is not None), None)
+        return self._rows(rows, self._operate_many) if first is None else first.with_updates(self, rows, publishes)
 
     def repeat_many(
         self, updates: Sequence[Update], instead: Callable[[], Sequence[Update]] | None = None
@@ -190,14 +219,22 @@ class RecordStore(ABC):
         except LatchworkError as failure:
             return Rows((failure,))
 
-    def delete(self, key: Key, *, when: Guard | None = None, repeatable: bool = False) -> bool:
+    def delete(
+        self, key: Key, *, when: Guard | None = None, repeatable: bool = False, publish: WithWrite | None = None
+    ) -> bool:
         """Delete the record if the guard holds. True if it was there, False if it was not.
 
         With `repeatable`, an attempt in doubt is sent again, and True also means that the earlier one may have done it.
+        With `publish`, a `latchwork.queue.Publish`, its message is delivered if the record is deleted by this call,
+        once, and only then. Three calls more. Others may see the record until the call returns, or for some seconds
+        more if the process dies meanwhile; what they write to it then is deleted too.
+
         Raises `Refused`, `OutcomeUnknown`, `Unavailable`. Not durable in an AP namespace of Aerospike: a cold restart
         can bring the record back.
         """
         removal = checked_removal(Removal(key, when))
+        if publish is not None:
+            return checked_with_write(publish).with_removal(self, removal)
         if checked_switch("repeatable", repeatable):
             return self._delete_repeatedly(removal)
         return self.policy.run(self.seams, self._delete, removal)
@@ -435,6 +472,14 @@ class PolicyView(DelegatingStore):
 
     def together(self) -> AbstractContextManager[None]:
         return self.inner.together()
+
+
+def checked_with_write(publish: Any) -> WithWrite:
+    """Return what is published with a write. Raises `InvalidRequest` for what cannot be."""
+    if isinstance(publish, type) or not (hasattr(publish, "with_updates") and hasattr(publish, "with_removal")):
+        raise InvalidRequest(f"publish is {shown(publish)}; give latchwork.queue.Publish(payload, queue=...)")
+    rider: WithWrite = publish
+    return rider
 
 
 def _check_index(set: str, bin: str) -> None:

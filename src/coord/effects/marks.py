@@ -44,7 +44,7 @@ from ...store.model.expr import (  # fmt: skip
 )
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Put, Read
 from ...store.once import TokenClock
-from ...store.port import MAX_TTL, Exists, Key, RecordStore, Update
+from ...store.port import MAX_TTL, Exists, Key, RecordStore, Row, Update, Values
 
 BIN = "effects"
 ROOM = 100
@@ -58,9 +58,14 @@ TURNS = 8
 MAX_KNOWN = 1_024
 """Records of which a process remembers the generation; one that is forgotten costs two calls."""
 NO_RESULT = object()
+ASK = object()
+"""The generation is what the process knows when it asks."""
+GIVEN_UP = b""
+"""In the place of an attempt: it was given up, and never will be applied."""
 
 _TOKEN, _MARK_KEEP = Param("\0token", bytes), Param("\0keep")
 _KNOWN, _ROOM = Param("\0generation"), Param("\0room")
+_ATTEMPT = Param("\0attempt", bytes)
 """Named like none of the caller's, whose guard and operations they join."""
 _known: WeakKeyDictionary[TokenClock, dict[tuple[Key, str], int]] = WeakKeyDictionary()
 """The generations that the process knows, by record and bin: all views of a store have one clock."""
@@ -85,6 +90,8 @@ class Effect:
     bin: of the map with the marks.
     result: what to remember, a value or an expression that is evaluated after the update.
     otherwise: what to remember where the guard refuses the update; NO_RESULT = nothing, it is `Refused`.
+    attempt: names this attempt, where a message goes with the update (P25); the mark has it too. None: the token does.
+    known: the generation that was known before anybody else could know of the token, which is new; else ASK.
     """
 
     token: bytes
@@ -93,25 +100,47 @@ class Effect:
     bin: str = BIN
     result: Any = True
     otherwise: Any = NO_RESULT
+    attempt: bytes | None = None
+    known: Any = ASK
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of an effect, and whether it was found: an earlier attempt had made it, or one in doubt."""
+    """The result of an effect, and whether it was found: an earlier attempt had made it, or one in doubt.
+
+    attempt: the one that has applied it; None if it has no name, or if the update was refused and that was decided.
+    """
 
     result: Any
     found: bool
+    attempt: bytes | None = None
 
 
-def apply(store: RecordStore, update: Update, effect: Effect) -> Applied:
+class GivenUp(Exception):  # noqa: N818 - an answer, and no error of its user
+    """The upkeep has given the attempt up (P25): it was not applied, and never will be."""
+
+
+def apply(store: RecordStore, update: Update, effect: Effect, *, sent: Row | None = None) -> Applied:
     """Apply the update, unless it was applied before; return its result. One call at first.
 
+    sent: the outcome of `first_update`, if that was sent already.
+
     Raises `Refused`, `NotFound` or `AlreadyExists` where it was not applied, `OutcomeUnknown` where it may have been or
-    may still be, and `Unavailable`, `RecordTooBig` where it was not.
+    may still be, and `Unavailable`, `RecordTooBig` where it was not. Raises `GivenUp`.
     """
-    applied = _Attempt(store, update, effect).run()
+    applied = _Attempt(store, update, effect).run(sent)
     store.seams.note("effects", kind="record", outcome="found" if applied.found else "done")
     return applied
+
+
+def first_update(store: RecordStore, update: Update, effect: Effect) -> Update:
+    """Return the first update that `apply` sends, for a batch. Its token is new."""
+    return _Attempt(store, update, effect).marking(effect.known)
+
+
+def known_generation(store: RecordStore, key: Key, bin: str) -> int | None:
+    """Return the generation of a record's marks, as this process knows it. No call."""
+    return _generations(store).get((key, bin))
 
 
 # ---- the guard and the mark
@@ -143,16 +172,31 @@ def _mark(result: Expr) -> Expr:
     return ListOf((SERVER_NOW + _MARK_KEEP, result))
 
 
+@lru_cache(maxsize=4096)
+def _mark_of_attempt(result: Expr) -> Expr:
+    return ListOf((SERVER_NOW + _MARK_KEEP, result, _ATTEMPT))
+
+
+@lru_cache(maxsize=4096)
+def _undecided(bin: str, when: Expr | None) -> Expr:
+    """Return "nobody has given the attempt up", and the caller's own guard."""
+    open_ = missing(bin) | ~MapHas(bin, _ATTEMPT)
+    return open_ if when is None else open_ & when
+
+
 _TRUE = Const(True)
-_LONGER = ListOf((SERVER_NOW + _MARK_KEEP, Param("\0result")))
+_RESULT = Param("\0result")
 
 
-def _marked(result: Any, keep: int) -> Bound:
+def _marked(result: Any, keep: int, attempt: bytes | None = None) -> Bound:
     """Return the mark with this result, a value or an expression."""
     expr, params = unbound(result)
     if not isinstance(expr, EXPRESSIONS):
         expr = _TRUE if result is True else Const(result)
-    return Bound(_mark(expr), {**params, _MARK_KEEP.name: keep * 1000})
+    params = {**params, _MARK_KEEP.name: keep * 1000}
+    if attempt is None:
+        return Bound(_mark(expr), params)
+    return Bound(_mark_of_attempt(expr), {**params, _ATTEMPT.name: attempt})
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,18 +220,23 @@ class _Attempt:
         self.place = (update.key, effect.bin)
         self.doubt = self.emptied = False
 
-    def run(self) -> Applied:
+    def run(self, sent: Row | None = None) -> Applied:
         """Return the result. Raises the errors of `apply`."""
+        known = self.effect.known
         for _ in range(TURNS):
-            generation = _generations(self.store).get(self.place)
-            # 1. A mark may have left the record's bin.
-            if generation is not None:
+            generation = _generations(self.store).get(self.place) if known is ASK else known
+            # 1. A mark may have left the record's bin; not that of a token that was new a moment ago.
+            if generation is not None and known is ASK:
                 found = self._own_record()
                 if found is not None:
                     return found
+            known = ASK
             # 2. Apply the update, and mark it.
             try:
-                return self._send(generation)
+                if isinstance(first := sent, LatchworkError):
+                    sent = None
+                    raise first
+                return self._send(generation) if sent is None else self._new(sent)
             except LatchworkError as failure:
                 self.doubt = self.doubt or bool(failure.details.get("doubt"))
                 if not isinstance(failure, Refused | AlreadyExists | RecordTooBig):
@@ -199,6 +248,8 @@ class _Attempt:
                 continue  # the record has gone since
             if (mark := marks.entries.get(self.effect.token)) is not None:
                 return self._found(mark, marks.now)
+            if self.effect.attempt in marks.entries:
+                raise GivenUp
             if marks.generation != generation:
                 _learn(self.store, self.place, marks.generation)
             elif self._is_full(marks, refusal):
@@ -213,23 +264,28 @@ class _Attempt:
 
     def _guarded(self, generation: int | None, when: Expr | None, params: Mapping[str, Any]) -> Bound:
         known = {} if generation is None else {_KNOWN.name: generation}
+        if self.effect.attempt is not None:
+            when, known = _undecided(self.effect.bin, when), {**known, _ATTEMPT.name: self.effect.attempt}
         guard = _guard(self.effect.bin, generation is not None, when)
         return Bound(guard, {**params, **known, _TOKEN.name: self.effect.token, _ROOM.name: ROOM})
 
     def _send(self, generation: int | None) -> Applied:
+        return self._new(self.store.repeat(self.marking(generation)))
+
+    def _new(self, values: Values) -> Applied:
+        return Applied(values[-1][1], found=False, attempt=self.effect.attempt)
+
+    def marking(self, generation: int | None) -> Update:
+        """Return the update with its mark, and its guard."""
         update, effect = self.update, self.effect
-        values = self.store.operate(
-            self.key,
+        ops = (
             *update.ops,
-            MapPut(effect.bin, effect.token, _marked(effect.result, effect.keep)),
+            MapPut(effect.bin, effect.token, _marked(effect.result, effect.keep, effect.attempt)),
             MapGet(effect.bin, effect.token),
-            when=self._guarded(generation, self.when, self.params),
-            exists=update.exists,
-            or_absent=update.exists is not Exists.UPDATE or update.or_absent,
-            ttl=update.ttl,
-            repeatable=True,
         )
-        return Applied(values[-1][1], found=False)
+        or_absent = update.exists is not Exists.UPDATE or update.or_absent
+        guard = self._guarded(generation, self.when, self.params)
+        return Update(self.key, ops, guard, update.exists, or_absent, update.ttl)
 
     def _decide(self, generation: int | None) -> bool:
         """Remember that the guard refused the update; whether nothing came between."""
@@ -259,7 +315,7 @@ class _Attempt:
             raise self._final(failure) from failure
         marks = dict({} if entries is None else self._map(entries))
         generation = marks.pop(GENERATION, None)
-        if not (generation is None or is_int(generation)) or not all(map(_is_mark, marks.values())):
+        if not (generation is None or is_int(generation)) or not all(map(is_mark, marks.values())):
             raise damaged(self.key, f"bin {self.effect.bin!r} holds what is no mark of an effect")
         return _Marks(marks, generation, now)
 
@@ -272,33 +328,39 @@ class _Attempt:
         """Return the result of an effect that was applied, and keep its mark for longer where half of its time is
         over.
         """
-        until, result = mark
+        until, result, *attempts = mark
+        attempt = attempts[0] if attempts else None
+        if attempt == GIVEN_UP:
+            raise GivenUp
         keep = self.effect.keep
         if until - now < keep * 500:
-            longer = Put(EFFECT, Bound(_LONGER, {_MARK_KEEP.name: keep * 1000, "\0result": result}))
+            marked = _marked(_RESULT, keep, attempt)
+            longer = Put(EFFECT, Bound(marked.expr, {**marked.params, _RESULT.name: result}))
             with suppress(LatchworkError):  # the next attempt that finds it does so
                 self.store.operate(
                     self._key_of(self.effect.token), longer, exists=Exists.ANY, ttl=keep, repeatable=True
                 )
-        return Applied(result, found=True)
+        return Applied(result, found=True, attempt=attempt)
 
     # ---- marks that have left their bin
 
     def _key_of(self, token: bytes) -> Key:
-        return Key(self.effect.set, f"E/{token_of(token.hex(), self.effect.bin, *self.key).hex()}")
+        return own_record(self.effect.set, token, self.effect.bin, self.key)
 
     def _own_record(self) -> Applied | None:
-        """Return the result by the mark's own record; None if there is none."""
-        key = self._key_of(self.effect.token)
-        try:
-            mark, now = self.store.operate(key, Read(EFFECT), Compute(SERVER_NOW))
-        except NotFound:
-            return None
-        except LatchworkError as failure:
-            raise self._final(failure) from failure
-        if not _is_mark(mark):
-            raise damaged(key, f"bin {EFFECT!r} holds what is no mark of an effect")
-        return self._found(mark, now)
+        """Return the result by the mark's own record; None if there is none. Raises `GivenUp`."""
+        tokens = [self.effect.token, *([] if self.effect.attempt is None else [self.effect.attempt])]
+        reads = [Update(self._key_of(token), _MARK) for token in tokens]
+        for read, row in zip(reads, self.store.repeat_many(reads), strict=True):
+            if isinstance(row, NotFound):
+                continue
+            if isinstance(row, LatchworkError):
+                raise self._final(row)
+            mark, now = row
+            if not is_mark(mark):
+                raise damaged(read.key, f"bin {EFFECT!r} holds what is no mark of an effect")
+            return self._found(mark, now)
+        return None
 
     def _is_full(self, marks: _Marks, refusal: LatchworkError) -> bool:
         if isinstance(refusal, RecordTooBig):
@@ -355,8 +417,21 @@ class _Attempt:
         return failure
 
 
-def _is_mark(mark: Any) -> bool:
-    return isinstance(mark, list) and len(mark) == 2 and is_int(mark[0])
+_MARK = (Read(EFFECT), Compute(SERVER_NOW))
+
+
+def own_record(set: str, token: bytes, bin: str, key: Key) -> Key:
+    """Return the key of the record that a mark of this bin of a record has once it has left the bin."""
+    return Key(set, f"E/{token_of(token.hex(), bin, *key).hex()}")
+
+
+def is_mark(mark: Any) -> bool:
+    """Whether it can be a mark: until when, the result, and perhaps the attempt."""
+    return (
+        isinstance(mark, list)
+        and is_int(mark[0] if mark else None)
+        and (len(mark) == 2 or (len(mark) == 3 and isinstance(mark[2], bytes)))
+    )
 
 
 def _generations(store: RecordStore) -> dict[tuple[Key, str], int]:

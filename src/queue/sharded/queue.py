@@ -34,9 +34,10 @@ from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted,
 from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers, shards_of
 from .pointers import ShardPointers
-from .publishing.batch import Publish, QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
+from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
+from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
 from .sideline.one import Outcome, SideView
 from .sideline.redrive import redrive
@@ -114,6 +115,12 @@ class ShardedQueue(Subqueue):
     def reader(self) -> str:
         """The name of the group that reads it; "" for the queue's own consumers."""
         return ""
+
+    def target(self, queue: Any) -> ShardedQueue:
+        """Return the queue that a `Publish` goes to: one of the client, by its name or itself; None = this one."""
+        if queue is None:
+            return self
+        return self.registry.publishable(queue if isinstance(queue, str) else queue_of(queue).name)
 
     def _open(self) -> bool:
         self.used = True
@@ -415,7 +422,7 @@ class ShardedQueue(Subqueue):
         seconds, made = checked_life(life, self.config), checked_switch("create", create)
         if then is not None and not isinstance(then, Publish):
             raise InvalidRequest(f"then is {shown(then)}; give Publish(payload), or None")
-        target = self if then is None or then.queue is None else self.registry.publishable(then.queue)
+        target = self.target(None if then is None else then.queue)
         kept = stored_follow_up(then, target.codec, target.name)
         state = self.batches.make(name, kept, seconds) if made else self.batches.read(name)
         check_alike(self.name, state, kept)
@@ -505,6 +512,10 @@ class QueueGroup(ShardedQueue):
     def queue_name(self) -> str:
         """The name of the queue whose messages it gets."""
         return self._queue_name
+
+    def target(self, queue: Any) -> ShardedQueue:
+        """Return the queue that a `Publish` goes to; None = the one that the group reads."""
+        return super().target(self.queue_name if queue is None else queue)
 
     def _given_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""

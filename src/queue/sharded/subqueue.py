@@ -122,6 +122,10 @@ class Subqueue(Unpicklable, ABC):
         """The name of the group that reads it; "" for the queue's own consumers."""
 
     @abstractmethod
+    def target(self, queue: Any) -> Any:
+        """Return the queue that a `Publish` goes to; None = the one that the messages are of."""
+
+    @abstractmethod
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""
 

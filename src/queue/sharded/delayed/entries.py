@@ -2,10 +2,10 @@
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
-`cancelled` once it never will be. A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
+`cancelled` once it never will be; `if` and `sure` of one that goes with an update (P25). A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
 quarter of a second, at most 500 in a record, and as many records as it takes. One control record a queue, key
 `C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`; of failed
-messages that are tried again also `retry-in`, `retry-out`, and `last-retry`: `[due, message id, error]`.
+messages that are tried again also `retry-in`, `retry-out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id -> `[since, why]`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,17 @@ from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
 from ..transfer import Target
-from .stored import Entry, LastRetry, Waiting, horizon_in, is_retry, last_retry_in, name_of_retry, waiting_in
+from .stored import (
+    Entry,
+    LastRetry,
+    Waiting,
+    horizon_in,
+    is_retry,
+    last_retry_in,
+    name_of_retry,
+    unsettled_in,
+    waiting_in,
+)
 
 WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
@@ -58,6 +68,7 @@ MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
+UNSETTLED = "unsettled"
 ERROR_SHOWN = 200
 """Characters of the last error that the control record has."""
 DAY = 86_400
@@ -314,15 +325,18 @@ class DelayedMessages:
         record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
         return None if record is None else Entry.of(record.bins)
 
-    def _enter(self, ids: dict[int, list[str]], ttl: int, last: LastRetry | None = None) -> dict[int, LatchworkError]:
+    def _enter(
+        self, ids: dict[int, list[str]], ttl: int, last: LastRetry | None = None, *, counted: bool = False
+    ) -> dict[int, LatchworkError]:
         """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full, two
         where the next one was not; else the last record is searched for.
 
         last: of the messages that have failed, the last one; for people.
+        counted: whether the control record has counted them.
         """
         left = {number: list(some) for number, some in ids.items() if some}
         failures: dict[int, LatchworkError] = {}
-        noting = counting(IN, RETRY_IN, [one for some in left.values() for one in some])
+        noting = () if counted else counting(IN, RETRY_IN, [one for some in left.values() for one in some])
         if last is not None:
             noting += (Put(LAST_RETRY, list(last)),)
         crowded: dict[int, bool] = {}  # the buckets whose record was full; whether the next one was, too
@@ -453,13 +467,14 @@ class DelayedMessages:
 
     def waiting(self) -> Waiting:
         """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
-        record = self.store.get(self.control, IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON)
+        record = self.store.get(self.control, IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
         bins = record.bins if record else {}
         came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
         late = self.store.seams.wall() - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
         messages = waiting_in(came, went)
         retrying = min(messages, waiting_in(again, tried))
-        return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)))
+        unsettled = unsettled_in(bins.get(UNSETTLED))
+        return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled)
 
 
 def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:

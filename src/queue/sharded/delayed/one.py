@@ -18,7 +18,8 @@ from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
-from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, DelayedMessages, Due, bucket_of, counting
+from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
+from .conditional import ConditionalMessages
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 BUCKETS = 1_000
@@ -36,7 +37,7 @@ class Elsewhere(Protocol):
     def open_for_publishing(self) -> None: ...
 
 
-class DelayedView(DelayedMessages):
+class DelayedView(ConditionalMessages):
     """The delayed messages of a queue; each can be discarded, redriven or moved alone. Safe to share between threads.
 
     A message has the id with which it was published. Only one that failed and is tried again has another `message_id`
@@ -226,7 +227,8 @@ class DelayedView(DelayedMessages):
         outcomes: list[tuple[str, Outcome | LatchworkError]] = [*unread.items()]
         for name in in_order(found):
             entry = found[name]
-            if not entry.waits(self.group) or entry.message is None or not entry.due:
+            # One that goes with an update comes in a moment; or its condition would have to go along.
+            if not entry.waits(self.group) or entry.message is None or not entry.due or entry.condition is not None:
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
             away = structs.replace(entry.message, batch=None)

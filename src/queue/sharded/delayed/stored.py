@@ -9,13 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ....coord.effects.attempts import Condition
 from ....inputs import is_int
 from ....store.decode import MAX_COUNTER
 from ..envelope import BINS, MAX_ID, MAX_TIME, Envelope, from_bins, storable
 
 MAX_NAME = MAX_ID + 64
 """Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
-ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group")
+IF, SURE = "if", "sure"
+"""The condition that a message waits for, and whether that has come true."""
+ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group", IF, SURE)
 """The bins of an entry that are read."""
 DAY_MS = 86_400_000
 
@@ -32,6 +35,8 @@ class Entry:
     cancelled: by whom, None = not.
     group: the tag of the group that put it off, None = of a queue.
     batch: its place in a batch, also of one that was cancelled.
+    condition: the update that it goes with (P25), None = none, or it is damaged.
+    unsure: whether it is not known yet that this was applied.
     """
 
     message: Envelope | None
@@ -42,6 +47,8 @@ class Entry:
     cancelled: str | None
     group: str | None
     batch: str | None
+    condition: Condition | None
+    unsure: bool
 
     @classmethod
     def of(cls, bins: Mapping[str, Any]) -> Entry:
@@ -56,6 +63,8 @@ class Entry:
             None if cancelled is None else _text(cancelled) or "",
             _text(bins.get("group")),
             _text(bins.get("batch"), longest=10 * MAX_NAME),
+            Condition.of(bins.get(IF)),
+            IF in bins and SURE not in bins,
         )
 
     def waits(self, group: str | None) -> bool:
@@ -85,18 +94,32 @@ class LastRetry(NamedTuple):
     error: str
 
 
+class Unsettled(NamedTuple):
+    """A message that goes with an update of a record, of which it is not known yet whether it was applied (P25).
+
+    since: when the message was stored, in ms since the epoch by the server's clock.
+    record: the record, and why it could not say.
+    """
+
+    message_id: str
+    since: int
+    record: str
+
+
 class Waiting(NamedTuple):
     """What waits in a queue's delayed messages.
 
     messages: how many, roughly.
     late: seconds by which the delivery of what is due is behind: a few, while a process does the upkeep.
     retrying: how many of them have failed and are tried again, roughly.
+    unsettled: those that wait for their update for more than a minute, the oldest first; at most 20.
     """
 
     messages: int = 0
     late: float = 0.0
     retrying: int = 0
     last_retry: LastRetry | None = None
+    unsettled: tuple[Unsettled, ...] = ()
 
 
 def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
@@ -123,6 +146,16 @@ def last_retry_in(stored: Any) -> LastRetry | None:
     if not (is_int(due) and 0 < due <= MAX_TIME and isinstance(message_id, str) and isinstance(error, str)):
         return None
     return LastRetry(due, message_id, error)
+
+
+def unsettled_in(stored: Any) -> tuple[Unsettled, ...]:
+    """Return what a control record says of messages that wait for their update, without what cannot be that."""
+    found = [
+        Unsettled(name, *what)
+        for name, what in (stored.items() if isinstance(stored, Mapping) else ())
+        if isinstance(what, list) and len(what) == 2 and is_int(what[0]) and isinstance(what[1], str) and _text(name)
+    ]
+    return tuple(sorted(found, key=lambda one: one.since))
 
 
 def in_order(found: Mapping[str, Entry]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Protocol
@@ -35,26 +35,13 @@ from .publish import (
     store_messages,
     wanted_of,
 )
+from .with_write import Publish
 
 MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=730)
 MAX_FOLLOW_UP = 65_536
 """Bytes, as the record of a batch is written by each call that publishes."""
 LOOKS = Poll(low=0.02, high=2.0, factor=1.5)
 """The pauses between two looks of `wait`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """The follow-up of a batch: a message that is published when the batch has ended.
-
-    queue: the name of the queue, None = the batch's own.
-    key, headers: as of `ShardedQueue.publish`.
-    """
-
-    payload: Any = field(repr=False)
-    queue: str | None = None
-    key: str | None = None
-    headers: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

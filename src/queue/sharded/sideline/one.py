@@ -75,6 +75,7 @@ class TargetQueue(Home, Protocol):
 
     @property
     def reader(self) -> str: ...
+    def target(self, queue: Any) -> Any: ...
     def open_for_publishing(self) -> None: ...
     def shard_of(self, key: str) -> int: ...
 
@@ -186,6 +187,10 @@ class SideView(Subqueue):
     def reader(self) -> str:
         """The name of the group that reads it; "" for the queue's own consumers."""
         return self._main.reader
+
+    def target(self, queue: Any) -> Any:
+        """Return the queue that a `Publish` goes to, as the main queue does."""
+        return self._main.target(queue)
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""

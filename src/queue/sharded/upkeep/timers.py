@@ -20,6 +20,7 @@ from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..queue import ShardedQueue
 from .farms import HasQueues
+from .conditional import Conditions
 
 log = Log(__name__)
 
@@ -116,7 +117,7 @@ class QueueTimers:
 
     def __init__(self, queue: ShardedQueue) -> None:
         self.queue, self._delayed, self._store = queue, queue.delayed, queue.store
-        self._seams = queue.store.seams
+        self._seams, self._conditions = queue.store.seams, Conditions(queue.delayed)
         self.failure_log = FailureLog(self._seams, log)
         self._horizon: int | None = None
         self._now, self._at = 0, 0.0
@@ -263,8 +264,17 @@ class QueueTimers:
         wanted: dict[str, KeyedMessage] = {}
         found = {one: Entry.of(bins) for one, (bins,) in taken.items()}
         foreign = {one for one, entry in found.items() if not entry.is_of(delayed.group)}
-        for one in in_order(found):
+        # Of those that go with an update only the ones are published whose update was applied.
+        unsure = {one: entry for one, entry in found.items() if entry.unsure}
+        settled = self._conditions.settle(unsure, self._now, self._has_expired)
+        failures |= settled.failed | self._conditions.delete_records(
+            {one: entry for one, entry in found.items() if one not in unsure or one in settled.sure}
+        )
+        expired |= set(settled.never)
+        for one in in_order({one: entry for one, entry in found.items() if one not in failures}):
             entry = found[one]
+            if one in settled.never or one in settled.later:
+                continue
             if entry.message is None or one in foreign or self._has_expired(entry):
                 expired.add(one)
             else:
@@ -273,6 +283,7 @@ class QueueTimers:
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
         failures |= unmoved
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
+        put_off |= self._asked_again(settled.later)
         expired |= moved.keys()
         over = (expired | gone | cancelled | put_off) - stays
         self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(expired)], repeatable=True)
@@ -313,6 +324,13 @@ class QueueTimers:
                 one, self.queue.name, LATER // 1000, failure,
             )  # fmt: skip
         return set(bad) if self._delayed.enter_again(list(bad), int(self._guess()) + LATER) is None else set()
+
+    def _asked_again(self, later: Mapping[str, int]) -> set[str]:
+        """Put ids into the buckets of these times, in ms; return those that are there."""
+        at: dict[int, list[str]] = {}
+        for one, moment in later.items():
+            at.setdefault(moment, []).append(one)
+        return {one for moment, some in at.items() if self._delayed.enter_again(some, moment) is None for one in some}
 
     def _has_expired(self, entry: Entry) -> bool:
         expiry = self.queue.config.message_expiry.total_seconds() * 1000
