@@ -1,4 +1,4 @@
-"""What goes with a write: done if the write is, and only then (docs/protocols P25)."""
+"""What goes with a write: done if the write is, and only then (docs/protocols P26)."""
 
 from __future__ import annotations
 
