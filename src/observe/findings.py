@@ -338,6 +338,19 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
     if taken.leader is not None and taken.leader.leads and (late := _late(queue)):
         state, who = (WARNING, _new_leader(taken.leader)) if taken.leader.is_new else (PROBLEM, "")
         yield state, "stranded", f"{late}{who}", "the log of the process that leads says why"
+    if queue.stats.unsettled:
+        yield WARNING, "stranded", *_unsettled(queue, taken, name)
+
+
+def _unsettled(queue: QueueState, taken: Snapshot, name: str) -> tuple[str, str]:
+    """Return which message waits for the write with which it goes, and the remedy."""
+    first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
+    ago, which = shown_time(taken.at - first.since / 1000), shortened(one_line(first.message_id), ID_SHOWN)
+    others = f" and {more} more" if more else ""
+    why = shortened(one_line(first.record), ERROR_SHOWN)
+    what = f"the message {which}{others} waited {ago} for the write with which it goes: {why}"
+    remedy = "it comes once the record is made; if that never will be: latchwork queue discard"
+    return what, f"{remedy} {name} --side delayed --id {which}"
 
 
 def _comes_back(queue: QueueState) -> bool:

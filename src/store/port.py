@@ -52,8 +52,8 @@ from .model.record import (  # fmt: skip
     checked_removal,
     checked_rows,
 )
-from .model.with_write import WithWrite
 from .model.values import MAX_BIN, checked_bin, taken
+from .model.with_write import WithWrite
 from .once import TokenClock, operate_once
 from .repeats import reads_are_repeatable, send_until_known
 from .rows import Rows, attempted

@@ -68,6 +68,7 @@ from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES
 from .rate_mutants import RATE_RULES
 from .retry_mutants import RETRY_RULES
 from .upkeep_mutants import UPKEEP_RULES
+from .write_mutants import WRITE_RULES
 
 TRUE = Const(True)
 SWEEP = 4.0
@@ -538,6 +539,7 @@ LEDGER_RULES = (
 )  # fmt: skip
 LEDGER = tuple(Mutant("ledger", *rule) for rule in LEDGER_RULES)
 EFFECTS = tuple(Mutant("effects", *rule) for rule in EFFECT_RULES)
+WRITES = tuple(Mutant("writes", *rule) for rule in WRITE_RULES)
 
 
 # ---- elections (P3): the lock's rules, under the election's promises
@@ -581,6 +583,6 @@ BATCHES = tuple(
 
 MUTANTS = (
     STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + MESSAGE + RATE + GROUPS + ENDING
-    + PUBLISHER + UPKEEP + LEDGER + EFFECTS + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER
+    + PUBLISHER + UPKEEP + LEDGER + EFFECTS + WRITES + ACROSS + SEMAPHORE + RWLOCK + LIMITER + PRESENCE + POLLER + BARRIER
     + BATCHES
 )  # fmt: skip

@@ -16,7 +16,7 @@ from .workload import SCENARIOS
 
 MOST = {
     "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "message": 1, "groups": 1, "batches": 1,
-    "ledger": 1, "effects": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
+    "ledger": 1, "effects": 1, "writes": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
 }  # fmt: skip
 """Calls of one site that are struck here at scale 1, where it is not 3: fewer of what has many sites; each site at any
 scale. `make soak` strikes all calls."""
@@ -30,9 +30,13 @@ BESIDE = {
     "batches": "sharded",
     "ledger": "sharded",
     "effects": "sharded",
+    "writes": "sharded",
 }
 """Primitives that make the calls of another one as well, and are struck here at their own calls only."""
-SURVEYED = {"across": 5, **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger", "effects"), 60)}
+SURVEYED = {
+    "across": 5,
+    **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger", "effects", "writes"), 60),
+}
 """Faultless runs in which call sites are looked for, where it is not 20: the last new one of these is met late."""
 IN_A_SAMPLE = 10
 """Those that a sample looks at."""

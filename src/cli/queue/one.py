@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ...coord.effects.attempts import Condition
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import shown
@@ -138,7 +139,8 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
     message lives, so this also answers for one that is gone. Of a group: give QUEUE@GROUP, which says the steps alone.
     What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
-    Exit code 3 if some are unknown, and no step of them is done.
+    A message that goes with a write says which write it waits for. Exit code 3 if some are unknown, and no step of them
+    is done.
 
     Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f5061728
     """
@@ -146,11 +148,13 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     queue = queue_of(session, name, client, farm)
     rows = []
     for one in _named(id):
-        found = None if isinstance(queue, QueueGroup) else queue.status(one)
+        found, waits = None, None
+        if not isinstance(queue, QueueGroup):
+            found, waits = queue.status(one), queue.delayed.condition_of(one)
         steps = [
             _row_of_step(step, done) for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
         ]
-        rows.append(_row_of_status(one, found, steps, json_value=session.json))
+        rows.append(_row_of_status(one, found, waits, steps, json_value=session.json))
     session.table(rows)
     if any(row["state"] in (None, State.UNKNOWN.value) and not row["steps"] for row in rows):
         raise typer.Exit(NOT_FOUND)
@@ -181,7 +185,7 @@ def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, f
 
 
 def _row_of_status(
-    message: str, found: Status | None, steps: list[dict[str, Any]], *, json_value: bool
+    message: str, found: Status | None, waits: Condition | None, steps: list[dict[str, Any]], *, json_value: bool
 ) -> dict[str, Any]:
     status = found or Status(State.UNKNOWN)
     return {
@@ -193,6 +197,7 @@ def _row_of_status(
         "progress": status.progress,
         "note": status.note,
         "due": status.due.isoformat(timespec="seconds") if status.due else None,
+        "waits_for": None if waits is None else f"the {'end' if waits.deletes else 'update'} of {waits.key}",
         "error": status.error,
         "cancelled": status.cancelled,
         "steps": steps if json_value or not steps else to_json(steps),

@@ -7,13 +7,12 @@ up gets a mark of its own, by which its update is refused if it still comes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...errors import LatchworkError
 from ...inputs import is_int
 from ...store.decode import damaged
-from ...store.model.expr import SERVER_NOW, Bound, Const, Expr, ListOf, MapHas, Param, exists
+from ...store.model.expr import SERVER_NOW, Bin, Bound, Const, ListOf, Param
 from ...store.model.ops import MapPut, Read
 from ...store.port import Key, RecordStore, Removal, Row, Update, Values
 from ...store.rows import Rows
@@ -21,13 +20,10 @@ from .marks import EFFECT, GENERATION, GIVEN_UP, Applied, Effect, GivenUp, _Atte
 
 _KEEP = Param("\0keep")
 _GIVEN_UP = ListOf((SERVER_NOW + _KEEP, Const(False), Const(GIVEN_UP)))
-_TOKEN = Param("\0token", bytes)
 _MARK = (Read(EFFECT),)
-
-
-@lru_cache(maxsize=256)
-def _marked_in(bin: str) -> Expr:
-    return exists(bin) & MapHas(bin, _TOKEN)
+END = "latchwork_end"
+"""The bin of a record that is being deleted: the attempt."""
+_ENDED_BY = Bin(END, str).eq(Param("by", str))
 
 
 class Condition(NamedTuple):
@@ -56,8 +52,8 @@ class Condition(NamedTuple):
 
     @property
     def removal(self) -> Removal:
-        """The removal of the record that is to be deleted, once it is marked so."""
-        return Removal(self.key, Bound(_marked_in(self.bin), {_TOKEN.name: self.token}))
+        """The removal of the record, if it is this attempt that has ended it."""
+        return Removal(self.key, Bound(_ENDED_BY, {"by": self.attempt.hex()}))
 
     @classmethod
     def of(cls, stored: Any) -> Condition | None:
@@ -96,7 +92,7 @@ def applied(store: RecordStore, conditions: Sequence[Condition]) -> Rows[bool | 
     return outcomes
 
 
-def _by_marks(one: Condition, row: Row, bins: Sequence[str]) -> bool | None | LatchworkError:
+def _by_marks(one: Condition, row: Row, bins: Sequence[str]) -> bool | LatchworkError | None:
     """Return the answer of the marks in the record's bin; None where they have none."""
     if isinstance(row, LatchworkError):
         return row

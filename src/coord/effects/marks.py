@@ -116,7 +116,7 @@ class Applied:
     attempt: bytes | None = None
 
 
-class GivenUp(Exception):  # noqa: N818 - an answer, and no error of its user
+class GivenUp(Exception):
     """The upkeep has given the attempt up (P26): it was not applied, and never will be."""
 
 

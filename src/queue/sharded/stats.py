@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
-from .delayed.stored import LastRetry, Waiting
+from .delayed.stored import LastRetry, Unsettled, Waiting
 from .depth import LOOKED, QueueDepth, depth_of
 from .envelope import MAX_TIME
 from .pointers import ShardPointers
@@ -73,6 +73,7 @@ class QueueStats:
     oldest_parked: the message that was parked first; None where nothing is parked, or it cannot be read.
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
         usual.
+    unsettled: messages that wait, for more than a minute, for the write with which they go; the oldest first.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
         of the queue's shards, by what was published to the group.
     """
@@ -90,6 +91,7 @@ class QueueStats:
     last_sweep: LastSweep
     last_retry: LastRetry | None = None
     oldest_parked: Parked | None = None
+    unsettled: tuple[Unsettled, ...] = ()
 
     @property
     def oldest_age(self) -> float | None:
@@ -143,6 +145,7 @@ def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> Queu
         last,
         delayed.last_retry if delayed.retrying else None,
         _oldest_parked(queue, states[2]),
+        delayed.unsettled,
     )
 
 

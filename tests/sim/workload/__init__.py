@@ -27,6 +27,7 @@ from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
 from .upkeep import Upkept
+from .writes import Writes
 
 SCENARIOS: dict[str, type[Scenario]] = {
     kind.name: kind
@@ -47,6 +48,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Batches,
         Ledgers,
         Effects,
+        Writes,
         Publishers,
         Upkept,
         Polling,

@@ -32,7 +32,7 @@ from ....errors import (
 )
 from ....inputs import checked_seconds
 from ....plain import exact_time, shown
-from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, missing
+from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
@@ -45,6 +45,8 @@ from ..shards import Shards
 from ..slots import Stamped
 from ..transfer import Target
 from .stored import (
+    IF,
+    SURE,
     Entry,
     LastRetry,
     Waiting,
@@ -84,7 +86,10 @@ _LOWERED = smallest(Bin(HORIZON) - 1, Param("to"))
 """Different in any case, so that a process that read the horizon before this write cannot move it past ids that it has
 not seen.
 """
-WAITS = missing("moving") & (missing("cancelled") | Bin("cancelled", str).eq(Param("by", str)))
+WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
+    missing("cancelled") | Bin("cancelled", str).eq(Param("by", str))
+)
+"""Not on its way: one that goes with a write is not before it is sure, though it was looked at (P26)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
 _THERE = (Compute(SERVER_NOW),)
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))

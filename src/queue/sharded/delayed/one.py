@@ -18,8 +18,8 @@ from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..sideline.one import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
-from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
 from .conditional import ConditionalMessages
+from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 BUCKETS = 1_000

@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import structs
 
 from ....coord.effects import marks
-from ....coord.effects.attempts import Condition
-from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Unavailable
+from ....coord.effects.attempts import END, Condition
+from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ....plain import shown
-from ....store.model.ops import READS
+from ....store.model.expr import Bound, missing, unbound
+from ....store.model.ops import READS, Put
 from ....store.model.record import Removal, Update, Values
 from ....store.model.values import checked_bin
 from ....store.port import RecordStore
@@ -32,8 +33,8 @@ from .publish import Prepared, Publishable, prepared
 
 TURNS = 3
 """How often a write begins again that the upkeep has given up, as its process was stopped meanwhile."""
-DELETED = marks.token_of("deleted")
-"""The token of the end of a record: of several calls that delete it, one does."""
+_OPEN = missing(END)
+"""Nobody else is deleting the record."""
 
 
 class Conditional(Publishable, Protocol):
@@ -73,15 +74,15 @@ class Publish:
 
     def with_removal(self, store: RecordStore, removal: Removal) -> bool:
         """Delete a record with its message, as `RecordStore.delete` does."""
-        ending = marks.Effect(DELETED, "", 0, self.bin)
-        write = Write.of(store, Update(removal.key, (), removal.when), self, ending)
-        (done,) = written(store, [write])
+        when, params = unbound(removal.when)
+        ending = Update(removal.key, (), Bound(_OPEN if when is None else _OPEN & when, params))
+        (done,) = written(store, [Write.of(store, ending, self)])
         if isinstance(done, NotFound):
             return False
+        if isinstance(done, Refused) and _is_ending(store, removal):
+            return False  # another call is deleting it
         if isinstance(done, LatchworkError):
             raise done
-        if not done.mine:
-            return False  # another call is deleting it
         # From here on the message comes in any case, and the upkeep deletes the record with it if this fails.
         try:
             if not done.noted:
@@ -93,6 +94,11 @@ class Publish:
                 f"({failure.code})", key=removal.key, message_id=done.message_id,
             ) from failure  # fmt: skip
         return True
+
+
+def _is_ending(store: RecordStore, removal: Removal) -> bool:
+    record = store.get(removal.key, END)
+    return record is None or END in record.bins
 
 
 def queue_of(given: Any) -> Conditional:
@@ -112,7 +118,8 @@ def queue_of(given: Any) -> Conditional:
 class Write:
     """An update with its message, checked.
 
-    effect: by which it is remembered, if it is one of a message, or the end of a record; else it has a token of its own.
+    update: without operations it is the end of the record.
+    effect: by which it is remembered, if it is one of a message; else it has a token of its own.
     """
 
     update: Update
@@ -150,16 +157,20 @@ class Write:
         else:
             effect = replace(effect, set=effect.set or moved, keep=max(effect.keep, kept), attempt=attempt)
         envelope = structs.replace(self.message.envelope, msg_id=message_id)
-        key, deletes = self.update.key, int(not self.update.ops)
-        condition = Condition(key.set, key.name, self.bin, effect.token, attempt, effect.set, deletes)
-        return Begun(self, envelope, effect, condition)
+        key, deletes, update = self.update.key, not self.update.ops, self.update
+        if deletes:
+            update = structs.replace(update, ops=(Put(END, message_id),))
+        condition = Condition(key.set, key.name, self.bin, effect.token, attempt, effect.set, int(deletes))
+        return Begun(self.queue, update, self.message.shard, envelope, effect, condition)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     """An attempt at a write, and its message, whose id names it."""
 
-    write: Write
+    queue: Conditional
+    update: Update
+    shard: int | None
     envelope: Envelope
     effect: marks.Effect
     condition: Condition
@@ -222,12 +233,12 @@ def written(store: RecordStore, writes: Sequence[Write]) -> Rows[Written]:
 def _applied(store: RecordStore, sent: Mapping[int, Begun]) -> dict[int, Written | LatchworkError]:
     """Apply the updates; return the outcome of each, except for those that the upkeep has given up. One call."""
     new = {n: one for n, one in sent.items() if one.effect.known is not marks.ASK}
-    first = [marks.first_update(store, one.write.update, one.effect) for one in new.values()]
+    first = [marks.first_update(store, one.update, one.effect) for one in new.values()]
     rows = dict(zip(new, store.repeat_many(first), strict=True)) if new else {}
     found: dict[int, Written | LatchworkError] = {}
     for n, one in sent.items():
         try:
-            done = marks.apply(store, one.write.update, one.effect, sent=rows.get(n))
+            done = marks.apply(store, one.update, one.effect, sent=rows.get(n))
         except marks.GivenUp:
             continue
         except LatchworkError as failure:
@@ -243,19 +254,19 @@ def _each(begun: Mapping[int, Begun], act: Any) -> Rows[Any]:
     """Do something with the messages of each queue; return the outcomes. A failure is the outcome of all of a queue."""
     queues: dict[int, list[int]] = {}
     for n, one in begun.items():
-        queues.setdefault(id(one.write.queue), []).append(n)
+        queues.setdefault(id(one.queue), []).append(n)
     outcomes: dict[int, Any] = {}
     for places in queues.values():
         some = [begun[n] for n in places]
         try:
-            outcomes |= zip(places, act(some[0].write.queue.delayed, some), strict=True)
+            outcomes |= zip(places, act(some[0].queue.delayed, some), strict=True)
         except LatchworkError as failure:
             outcomes |= dict.fromkeys(places, failure)
     return Rows(outcomes[n] for n in begun)
 
 
 def _announce(delayed: ConditionalMessages, some: Sequence[Begun]) -> Rows[str]:
-    shards = [one.write.message.shard for one in some]
+    shards = [one.shard for one in some]
     return delayed.announce([one.envelope for one in some], shards, [one.condition for one in some])
 
 

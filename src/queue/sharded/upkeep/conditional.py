@@ -11,8 +11,8 @@ from ....logs import Log
 from ....store import MapRemove, Update, exists, missing
 from ....store.model.expr import MapSize
 from ....store.model.ops import MapPut
-from ..delayed.entries import UNSETTLED
 from ..delayed.conditional import ConditionalMessages
+from ..delayed.entries import UNSETTLED
 from ..delayed.stored import Entry
 
 log = Log(__name__)

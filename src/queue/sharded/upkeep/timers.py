@@ -19,8 +19,8 @@ from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..queue import ShardedQueue
-from .farms import HasQueues
 from .conditional import Conditions
+from .farms import HasQueues
 
 log = Log(__name__)
 

@@ -1,0 +1,114 @@
+"""Rules taken out of messages that go with writes (P26), one at a time, as `mutants.py` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from msgspec import structs
+
+from latchwork.coord.effects import attempts, marks
+from latchwork.errors import LatchworkError, NotFound, OutcomeUnknown
+from latchwork.queue.sharded.delayed import conditional as entries
+from latchwork.queue.sharded.publishing import with_write
+from latchwork.queue.sharded.upkeep import conditional
+from latchwork.store.model.expr import Bound, Const, MapHas, Param, missing
+from latchwork.store.model.ops import MapPut
+from latchwork.store.rows import Rows
+
+TRUE = Const(True)
+
+
+def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(owner, name, value)
+
+
+def _all(*swaps: Callable[[], Any]) -> Callable[[], Any]:
+    def enter() -> ExitStack:
+        stack = ExitStack()
+        for swap in swaps:
+            stack.enter_context(swap())
+        return stack
+
+    return enter
+
+
+def _announced_afterwards(delayed: Any, some: Any, *, real: Any = with_write._announce) -> Any:
+    real(delayed, some)
+    return delayed.note_applied([one.message_id for one in some])
+
+
+def _marked_afterwards(store: Any, sent: Any) -> dict[int, Any]:
+    """The update, and then the mark."""
+    found: dict[int, Any] = {}
+    for n, one in sent.items():
+        update, effect = one.update, one.effect
+        attempt = marks._Attempt(store, update, effect)
+        known = None if effect.known is marks.ASK else effect.known
+        free = missing(effect.bin) | ~MapHas(effect.bin, Param("t", bytes))
+        try:
+            if update.ops:
+                store.repeat(
+                    structs.replace(update, or_absent=True, when=attempt._guarded(known, attempt.when, attempt.params))
+                )
+            put = MapPut(effect.bin, effect.token, marks._marked(True, effect.keep, effect.attempt))
+            store.operate(update.key, put, when=Bound(free, {"t": effect.token}), repeatable=True)
+        except LatchworkError as failure:
+            found[n] = failure
+        else:
+            done = marks.Applied(True, found=False, attempt=effect.attempt)
+            found[n] = with_write.Written(one.message_id, done, mine=True, noted=False, condition=one.condition)
+    return found
+
+
+def _generation_of_now(self: Any, generation: Any, *, real: Any = marks._Attempt.marking) -> Any:
+    return real(self, marks._generations(self.store).get(self.place))
+
+
+def _gone_for_good(store: Any, conditions: Any, *, real: Any = conditional.applied) -> Any:
+    return Rows(False if isinstance(row, NotFound) else row for row in real(store, conditions))
+
+
+def _not_noted(self: Any, names: Any) -> Any:
+    return Rows([()] * len(names))
+
+
+def _begun_for_a_second(self: Any, *, real: Any = with_write.Write.begin) -> Any:
+    begun = real(self)
+    return replace(begun, effect=replace(begun.effect, keep=1))
+
+
+class _Nothing(OutcomeUnknown):
+    """No error is one of these."""
+
+
+WRITE_RULES = (
+    ("the message is stored after the write", "P26.1: message first",
+     _all(_swap(with_write, "_announce", lambda delayed, some: Rows([""] * len(some))),
+          _swap(with_write, "_note", _announced_afterwards))),
+    ("the mark comes after the write", "P26.2: one update", _swap(with_write, "_applied", _marked_afterwards)),
+    ("nothing is put where a write is given up", "P26.3: given up in the record",
+     _swap(conditional, "give_up", lambda *_: False)),
+    ("the guard does not ask whether it was given up", "P26.4: in the guard",
+     _swap(marks, "_undecided", lambda bin, when: TRUE if when is None else when)),
+    ("any attempt's mark will do", "P26.5: of this attempt",
+     _swap(attempts, "_is_of", lambda mark, one: mark[2:] != [marks.GIVEN_UP])),
+    ("the generation is that of the update", "P26.6: known before the attempt",
+     _swap(marks._Attempt, "marking", _generation_of_now), True),
+    ("marks that have left are not asked for", "P26.7: marks that have left, too",
+     _all(_swap(attempts, "_has_moved", lambda *_: False),
+          _swap(attempts._GivingUp, "_own_record", lambda self: None))),
+    ("a record that does not exist was not written", "P26.8: it says nothing",
+     _swap(conditional, "applied", _gone_for_good)),
+    ("a record is deleted before that is noted", "P26.9: noted first",
+     _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
+    ("an id comes with its entry, and is due at once", "P26.10: a second before it is due",
+     _all(_swap(entries, "SOON", 0), _swap(entries, "LEAST", -100_000)), True),
+    ("a mark is gone before its message", "P26.11: as long as the entry",
+     _swap(with_write.Write, "begin", _begun_for_a_second)),
+    ("a message in doubt is withdrawn", "P26.13: only where the write was refused for good",
+     _swap(with_write, "OutcomeUnknown", _Nothing)),
+)  # fmt: skip
