@@ -268,8 +268,8 @@ class Batch:
         batch. One call; another after a refusal. Raises `FencedOut` if the record has seen a later batch: another
         driver is ahead of this one.
 
-        publish: a `latchwork.queue.Publish`, as for `RecordStore.operate`: delivered once for this batch. The operations
-            must not read then, and the result is the one-tuple of the message's id.
+        publish: a `latchwork.queue.Publish`, as for `RecordStore.operate`: delivered once for this batch. The
+            operations must not read then, and the result is the one-tuple of the message's id.
 
         Raises else what `RecordStore.operate` raises: after `OutcomeUnknown` the batch may come
         again, and is applied once.

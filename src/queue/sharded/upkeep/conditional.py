@@ -109,7 +109,7 @@ class Conditions:
             log.warning("message %s of %s waits for its update: %s", one, self._delayed.name, why)
 
     def delete_records(self, entries: Mapping[str, Entry]) -> dict[str, LatchworkError]:
-        """Delete the records that are deleted with these messages, all of which are sure; the errors. A call, or none."""
+        """Delete the records that end with these messages, all of which are sure; the errors. A call, or none."""
         deleting = {
             one: entry.condition.removal
             for one, entry in entries.items()
