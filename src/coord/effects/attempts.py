@@ -14,7 +14,7 @@ from ...inputs import is_int
 from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Bin, Bound, Const, ListOf, Param
 from ...store.model.ops import MapPut, Read
-from ...store.port import Key, RecordStore, Removal, Row, Update, Values
+from ...store.port import Key, RecordStore, Removal, Row, Update
 from ...store.rows import Rows
 from .marks import EFFECT, GENERATION, GIVEN_UP, Applied, Effect, GivenUp, _Attempt, is_mark, own_record
 
@@ -144,5 +144,5 @@ class _GivingUp(_Attempt):
         put = MapPut(effect.bin, effect.attempt or effect.token, mark)
         return Update(self.key, (put,), self._guarded(generation, None, {}))
 
-    def _new(self, values: Values) -> Applied:  # noqa: ARG002 - it reads nothing
+    def _new(self, values: Row) -> Applied:  # noqa: ARG002 - it reads nothing
         return Applied(False, found=False)

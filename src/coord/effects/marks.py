@@ -44,7 +44,7 @@ from ...store.model.expr import (  # fmt: skip
 )
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Put, Read
 from ...store.once import TokenClock
-from ...store.port import MAX_TTL, Exists, Key, RecordStore, Row, Update, Values
+from ...store.port import MAX_TTL, Exists, Key, RecordStore, Row, Update
 
 BIN = "effects"
 ROOM = 100
@@ -232,11 +232,9 @@ class _Attempt:
                     return found
             known = ASK
             # 2. Apply the update, and mark it.
+            row, sent = sent, None
             try:
-                if isinstance(first := sent, LatchworkError):
-                    sent = None
-                    raise first
-                return self._send(generation) if sent is None else self._new(sent)
+                return self._send(generation) if row is None else self._new(row)
             except LatchworkError as failure:
                 self.doubt = self.doubt or bool(failure.details.get("doubt"))
                 if not isinstance(failure, Refused | AlreadyExists | RecordTooBig):
@@ -263,7 +261,7 @@ class _Attempt:
         )
 
     def _guarded(self, generation: int | None, when: Expr | None, params: Mapping[str, Any]) -> Bound:
-        known = {} if generation is None else {_KNOWN.name: generation}
+        known: dict[str, Any] = {} if generation is None else {_KNOWN.name: generation}
         if self.effect.attempt is not None:
             when, known = _undecided(self.effect.bin, when), {**known, _ATTEMPT.name: self.effect.attempt}
         guard = _guard(self.effect.bin, generation is not None, when)
@@ -272,7 +270,9 @@ class _Attempt:
     def _send(self, generation: int | None) -> Applied:
         return self._new(self.store.repeat(self.marking(generation)))
 
-    def _new(self, values: Values) -> Applied:
+    def _new(self, values: Row) -> Applied:
+        if isinstance(values, LatchworkError):
+            raise values
         return Applied(values[-1][1], found=False, attempt=self.effect.attempt)
 
     def marking(self, generation: int | None) -> Update:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Protocol
+from typing import Any
 
 from msgspec.structs import replace
 

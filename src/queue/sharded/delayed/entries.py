@@ -2,11 +2,12 @@
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
-`cancelled` once it never will be; `if` and
-`sure` of one that goes with a write (P26). A bucket, key `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a
-quarter of a second, at most 500 in a record, and as many records as it takes. One control record a queue, key
-`C/{queue}`: `horizon`, the time (ms) up to which all buckets were passed, and the counts `in` and `out`; of failed
-messages that are tried again also `retry-in`, `retry-out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id -> `[since, why]`.
+`cancelled` once it never will be; `if` and `sure` of one that goes with a write (P26). A bucket, key
+`B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
+and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
+buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
+out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id ->
+`[since, why]`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     store.operate(order, Put("state", "paid"), publish=Publish({"order": 7}, queue=mails, key="customer-42"))
 
 The message is stored first, where it waits for the update. The update leaves a mark of this attempt in the record
-(P23), so everybody can see whether it was applied. Then that is noted with the message. A process may die between any two of
-these steps: the upkeep asks the record.
+(P23), so everybody can see whether it was applied. Then that is noted with the message. A process may die between any
+two of these steps: the upkeep asks the record.
 """
 
 from __future__ import annotations
