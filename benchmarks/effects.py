@@ -2,7 +2,8 @@
 
 Run it from the project's root as `python -m benchmarks.effects`. A message is published, received, handled and
 acknowledged. Targets: an effect on a record is one call, two and 0.2 where the record has had more than 100; a step is
-two. A ratio is of the rates of both handlers, in turns.
+two; a message that goes with a write (P26) takes two calls more than the write, 0.05 in hundreds. A ratio is of the
+rates of both handlers, in turns.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from itertools import count
 
 from benchmarks._harness import Case, CountingStore, aerospike_url, arguments, interleaved, table
 from benchmarks.targets import Verdict, judged
-from latchwork.queue import Delivery, QueueConfig, QueueRegistry, ShardedQueue
-from latchwork.store import Add, Exists, Key, Put
+from latchwork.queue import Delivery, Publish, QueueConfig, QueueRegistry, ShardedQueue
+from latchwork.store import Add, Exists, Key, Put, Update
 from latchwork.store.aerospike.store import AerospikeStore
 
 NUMBERS = count()
@@ -23,6 +24,7 @@ MANY = 300
 PAYLOAD = "x" * 256
 HOT = Key("bench_accounts", "hot")
 PLAIN, EFFECT, BUSY, STEP = "store.operate", "delivery.operate", "delivery.operate, a busy record", "delivery.once"
+WRITE, PASS = "store.operate, publish=", "delivery.operate, publish="
 Handler = Callable[[Delivery], object]
 
 
@@ -31,14 +33,31 @@ def cold(delivery: Delivery) -> Key:
     return Key("bench_accounts", delivery.message_id)
 
 
-def handlers(store: CountingStore) -> dict[str, Handler]:
+def handlers(store: CountingStore, mails: ShardedQueue) -> dict[str, Handler]:
     """The handlers, by name."""
     return {
         PLAIN: lambda delivery: store.operate(cold(delivery), Add("balance", 1), exists=Exists.ANY, ttl=600),
         EFFECT: lambda delivery: delivery.operate(cold(delivery), Add("balance", 1), ttl=600),
         BUSY: lambda delivery: delivery.operate(HOT, Add("balance", 1)),
         STEP: lambda delivery: delivery.once("step").run(lambda: 7),
+        WRITE: lambda delivery: store.operate(
+            cold(delivery), Add("balance", 1), exists=Exists.ANY, ttl=600, publish=Publish(PAYLOAD, queue=mails)
+        ),
+        PASS: lambda delivery: delivery.operate(
+            cold(delivery), Add("balance", 1), ttl=600, publish=Publish(PAYLOAD, queue=mails)
+        ),
     }
+
+
+def in_hundreds(store: CountingStore, mails: ShardedQueue) -> float:
+    """Calls that a message takes more than its write, where 300 go together."""
+    writes = [
+        Update(Key("bench_accounts", f"m{next(NUMBERS)}"), (Add("balance", 1),), exists=Exists.ANY, ttl=600)
+        for _ in range(MANY)
+    ]
+    store.calls.clear()
+    store.operate_many(writes, publish=[Publish(PAYLOAD, queue=mails)] * MANY).raise_unless()
+    return (store.total() - 1) / MANY
 
 
 def handled(queue: ShardedQueue, handle: Handler) -> None:
@@ -79,12 +98,15 @@ def main() -> None:
         store = CountingStore(AerospikeStore.from_url(url))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            queue = QueueRegistry(store, "bencheffects").create(QueueConfig(f"q{next(NUMBERS)}", shards=8))
+            registry = QueueRegistry(store, "bencheffects")
+            queue, mails = (registry.create(QueueConfig(f"q{next(NUMBERS)}", shards=8)) for _ in range(2))
         store.operate(HOT, Put("balance", 0), exists=Exists.ANY)
-        ways = handlers(store)
+        ways = handlers(store, mails)
         calls(store, queue, ways[BUSY])  # from now on it has had more than 100 effects
+        together = in_hundreds(store, mails)
+        together = in_hundreds(store, mails)  # the first of a process asks for the server's time
         cost = {name: calls(store, queue, handle) for name, handle in ways.items()}
-        again = {name: repeated(store, queue, handle) for name, handle in ways.items() if name != PLAIN}
+        again = {name: repeated(store, queue, handle) for name, handle in ways.items() if name not in (PLAIN, WRITE)}
         cases = [Case(name, lambda handle=handle: handled(queue, handle)) for name, handle in ways.items()]
         rates = interleaved(cases, options.seconds)
         rows = [
@@ -97,6 +119,9 @@ def main() -> None:
             Verdict("delivery.operate: calls", 1, cost[EFFECT], at_least=False),
             Verdict("delivery.operate, a busy record: calls", 2.2, cost[BUSY], at_least=False),
             Verdict("delivery.once: calls", 2, cost[STEP], at_least=False),
+            Verdict("store.operate, publish=: calls more than the write", 2, cost[WRITE] - cost[PLAIN], at_least=False),
+            Verdict("delivery.operate, publish=: calls more", 2, cost[PASS] - cost[EFFECT], at_least=False),
+            Verdict("300 writes with publish=: calls more, a message", 0.05, together, at_least=False),
         ]))  # fmt: skip
 
 

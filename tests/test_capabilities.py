@@ -259,6 +259,14 @@ def effects(store, name):
     return found == [7, 7] and store.get(account).bins["balance"] == 7
 
 
+def with_a_write(store, name):
+    made, account = queue_on(store, name), Key("capabilities", name)
+    (message_id,) = store.operate(
+        account, Put("state", "paid"), exists=Exists.ANY, ttl=600, publish=Publish("m", queue=made)
+    )
+    return made.delayed.count() == 1 and made.delayed.condition_of(message_id) is None
+
+
 def steps(store, name):
     made = latchwork.once(store, key=name, keep=600)
     return [made.run(lambda n=n: n) for n in range(2)] == [0, 0]
@@ -288,6 +296,7 @@ PROGRAMS = {
     "functions as tasks": task, "order within a key": ordered, "publisher for threads": publisher,
     "delayed messages": delayed,
     "deduplication": dedup, "schedules": schedules, "groups": groups, "effects that happen once": effects,
+    "a message that goes with a write": with_a_write,
     "steps that are done once": steps, "one message at a time": one_message,
     "status and cancel of one message": any_state, "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
