@@ -264,7 +264,8 @@ def with_a_write(store, name):
     (message_id,) = store.operate(
         account, Put("state", "paid"), exists=Exists.ANY, ttl=600, publish=Publish("m", queue=made)
     )
-    return made.delayed.count() == 1 and made.delayed.condition_of(message_id) is None
+    waits = [message.message_id for message in made.delayed.search(message_id=message_id)]
+    return waits == [message_id] and store.get(account).bins["state"] == "paid"
 
 
 def steps(store, name):

@@ -14,6 +14,7 @@ from latchwork.coord.effects.attempts import Condition, give_up
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Refused, Unavailable
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import conditional as entries
+from latchwork.queue.sharded.publishing import with_write
 from latchwork.queue.sharded.upkeep import conditional
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.spark import once_per_batch
@@ -166,6 +167,32 @@ def test_a_writer_that_was_given_up_while_it_was_stopped_begins_again(world, ord
     shop.process.fails([2], stopped)
     shop.pay(order, "second")
     assert shop.sent() == {"second": 1}
+
+
+@pytest.mark.parametrize("known", ["before", "now"])
+def test_an_update_goes_by_the_generation_from_before_its_attempt_had_a_name(world, order, monkeypatch, known):
+    """P26.6: while the writer is stopped it is given up, and that mark leaves the bin, as its process learns."""
+    monkeypatch.setattr(marks, "ROOM", 3)
+    shop = Shop(world)
+    shop.pay(order, "first")
+    if known == "now":  # the rule taken out
+        real = marks._Attempt.marking
+        now = lambda self, _: real(self, marks._generations(self.store).get(self.place))  # noqa: E731
+        monkeypatch.setattr(marks._Attempt, "marking", now)
+
+    announce, stops = with_write._announce, [True]
+
+    def announced_and_stopped(*given):
+        rows = announce(*given)
+        if stops and stops.pop():
+            shop.sent(PATIENCE + 0.5)
+            for n in range(6):
+                shop.store.operate(order, Put("n", n), publish=Publish(n, queue=shop.mails))
+        return rows
+
+    monkeypatch.setattr(with_write, "_announce", announced_and_stopped)
+    shop.pay(order, "second")
+    assert shop.sent()["second"] == (1 if known == "before" else 0)
 
 
 def test_the_record_may_be_deleted_once_the_call_has_returned(world, order):
