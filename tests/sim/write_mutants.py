@@ -64,10 +64,6 @@ def _marked_afterwards(store: Any, sent: Any) -> dict[int, Any]:
     return found
 
 
-def _generation_of_now(self: Any, generation: Any, *, real: Any = marks._Attempt.marking) -> Any:
-    return real(self, marks._generations(self.store).get(self.place))
-
-
 def _gone_for_good(store: Any, conditions: Any, *, real: Any = conditional.applied) -> Any:
     return Rows(False if isinstance(row, NotFound) else row for row in real(store, conditions))
 
@@ -96,8 +92,6 @@ WRITE_RULES = (
      _swap(marks, "_undecided", lambda bin, when: TRUE if when is None else when)),
     ("any attempt's mark will do", "P26.5: of this attempt",
      _swap(attempts, "_is_of", lambda mark, one: mark[2:] != [marks.GIVEN_UP])),
-    ("the generation is that of the update", "P26.6: known before the attempt",
-     _swap(marks._Attempt, "marking", _generation_of_now), True),
     ("marks that have left are not asked for", "P26.7: marks that have left, too",
      _all(_swap(attempts, "_has_moved", lambda *_: False),
           _swap(attempts._GivingUp, "_own_record", lambda self: None))),
@@ -105,8 +99,6 @@ WRITE_RULES = (
      _swap(conditional, "applied", _gone_for_good)),
     ("a record is deleted before that is noted", "P26.9: noted first",
      _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
-    ("an id comes with its entry, and is due at once", "P26.10: a second before it is due",
-     _all(_swap(entries, "SOON", 0), _swap(entries, "LEAST", -100_000)), True),
     ("a mark is gone before its message", "P26.11: as long as the entry",
      _swap(with_write.Write, "begin", _begun_for_a_second)),
     ("a message in doubt is withdrawn", "P26.13: only where the write was refused for good",

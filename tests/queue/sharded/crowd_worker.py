@@ -19,6 +19,7 @@ from latchwork.coord import LeaseElection
 from latchwork.errors import LatchworkError, LeaseLost
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sharded.upkeep.ending import Ending
+from latchwork.queue.sharded.upkeep.timers import Timers
 
 warnings.simplefilter("ignore")
 SWEEP = 2.0
@@ -158,13 +159,14 @@ class Farm:
 def lead(registry, election, log: Log):
     """The upkeep of the queue and its groups, while this process leads."""
     sweeper, farm = Sweeper(registry, election, parallelism=1), Farm(registry)
-    ending = Ending(farm)
+    ending, timers = Ending(farm), Timers(farm)
 
     def duties(leadership) -> None:
         while not leadership.lost.is_set():
             try:
                 log.write("moving", "-", [("-", "-")])
                 ending.run(leadership)
+                timers.run(leadership)
                 sweeper.run_once()
                 for queue in farm.queues():
                     Shovel(queue).run_once()

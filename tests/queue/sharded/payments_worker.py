@@ -14,7 +14,7 @@ import warnings
 import latchwork
 from latchwork.coord import LeaseElection
 from latchwork.errors import LatchworkError
-from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue import Publish, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.store import Add, Bin, Key
 
 from .crowd_worker import Log, lead
@@ -58,9 +58,7 @@ def handle(client: str, delivery, mails, provider: Provider) -> None:
     delivery.operate(account(client, payer), Add("cents", -cents), result=Bin("cents"))
     charge = delivery.once("charge", lease=1.0)
     assert charge.run(provider.charge, payment, charge.token) == f"receipt {payment}"
-    delivery.operate(account(client, payee), Add("cents", cents))
-    forward = delivery.once("forward", lease=1.0)
-    forward.run(mails.publish, payment, dedup=forward.token)
+    delivery.operate(account(client, payee), Add("cents", cents), publish=Publish(payment, queue=mails))
 
 
 def main(url: str, client: str, path: str, log: str) -> None:

@@ -169,17 +169,11 @@ def test_a_writer_that_was_given_up_while_it_was_stopped_begins_again(world, ord
     assert shop.sent() == {"second": 1}
 
 
-@pytest.mark.parametrize("known", ["before", "now"])
-def test_an_update_goes_by_the_generation_from_before_its_attempt_had_a_name(world, order, monkeypatch, known):
+def test_an_update_goes_by_the_generation_from_before_its_attempt_had_a_name(world, order, monkeypatch):
     """P26.6: while the writer is stopped it is given up, and that mark leaves the bin, as its process learns."""
     monkeypatch.setattr(marks, "ROOM", 3)
     shop = Shop(world)
     shop.pay(order, "first")
-    if known == "now":  # the rule taken out
-        real = marks._Attempt.marking
-        now = lambda self, _: real(self, marks._generations(self.store).get(self.place))  # noqa: E731
-        monkeypatch.setattr(marks._Attempt, "marking", now)
-
     announce, stops = with_write._announce, [True]
 
     def announced_and_stopped(*given):
@@ -192,7 +186,7 @@ def test_an_update_goes_by_the_generation_from_before_its_attempt_had_a_name(wor
 
     monkeypatch.setattr(with_write, "_announce", announced_and_stopped)
     shop.pay(order, "second")
-    assert shop.sent()["second"] == (1 if known == "before" else 0)
+    assert shop.sent()["second"] == 1
 
 
 def test_the_record_may_be_deleted_once_the_call_has_returned(world, order):
