@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock java demo test long quick changed server lint coverage soak replay bench docs monitoring pythons airflow release clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak payments replay bench docs monitoring pythons airflow release clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -115,6 +115,9 @@ coverage: java $(STAMP) ## that no branch of the modules that everything rests o
 
 soak: java $(STAMP) ## the long figures, up to 90 minutes: make soak MINUTES=10; WRITE=1 for docs/reliability.md
 	@$(PYTHON) -m tests.sim soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
+
+payments: java $(STAMP) ## 8 workers killed and stopped for 10 minutes, 100,000 payments over 1,000 accounts
+	@LATCHWORK_SCALE=2 nice -n 10 $(PYTHON) -m pytest -q tests/queue/sharded/test_payments_killed.py -k aerospike
 
 replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
 	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"

@@ -21,9 +21,11 @@ from latchwork.cli import hoist, main
 from latchwork.cli.demo import NEXT
 from latchwork.cli.snapshot import all_rows
 from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.coord.effects.attempts import Condition
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
-from latchwork.store import Exists, Key, MemoryStore, Put, StoreInfo
+from latchwork.queue.sharded.envelope import Envelope
+from latchwork.store import Exists, Key, MapPut, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore, Outage
@@ -247,6 +249,22 @@ def test_a_message_is_cancelled_in_any_state(lw, sqlite_url):
     assert [(row["state"], row["cancelled"]) for row in shown] == [("running", True), ("done", True)]
     assert lw("queue", "cancel", "q", *SHOP, "--id", ids[1]).code == 3
     assert lw("queue", "cancel", "q", *SHOP).code == 2
+
+
+def test_a_message_that_waits_for_its_write_is_named_by_show_and_doctor(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    delayed = QueueRegistry(connect(sqlite_url), "shop").get("q").delayed
+    waits = Condition("orders", "7", "effects", b"t" * 10, b"t" * 10, "shop_effect_set")
+    delayed.announce([Envelope("1", "mail", enqueued_at=1)], [None], [waits])
+    shown = lw("queue", "show", "q", *SHOP, "--id", "mail")
+    assert (shown.code, "waits for the update of " in shown.out, "'7'" in shown.out) == (0, True, True)
+    since = [round(delayed.store.seams.wall() * 1000) - 3_600_000, "orders/7 does not exist"]
+    delayed.store.operate(delayed.control, MapPut("unsettled", "mail", since))
+    (found,) = [one for one in lw("doctor", *SHOP, "--json").json if "for the write with which it goes" in one["what"]]
+    assert (found["state"], "queue discard" in found["remedy"]) == ("warning", True)
+    discarded = lw("queue", "discard", "q", *SHOP, "--side", "delayed", "--id", "mail", "--json")
+    assert discarded.json == [{"message_id": "mail", "outcome": "done"}]
+    assert lw("queue", "show", "q", *SHOP, "--id", "mail").code == 3
 
 
 def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):

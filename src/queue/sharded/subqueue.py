@@ -8,8 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 

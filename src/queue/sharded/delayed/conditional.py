@@ -96,7 +96,7 @@ class ConditionalMessages(DelayedMessages):
         """Return the update for which a message waits; None if it waits for none, or is not there. One call."""
         record = self.store.get(self.entry(message_id), *ENTRY)
         entry = Entry.of(record.bins if record else {})
-        return entry.condition if entry.unsure else None
+        return entry.condition if entry.unsure and entry.cancelled is None else None
 
     def _next_bucket(self) -> int:
         """Return the bucket for what is due in a moment, not before that of the last one."""
