@@ -2,7 +2,7 @@
 
 Run it from the project's root as `python -m benchmarks.effects`. A message is published, received, handled and
 acknowledged. Targets: an effect on a record is one call, two and 0.2 where the record has had more than 100; a step is
-two; a message that goes with a write (P26) takes two calls more than the write, 0.05 in hundreds. A ratio is of the
+two; a message that goes with a write (P28) takes two calls more than the write, 0.05 in hundreds. A ratio is of the
 rates of both handlers, in turns.
 """
 

@@ -1,4 +1,4 @@
-"""Rules taken out of messages that go with writes (P26), one at a time, as `mutants.py` lists them."""
+"""Rules taken out of messages that go with writes (P28), one at a time, as `mutants.py` lists them."""
 
 from __future__ import annotations
 
@@ -82,25 +82,25 @@ class _Nothing(OutcomeUnknown):
 
 
 WRITE_RULES = (
-    ("the message is stored after the write", "P26.1: message first",
+    ("the message is stored after the write", "P28.1: message first",
      _all(_swap(with_write, "_announce", lambda delayed, some: Rows([""] * len(some))),
           _swap(with_write, "_note", _announced_afterwards))),
-    ("the mark comes after the write", "P26.2: one update", _swap(with_write, "_applied", _marked_afterwards)),
-    ("nothing is put where a write is given up", "P26.3: given up in the record",
+    ("the mark comes after the write", "P28.2: one update", _swap(with_write, "_applied", _marked_afterwards)),
+    ("nothing is put where a write is given up", "P28.3: given up in the record",
      _swap(conditional, "give_up", lambda *_: False)),
-    ("the guard does not ask whether it was given up", "P26.4: in the guard",
+    ("the guard does not ask whether it was given up", "P28.4: in the guard",
      _swap(marks, "_undecided", lambda bin, when: TRUE if when is None else when)),
-    ("any attempt's mark will do", "P26.5: of this attempt",
+    ("any attempt's mark will do", "P28.5: of this attempt",
      _swap(attempts, "_is_of", lambda mark, one: mark[2:] != [marks.GIVEN_UP])),
-    ("marks that have left are not asked for", "P26.7: marks that have left, too",
+    ("marks that have left are not asked for", "P28.7: marks that have left, too",
      _all(_swap(attempts, "_has_moved", lambda *_: False),
           _swap(attempts._GivingUp, "_own_record", lambda self: None))),
-    ("a record that does not exist was not written", "P26.8: it says nothing",
+    ("a record that does not exist was not written", "P28.8: it says nothing",
      _swap(conditional, "applied", _gone_for_good)),
-    ("a record is deleted before that is noted", "P26.9: noted first",
+    ("a record is deleted before that is noted", "P28.9: noted first",
      _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
-    ("a mark is gone before its message", "P26.11: as long as the entry",
+    ("a mark is gone before its message", "P28.11: as long as the entry",
      _swap(with_write.Write, "begin", _begun_for_a_second)),
-    ("a message in doubt is withdrawn", "P26.13: only where the write was refused for good",
+    ("a message in doubt is withdrawn", "P28.13: only where the write was refused for good",
      _swap(with_write, "OutcomeUnknown", _Nothing)),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether an update was applied, asked by another process; and the end of one that never came (docs/protocols P26).
+"""Whether an update was applied, asked by another process; and the end of one that never came (docs/protocols P28).
 
 The record that was to be changed knows: its marks name the attempt that has changed it (P23). An attempt that is given
 up gets a mark of its own, by which its update is refused if it still comes.

@@ -90,7 +90,7 @@ class Effect:
     bin: of the map with the marks.
     result: what to remember, a value or an expression that is evaluated after the update.
     otherwise: what to remember where the guard refuses the update; NO_RESULT = nothing, it is `Refused`.
-    attempt: names this attempt, where a message goes with the update (P26); the mark has it too. None: the token does.
+    attempt: names this attempt, where a message goes with the update (P28); the mark has it too. None: the token does.
     known: the generation that was known before anybody else could know of the token, which is new; else ASK.
     """
 
@@ -117,7 +117,7 @@ class Applied:
 
 
 class GivenUp(Exception):
-    """The upkeep has given the attempt up (P26): it was not applied, and never will be."""
+    """The upkeep has given the attempt up (P28): it was not applied, and never will be."""
 
 
 def apply(store: RecordStore, update: Update, effect: Effect, *, sent: Row | None = None) -> Applied:

@@ -1,4 +1,4 @@
-"""What goes with a write: done if the write is, and only then (docs/protocols P26)."""
+"""What goes with a write: done if the write is, and only then (docs/protocols P28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that is published with a write of one's own: both or neither, and once (docs/protocols P26)."""
+"""A message that is published with a write of one's own: both or neither, and once (docs/protocols P28)."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_writer_that_was_given_up_while_it_was_stopped_begins_again(world, ord
 
 
 def test_an_update_goes_by_the_generation_from_before_its_attempt_had_a_name(world, order, monkeypatch):
-    """P26.6: while the writer is stopped it is given up, and that mark leaves the bin, as its process learns."""
+    """P28.6: while the writer is stopped it is given up, and that mark leaves the bin, as its process learns."""
     monkeypatch.setattr(marks, "ROOM", 3)
     shop = Shop(world)
     shop.pay(order, "first")
@@ -238,7 +238,7 @@ def test_marks_that_have_left_the_record_still_answer(world, order, monkeypatch,
 
 
 def test_a_mark_that_is_kept_for_longer_still_names_its_attempt(world, order):
-    """P26.12: the second attempt at an effect finds it in the second half of its time, and writes the mark again."""
+    """P28.12: the second attempt at an effect finds it in the second half of its time, and writes the mark again."""
     process = world.process()
     process.queue.publish("order")
     (delivery,) = process.queue.receive()

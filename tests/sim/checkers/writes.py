@@ -1,4 +1,4 @@
-"""What messages promise that go with writes (docs/protocols P26)."""
+"""What messages promise that go with writes (docs/protocols P28)."""
 
 from __future__ import annotations
 

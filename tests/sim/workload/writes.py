@@ -1,4 +1,4 @@
-"""Messages that go with writes: writers, handlers, deletes, and leaders who do not know of each other (P26)."""
+"""Messages that go with writes: writers, handlers, deletes, and leaders who do not know of each other (P28)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are stored before the update of a record with which they go, and delivered if it is applied (P26).
+"""Messages that are stored before the update of a record with which they go, and delivered if it is applied (P28).
 
 Each is an entry that is due in a moment, with a condition: the attempt at the update. Who has seen the update applied
 notes it in the entry; where nobody did, the upkeep asks the record when the entry is due.

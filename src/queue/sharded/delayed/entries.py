@@ -2,7 +2,7 @@
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
-`cancelled` once it never will be; `if` and `sure` of one that goes with a write (P26). A bucket, key
+`cancelled` once it never will be; `if` and `sure` of one that goes with a write (P28). A bucket, key
 `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
 and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
 buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
@@ -91,7 +91,7 @@ not seen.
 WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
     missing("cancelled") | Bin("cancelled", str).eq(Param("by", str))
 )
-"""Not on its way: one that goes with a write is not before it is sure, though it was looked at (P26)."""
+"""Not on its way: one that goes with a write is not before it is sure, though it was looked at (P28)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
 _THERE = (Compute(SERVER_NOW),)
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))

@@ -35,7 +35,7 @@ class Entry:
     cancelled: by whom, None = not.
     group: the tag of the group that put it off, None = of a queue.
     batch: its place in a batch, also of one that was cancelled.
-    condition: the update that it goes with (P26), None = none, or it is damaged.
+    condition: the update that it goes with (P28), None = none, or it is damaged.
     unsure: whether it is not known yet that this was applied.
     """
 
@@ -95,7 +95,7 @@ class LastRetry(NamedTuple):
 
 
 class Unsettled(NamedTuple):
-    """A message that goes with an update of a record, of which it is not known yet whether it was applied (P26).
+    """A message that goes with an update of a record, of which it is not known yet whether it was applied (P28).
 
     since: when the message was stored, in ms since the epoch by the server's clock.
     record: the record, and why it could not say.

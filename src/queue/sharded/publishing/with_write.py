@@ -1,4 +1,4 @@
-"""A message that is published with a write of the caller's own: both or neither, and once (docs/protocols P26).
+"""A message that is published with a write of the caller's own: both or neither, and once (docs/protocols P28).
 
     store.operate(order, Put("state", "paid"), publish=Publish({"order": 7}, queue=mails, key="customer-42"))
 

@@ -1,4 +1,4 @@
-"""Messages that go with an update of a record, once they are due: was it applied? (docs/protocols P26)."""
+"""Messages that go with an update of a record, once they are due: was it applied? (docs/protocols P28)."""
 
 from __future__ import annotations
 
