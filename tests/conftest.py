@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,10 @@ from .support.scale import SCALE
 from .support.surfaces import surface  # noqa: F401 - a fixture
 
 NO_SERVER = "no real server: "
+
+# What `nohup` starts ignores SIGHUP, and so does each process that a test starts: several are about that signal.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A client of the server that a test dropped may still wait to be collected. A forked child that collects it ends with
 # SIGSEGV, as the client's threads are not there.

@@ -239,7 +239,7 @@ def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
     done = command(place, "doctor", "--client", "shop")
     assert done.returncode == 1
     assert re.search(
-        r"problem +queue orders of shop: not swept for \d+ days, .*; nobody ever did the upkeep", done.stdout
+        r"problem +no upkeep of shop: nobody leads yet; .*queue orders not swept for \d+ days", done.stdout
     )
 
 

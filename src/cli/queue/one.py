@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ...coord.effects.attempts import Condition
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import shown
@@ -150,7 +149,7 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     for one in _named(id):
         found, waits = None, None
         if not isinstance(queue, QueueGroup):
-            found, waits = queue.status(one), queue.delayed.condition_of(one)
+            found, waits = queue.status(one), queue.delayed.waits_for(one)
         steps = [
             _row_of_step(step, done) for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
         ]
@@ -185,7 +184,7 @@ def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, f
 
 
 def _row_of_status(
-    message: str, found: Status | None, waits: Condition | None, steps: list[dict[str, Any]], *, json_value: bool
+    message: str, found: Status | None, waits: str | None, steps: list[dict[str, Any]], *, json_value: bool
 ) -> dict[str, Any]:
     status = found or Status(State.UNKNOWN)
     return {
@@ -197,7 +196,7 @@ def _row_of_status(
         "progress": status.progress,
         "note": status.note,
         "due": status.due.isoformat(timespec="seconds") if status.due else None,
-        "waits_for": None if waits is None else f"the {'end' if waits.deletes else 'update'} of {waits.key}",
+        "waits_for": waits,
         "error": status.error,
         "cancelled": status.cancelled,
         "steps": steps if json_value or not steps else to_json(steps),

@@ -24,7 +24,6 @@ from .batches.records import BatchRecords
 from .cancel import Cancelling, drop_arrivals
 from .config import GroupConfig, QueueConfig, Span, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
-from .delayed.one import DelayedView
 from .delayed.stored import MAX_NAME
 from .delivery import Delivery, failed, lost, raise_first, record_outcomes
 from .delivery import Outcome as Settled
@@ -39,6 +38,7 @@ from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
+from .sideline.delayed import DelayedView
 from .sideline.one import Outcome, SideView
 from .sideline.redrive import redrive
 from .slots import Stamped

@@ -207,7 +207,7 @@ def test_a_record_that_does_not_exist_yet_is_asked_for_until_its_update_comes(wo
     assert not shop.sent(PATIENCE + 1.0)
     (waits,) = shop.leader.queue.delayed.waiting().unsettled
     assert waits.record == f"{made} does not exist"
-    assert shop.leader.queue.delayed.condition_of(waits.message_id).key == made
+    assert shop.leader.queue.delayed.waits_for(waits.message_id) == f"the update of {made}"
     shop.store.deliver()
     assert shop.sent(2 * PATIENCE + 1.0) == {"paid": 1}
     assert not shop.leader.queue.delayed.waiting().unsettled

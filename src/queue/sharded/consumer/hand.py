@@ -29,8 +29,8 @@ from ..transfer import CHUNK
 
 log = Log("latchwork.worker")
 
-_ENTRY = Struct("<BBHIQ40s")
-_MOST_NAME = 40
+_ENTRY = Struct("<BBHIQ128s")
+_MOST_NAME = 128
 """Bytes of a delivery's id, and of the token of a claim."""
 ENTRIES = 16_384
 """Messages that one process can note. More than that are left to the sweep, should it be killed."""

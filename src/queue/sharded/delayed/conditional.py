@@ -92,11 +92,12 @@ class ConditionalMessages(DelayedMessages):
         """
         return self.store.delete_many([Removal(self.entry(one)) for one in names], repeatable=True)
 
-    def condition_of(self, message_id: str) -> Condition | None:
-        """Return the update for which a message waits; None if it waits for none, or is not there. One call."""
+    def waits_for(self, message_id: str) -> str | None:
+        """Return in words for which update of a record a message waits; None for none, or no such message. One call."""
         record = self.store.get(self.entry(message_id), *ENTRY)
         entry = Entry.of(record.bins if record else {})
-        return entry.condition if entry.unsure and entry.cancelled is None else None
+        condition = entry.condition if entry.unsure and entry.cancelled is None else None
+        return None if condition is None else f"the {'end' if condition.deletes else 'update'} of {condition.key}"
 
     def _next_bucket(self) -> int:
         """Return the bucket for what is due in a moment, not before that of the last one."""

@@ -25,7 +25,7 @@ from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
 from ..peek import CHUNK, unfired
 from ..record import lifetime
-from ..subqueue import Subqueue
+from ..shards import Shards
 from .publish import (
     Outcome,
     Prepared,
@@ -68,11 +68,17 @@ class BatchProgress:
     ended: bool
 
 
+class Parked(Protocol):
+    """The parked messages of a queue, as far as its batches need them."""
+
+    pointers: Shards
+
+
 class BatchedQueue(Home, Publishable, Protocol):
     """A queue as far as its batches need it: `ShardedQueue` is one."""
 
     @property
-    def parked(self) -> Subqueue: ...
+    def parked(self) -> Parked: ...
 
 
 class QueueBatch:

@@ -109,7 +109,7 @@ def queue_of(given: Any) -> Conditional:
             f"the queue of a Publish with a write is {shown(given)}; give what QueueRegistry.get returns"
         )
     if isinstance(queue.config, GroupConfig):
-        raise InvalidRequest(f"{queue!r} is a group: publish to the queue itself, and it gets the message")
+        raise InvalidRequest(f"{shown(queue.name)} is a group: publish to the queue itself, and it gets the message")
     found: Conditional = queue
     return found
 

@@ -75,7 +75,7 @@ class Conditions:
             elif answer is None:
                 settled.later[one] = now + AGAIN
             elif isinstance(answer, NotFound):
-                # Without a record nothing can be given up: the update may still make it. It is asked for ever less.
+                # Without a record nothing can be given up: the update may still make it. It is asked ever more rarely.
                 settled.later[one] = now + (min(max(age, LONG), SELDOM) if age >= PATIENCE else AGAIN)
                 told[one] = f"{condition.key} does not exist"
             else:
