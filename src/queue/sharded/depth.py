@@ -21,8 +21,13 @@ there one by one.
 """
 OF_EVERY_MESSAGE = ("attempts", "enqueuedAt")
 """Small bins of a message, of which a tombstone has none: it may keep the id of its message."""
-MAIN = 0
-"""The number of the queue itself among its parts."""
+PARTS, MAIN = 3, 0
+"""How many parts a queue has, and the number of the queue itself among them."""
+MOST_READ = 50_000
+"""Slots that one call reads: those of 500 queues, all of whose shards have messages."""
+
+OF_HEADS = (*OF_EVERY_MESSAGE, "msgId", "reason", "lastError")
+"""The bins of a message that waits that are read: the last three are for people."""
 
 _Place = tuple[int, int]
 """The number of a part of a queue, and a shard."""
@@ -73,9 +78,9 @@ def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: l
 
 def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:
     """Return the pointers with `head`, the first message that waits in each shard; with `gone`: how many of the oldest
-    waiting slots are empty; and with `holes`. parts: the queue, its sideline, its parked messages. One call. Where
-    slots are found empty for the first time: a wait of 0.25 s, and one call for each such shard, or some 20 more if it
-    has more than 1,000.
+    waiting slots are empty; and with `holes`. parts: of each queue in turn the queue, its sideline, its parked
+    messages. One call per 50,000 messages that are looked at. Where slots are found empty for the first time: a wait of
+    0.25 s, and one call for each such shard, or some 20 more if it has more than 1,000.
 
     An empty slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed
     it.
@@ -104,7 +109,8 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
     heads = dict(zip(firsts, rows, strict=False))
     given_back = dict(zip(back, rows[len(firsts) :], strict=False))
     holes = [where for where, row in zip(behind, rows[len(firsts) + len(back) :], strict=True) if _is_empty(row)]
-    if empty := [place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])]:
+    empty = {place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])}
+    if empty:
         queues[0].store.seams.sleep(GRACE)
         heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
         # 2. Find the empty slots before the first message.
@@ -116,22 +122,26 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
             else:
                 del heads[n, shard]
         # 3. Only what nobody has claimed since counts.
-        parts = [(queue, queue.states()) for queue in queues]
+        again = {n for n, _ in empty}
+        parts = [(queue, queue.states() if n in again else states) for n, (queue, states) in enumerate(parts)]
     # What was given back comes first, and is older.
     messages = {
         place: row
         for some in (heads, given_back)
         for place, row in some.items()
-        if isinstance(row, Record) and row.bins
+        if isinstance(row, Record) and not _is_empty(row)
     }
+    empty_behind: dict[_Place, list[int]] = {}
+    for place, pointer in holes:
+        empty_behind.setdefault(place, []).append(pointer)
     return [
         [
             state._replace(
                 gone=min(max(0, queue.known_gone.get(state.shard, 0) - state.fired), state.loaded - state.fired),
                 head=messages.get((n, state.shard)),
                 holes=sum(
-                    place == (n, state.shard) and pointer > max(state.fired, queue.known_gone.get(state.shard, 0))
-                    for place, pointer in holes
+                    pointer > max(state.fired, queue.known_gone.get(state.shard, 0))
+                    for pointer in empty_behind.get((n, state.shard), ())
                 ),
             )
             for state in states
@@ -144,9 +154,12 @@ def _behind(spans: Mapping[_Place, tuple[int, int]]) -> list[tuple[_Place, int]]
     """Return the slots behind the first one of each shard, of the parts that single messages are removed from, unless
     there are too many.
     """
+    by_part: dict[int, dict[_Place, tuple[int, int]]] = {}
+    for place, span in spans.items():
+        if place[0] % PARTS != MAIN:
+            by_part.setdefault(place[0], {})[place] = span
     found: list[tuple[_Place, int]] = []
-    for part in {n for n, _ in spans} - {MAIN}:
-        some = {place: span for place, span in spans.items() if place[0] == part}
+    for some in by_part.values():
         if sum(last - first + 1 for first, last in some.values()) <= LOOKED:
             found += [(place, n) for place, (first, last) in some.items() for n in range(first + 1, last + 1)]
     return found
@@ -172,11 +185,11 @@ def _last_empty(queue: Shards, shard: int, first: int, last: int) -> int:
 
 
 def _read(queues: Sequence[Shards], pointers: Sequence[tuple[_Place, int]]) -> list[Record | LatchworkError | None]:
-    """Return what is in these slots: some bins of a message; none of a tombstone. One call per 1,000."""
+    """Return what is in these slots: some bins of a message; none of a tombstone. One call per 50,000."""
     keys = [queues[n].key(Slot(shard, pointer)) for (n, shard), pointer in pointers]
     found = list[Record | LatchworkError | None]()
-    for begin in range(0, len(keys), CHUNK):
-        found += read_each(queues[0].store, keys[begin : begin + CHUNK], *OF_EVERY_MESSAGE)
+    for begin in range(0, len(keys), MOST_READ):
+        found += read_each(queues[0].store, keys[begin : begin + MOST_READ], *OF_HEADS)
     return found
 
 
@@ -186,7 +199,7 @@ def _empty(rows: Mapping[_Place, Record | LatchworkError | None]) -> list[_Place
 
 def _is_empty(row: Record | LatchworkError | None) -> bool:
     """Whether there is no message: no record, or a tombstone."""
-    return row is None or (isinstance(row, Record) and not row.bins)
+    return row is None or (isinstance(row, Record) and row.bins.keys().isdisjoint(OF_EVERY_MESSAGE))
 
 
 def _waiting(states: list[ShardPointers]) -> int:

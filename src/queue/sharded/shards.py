@@ -149,6 +149,7 @@ class Shards:
     """The traces of the queue's messages (P26); None of a group, whose messages leave none."""
     side = MAIN
     """What these are to their queue, in the traces."""
+    state_bins: tuple[str, ...] = STATE_BINS
 
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
@@ -197,9 +198,17 @@ class Shards:
         A caller that needs every shard asks each for `checked`; otherwise damaged shards are passed over.
         """
         numbers = range(self.shards) if shards is None else shards
-        keys = [self.pointers_key(n) for n in numbers]
-        records = read_each(self.store, keys, *STATE_BINS)
-        return [ShardPointers.read(n, key, record) for n, key, record in zip(numbers, keys, records, strict=True)]
+        return self.states_of(numbers, read_each(self.store, self.state_keys(numbers), *self.state_bins))
+
+    def state_keys(self, shards: Sequence[int]) -> list[Key]:
+        """Return the keys of the records that `states_of` needs, with `state_bins`."""
+        return [self.pointers_key(n) for n in shards]
+
+    def states_of(
+        self, shards: Sequence[int], records: Sequence[Record | LatchworkError | None]
+    ) -> list[ShardPointers]:
+        """Return the states of these shards by the records of `state_keys`; a record that cannot be read is damaged."""
+        return [ShardPointers.read(n, self.pointers_key(n), record) for n, record in zip(shards, records, strict=True)]
 
     def settled(self) -> list[int]:
         """Return for each shard the pointer below which no message can exist: what was fired, if all of it has expired.

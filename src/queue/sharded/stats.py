@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from itertools import chain, islice
+from typing import Any
 
-from ...errors import Corrupt, NotFound, Unreadable
+from ...errors import LatchworkError, NotFound
 from ...inputs import is_int
+from ...store import Key, Record
+from ...store.rows import chunked
+from ..rows import read_each
+from .delayed.entries import WAITING_BINS
 from .delayed.stored import LastRetry, Unsettled, Waiting
-from .depth import LOOKED, QueueDepth, depth_of
+from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through
 from .envelope import MAX_TIME
+from .groups.pointers import GROUP_STATE_BINS
 from .pointers import ShardPointers
 from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
-
-T = TypeVar("T")
+from .shards import Shards
+from .sweep_record import LAST
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,68 +104,110 @@ class QueueStats:
         return self.ready.oldest_age
 
 
+MOST_QUEUES = 500
+"""Queues whose pointers one call reads."""
+
+
 def all_stats(registry: QueueRegistry) -> list[QueueStats]:
-    """Return the statistics of every queue of the client, by name. Two calls, and as many as `stats_of` for each."""
-    return of_each(registry, stats_of)
-
-
-def of_each(registry: QueueRegistry, look: Callable[[ShardedQueue, Mapping[str, Any]], T]) -> list[T]:
-    """Return what `look` finds of every queue of the client, by name, given the queue and its record.
+    """Return the statistics of every queue of the client, by name. Four calls, and one for each further 500 queues.
 
     A group that is being made, or dropped, has no pointers: it is left out, and the others are shown.
     """
-    found: list[T] = []
-    for queue, bins in registry.listed(active=None):
-        with suppress(NotFound):
-            found.append(look(queue, bins))
+    return [stats for stats in stats_of_each(registry.listed(active=None)) if stats is not None]
+
+
+def stats_of(queue: ShardedQueue) -> QueueStats:
+    """Return the statistics of one queue. Three calls; more where messages have expired, as `ShardedQueue.depth` says.
+
+    Raises `NotFound` where it is gone.
+    """
+    (stats,) = stats_of_each([(queue, queue.registry.records.read(queue.name, LAST))])
+    if stats is None:
+        raise NotFound(f"queue {queue.name!r} has no pointers: it is being made, or dropped", queue=queue.name)
+    return stats
+
+
+def stats_of_each(queues: Sequence[tuple[ShardedQueue, Mapping[str, Any]]]) -> list[QueueStats | None]:
+    """Return the statistics of these queues of one client, each given with its record; None for a group that has no
+    pointers, as it is being made, or dropped.
+
+    Two calls, and one for each further 500 queues; more where messages have expired, as `ShardedQueue.depth` says.
+    """
+    # 1. The pointers of all shards, and what is delayed.
+    found: list[list[Record | LatchworkError | None]] = []
+    for some in chunked(queues, MOST_QUEUES):
+        keys = [_keys(queue) for queue, _ in some]
+        rows = iter(read_each(some[0][0].store, list(chain(*keys)), *GROUP_STATE_BINS, *WAITING_BINS))
+        found += [list(islice(rows, len(one))) for one in keys]
+    states = [_states(queue, rows) for (queue, _), rows in zip(queues, found, strict=True)]
+    # 2. The oldest messages of each shard.
+    parts = [zip(_parts(queue), some, strict=True) for (queue, _), some in zip(queues, states, strict=True) if some]
+    looked = iter(looked_through(list(chain(*parts))))
+    return [
+        _stats(queue, bins, list(islice(looked, PARTS)), rows[-1]) if some else None
+        for (queue, bins), some, rows in zip(queues, states, found, strict=True)
+    ]
+
+
+def _parts(queue: ShardedQueue) -> tuple[Shards, ...]:
+    return queue.pointers, queue.sideline.pointers, queue.parked.pointers
+
+
+def _keys(queue: ShardedQueue) -> list[Key]:
+    """Return the keys of the pointers of all parts of a queue, and last that of its record of delayed messages."""
+    return [*chain(*(part.state_keys(range(part.shards)) for part in _parts(queue))), queue.delayed.control]
+
+
+def _states(queue: ShardedQueue, rows: Sequence[Record | LatchworkError | None]) -> list[list[ShardPointers]] | None:
+    """Return the states of all parts of a queue by the rows of `_keys`; None for a group that has none."""
+    found, left = list[list[ShardPointers]](), iter(rows)
+    try:
+        for part in _parts(queue):
+            numbers = range(part.shards)
+            found.append(part.states_of(numbers, list(islice(left, len(part.state_keys(numbers))))))
+    except NotFound:
+        return None
     return found
 
 
-def stats_of(queue: ShardedQueue, bins: Mapping[str, Any] | None = None) -> QueueStats:
-    """Return the statistics of one queue. bins: its record, if already read. Five calls, six without; one more where
-    messages are parked; more where messages have expired, as `ShardedQueue.depth` says.
-    """
-    states = queue.states_now()
-    last = queue.registry.last_sweep(queue.name) if bins is None else last_sweep_of(bins)
-    depth = depth_of(*states)
-    delayed = Waiting()
-    try:
-        delayed = queue.delayed.waiting()
-        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
-    except (Corrupt, Unreadable):  # all the rest is known
+def _stats(
+    queue: ShardedQueue,
+    bins: Mapping[str, Any],
+    states: Sequence[list[ShardPointers]],
+    control: Record | LatchworkError | None,
+) -> QueueStats:
+    main, sideline, parked = states
+    depth, delayed = depth_of(main, sideline, parked), Waiting()
+    if isinstance(control, LatchworkError):  # all the rest is known
         depth = replace(depth, damaged=depth.damaged + 1)
-    ready, sideline, parked = _sides(queue, states)
+    elif control is not None:
+        delayed = queue.delayed.waiting_in(control.bins)
+        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
+    sides = _sides(queue, states)
     return QueueStats(
         queue.name,
         queue.live.active,
         queue.concurrency,
         depth,
-        ready,
-        sideline,
-        parked,
-        any(state.stream for state in states[0]),
+        *sides,
+        any(state.stream for state in main),
         delayed.late if depth.delayed else None,
         # A group's own shards, behind these, have only messages that came back.
-        _balance(states[0][: queue.config.shards]),
-        last,
+        _balance(main[: queue.config.shards]),
+        last_sweep_of(bins),
         delayed.last_retry if delayed.retrying else None,
-        _oldest_parked(queue, states[2]),
+        _oldest_parked(queue, parked),
         delayed.unsettled,
     )
 
 
 def _oldest_parked(queue: ShardedQueue, states: Sequence[ShardPointers]) -> Parked | None:
-    """Return the message that was parked first. One call, none where nothing is parked."""
+    """Return the message that was parked first. No call."""
     heads = [state.head for state in states if state.head is not None and state.head.ttl >= 0]
     if not heads:
         return None
     oldest = min(heads, key=lambda record: record.ttl)
-    try:
-        found = queue.store.get(oldest.key, "msgId", "lastError", "reason")
-    except (Corrupt, Unreadable):
-        return None
-    bins: Mapping[str, Any] = found.bins if found else {}
-    name, error = bins.get("msgId"), bins.get("lastError") or bins.get("reason") or ""
+    name, error = oldest.bins.get("msgId"), oldest.bins.get("lastError") or oldest.bins.get("reason") or ""
     if not isinstance(name, str):
         return None
     ago = max(0.0, float(queue.parked.pointers.ttl - oldest.ttl))
@@ -170,8 +217,7 @@ def _oldest_parked(queue: ShardedQueue, states: Sequence[ShardPointers]) -> Park
 def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:
     """Return what waits in each part of a queue, by the next message of each shard. No call."""
     now, sides = queue.store.seams.wall(), []
-    parts = (queue.pointers, queue.sideline.pointers, queue.parked.pointers)
-    for part, some in zip(parts, states, strict=True):
+    for part, some in zip(_parts(queue), states, strict=True):
         heads = [state.head for state in some if state.head is not None]
         times: list[Any] = [record.bins.get("enqueuedAt") for record in heads]
         oldest = min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)

@@ -73,6 +73,8 @@ MARGIN = 5_000
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
 UNSETTLED = "unsettled"
+WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
+"""The bins of the control record that `waiting_in` reads."""
 ERROR_SHOWN = 200
 """Characters of the last error that the control record has."""
 DAY = 86_400
@@ -474,8 +476,11 @@ class DelayedMessages:
 
     def waiting(self) -> Waiting:
         """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
-        record = self.store.get(self.control, IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
-        bins = record.bins if record else {}
+        record = self.store.get(self.control, *WAITING_BINS)
+        return self.waiting_in(record.bins if record else {})
+
+    def waiting_in(self, bins: Mapping[str, Any]) -> Waiting:
+        """Return what `waiting` does, by the bins `WAITING_BINS` of the control record."""
         came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
         late = self.store.seams.wall() - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
         messages = waiting_in(came, went)

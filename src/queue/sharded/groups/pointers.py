@@ -60,6 +60,8 @@ class SharedPointers(Shards):
     tag: the group's tag.
     """
 
+    state_bins = GROUP_STATE_BINS
+
     def __init__(
         self, store: RecordStore, client_id: str, of: str, tag: str, shards: int, *, ttl: int, sweep: float
     ) -> None:
@@ -77,15 +79,8 @@ class SharedPointers(Shards):
         """Return the key of the queue's own pointers of a shard."""
         return super().pointers_key(shard)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
-        """Return what the queue has loaded and the group has fired. One batch read. Raises `NotFound` if the group was
-        dropped.
-        """
-        numbers = range(self.shards) if shards is None else shards
-        return self.states_of(numbers, read_each(self.store, self.state_keys(numbers), *GROUP_STATE_BINS))
-
     def state_keys(self, shards: Sequence[int]) -> list[Key]:
-        """Return the keys of the records that `states_of` needs, with `GROUP_STATE_BINS`."""
+        """Return the keys of the records that `states_of` needs: of each shard the queue's, and the group's."""
         return [key for shard in shards for key in (self.queue_key(shard), self.pointers_key(shard))]
 
     def states_of(
@@ -208,6 +203,8 @@ class GroupPointers(Shards):
     name: of the group, as users see it.
     """
 
+    state_bins = GROUP_STATE_BINS
+
     def __init__(self, name: str, shared: SharedPointers, own: Shards) -> None:
         super().__init__(own.store, own.client_id, name, shared.shards + own.shards, ttl=own.ttl, sweep=own.sweep)
         self.shared, self.own = shared, own
@@ -249,22 +246,26 @@ class GroupPointers(Shards):
         part_, inner = self.part_of(shard)
         return part_.pointers_key(inner)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
-        """Return the pointers of these shards, or of all: one batch read. Raises `NotFound` once the group is
-        dropped.
-        """
-        numbers = range(self.shards) if shards is None else shards
-        first = self.shared.shards
-        shared, own = [n for n in numbers if n < first], [n - first for n in numbers if n >= first]
-        keys = [*self.shared.state_keys(shared), *(self.own.pointers_key(n) for n in own)]
-        records = read_each(self.store, keys, *GROUP_STATE_BINS)
+    def state_keys(self, shards: Sequence[int]) -> list[Key]:
+        """Return the keys of the records that `states_of` needs."""
+        shared, own = self._by_part(shards)
+        return [*self.shared.state_keys(shared), *self.own.state_keys(own)]
+
+    def states_of(
+        self, shards: Sequence[int], records: Sequence[Record | LatchworkError | None]
+    ) -> list[ShardPointers]:
+        """Return the states of these shards. Raises `NotFound` once the group is dropped."""
+        shared, own = self._by_part(shards)
         found = self.shared.states_of(shared, records[: 2 * len(shared)])
-        found += [
-            ShardPointers.read(self._outer(n), self.own.pointers_key(n), record)
-            for n, record in zip(own, records[2 * len(shared) :], strict=True)
-        ]
+        there = self.own.states_of(own, records[2 * len(shared) :])
+        found += [state._replace(shard=self._outer(state.shard)) for state in there]
         by_shard = {state.shard: state for state in found}
-        return [by_shard[n] for n in numbers]
+        return [by_shard[n] for n in shards]
+
+    def _by_part(self, shards: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return which of these shards are the queue's, and which the group's own, each by its number there."""
+        first = self.shared.shards
+        return [n for n in shards if n < first], [n - first for n in shards if n >= first]
 
     def states_with(self, *bins: str) -> list[tuple[ShardPointers, Mapping[str, Any]]]:
         """Return the pointers of all shards, and then these bins, of the group's own records. Two calls."""
