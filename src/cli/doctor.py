@@ -17,7 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
-from ..observe.snapshot import Snapshot, clients_in, snapshot
+from ..observe.snapshot import Snapshot, clients_in, of_client
 from ..plain import counted
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.sweep_record import SweepRecord
@@ -83,7 +83,7 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
     if not found:
         yield Finding(OK, "no client has queues here")
     for one in found:
-        taken = snapshot(QueueRegistry(store, one, farm_id=farm))
+        taken = of_client(QueueRegistry(store, one, farm_id=farm))
         if not taken.queues and not taken.unreadable:
             others = clients_in(store, farm)
             known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""

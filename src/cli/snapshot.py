@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from ..observe.findings import findings_of
-from ..observe.snapshot import QueueState, Snapshot, with_queues
+from ..observe.snapshot import QueueState, Snapshot, view_of
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
 from ..queue.sharded.peek import sample
 from ..queue.sharded.slots import Slot
@@ -24,12 +24,14 @@ def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot
 
     only: of this queue alone.
     """
-    taken, queues = with_queues(registry, only)
+    view = view_of(registry, only)
+    taken = view.look()
     found = findings_of(taken)
     rows = []
-    for state, queue in zip(taken.queues, queues, strict=True):
+    for state, queue in zip(taken.queues, view.queues, strict=True):
         wrong = [one.row for one in found if state.name in one.queues]
-        rows.append(_row(queue, state.stats) | _people(state, taken) | {"findings": wrong})
+        rates = {"in_rate": _rate(state.in_rate), "out_rate": _rate(state.out_rate)}
+        rows.append(_row(queue, state.stats) | _people(state, taken) | {"findings": wrong} | rates)
     return taken, rows
 
 
@@ -43,6 +45,10 @@ def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
         "changed_by": state.live.changed_by,
         "changed_s_ago": round(taken.at - changed / 1000, 1) if changed else None,
     }
+
+
+def _rate(a_second: float | None) -> float | None:
+    return None if a_second is None else round(a_second, 1)
 
 
 def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:

@@ -195,29 +195,18 @@ class Screen:
 
 
 class _Watcher:
-    """A reader of all queues, which computes rates from one look to the next."""
+    """A reader of all queues, and of what was named beside them."""
 
     def __init__(self, registry: QueueRegistry, wanted: AskedNames) -> None:
         self._registry, self._wanted, self.seams = registry, wanted, registry.store.seams
-        self._before: dict[str, tuple[float, int, int]] = {}
 
     def look(self) -> tuple[Snapshot, list[dict[str, Any]]]:
         """Return the client as it is now, and a row for each queue."""
-        taken, rows = all_rows(self._registry)
-        return taken, [self._row(facts) for facts in rows]
+        return all_rows(self._registry)
 
     def named(self) -> list[State]:
         """Return the state of what was named beside the queues."""
         return list(states(self._registry.store, self._wanted))
-
-    def _row(self, facts: dict[str, Any]) -> dict[str, Any]:
-        now = self.seams.monotonic()
-        before = self._before.get(facts["queue"])
-        self._before[facts["queue"]] = (now, facts["published"], facts["received"])
-        facts["in_rate"], facts["out_rate"] = (
-            (None, None) if before is None else _rates(before, now, facts["published"], facts["received"])
-        )
-        return facts
 
 
 def _title(taken: Snapshot) -> str:
@@ -258,9 +247,3 @@ def _reasons(facts: dict[str, Any]) -> str | None:
     reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     looked = facts["sidelined_looked_at"]
     return reasons + (f" of {looked} looked at" if facts["sideline"] > looked >= SAMPLE else "") or None
-
-
-def _rates(before: tuple[float, int, int], now: float, published: int, received: int) -> tuple[float, float]:
-    then, published_then, received_then = before
-    seconds = max(now - then, 1e-9)
-    return round((published - published_then) / seconds, 1), round((received - received_then) / seconds, 1)

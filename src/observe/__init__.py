@@ -20,5 +20,6 @@ from __future__ import annotations
 from .base import Sample, Telemetry, observe
 from .events import EVENTS, GAUGES, Event
 from .queues import watch_queues
+from .snapshot import Overview, snapshot
 
-__all__ = ["observe", "watch_queues", "Telemetry", "Sample", "Event", "EVENTS", "GAUGES"]
+__all__ = ["observe", "watch_queues", "snapshot", "Overview", "Telemetry", "Sample", "Event", "EVENTS", "GAUGES"]

@@ -12,7 +12,7 @@ from ..queue.sharded.stats import QueueStats
 from .base import Sample, Telemetry
 from .events import GAUGES, PARTS
 from .findings import OK, PROBLEM, Finding, findings_of
-from .snapshot import Snapshot, snapshot
+from .snapshot import ClientView, Snapshot, view_of
 
 log = Log(__name__)
 
@@ -24,41 +24,26 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
     """Show depth, oldest age and last sweep of every queue of the client, and what is wrong with it, for as long as the
     process runs.
 
-    A snapshot is taken when the gauges are read and the last one is older than `max_age` seconds: four calls, and five
-    a queue. One process a client is enough: the figures are the store's, not the process's. While the
-    store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0.
+    A snapshot is taken when the gauges are read and the last one of this process is older than `max_age` seconds: three
+    calls, and one for every 500 queues. One process a client is enough: the figures are the store's, not the process's.
+    While the store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0.
     """
     checked_kind("registry", registry, QueueRegistry)
     if not isinstance(telemetry, Telemetry):
         raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
     checked_number("max_age", max_age)
-    telemetry.read(_Snapshot(registry, max_age).samples)
+    view = view_of(registry)
+    telemetry.read(lambda: _samples(view, max_age))
 
 
-class _Snapshot:
-    def __init__(self, registry: QueueRegistry, max_age: float) -> None:
-        self._registry, self._max_age = registry, max_age
-        self._seams = registry.store.seams
-        self._lock = self._seams.lock()
-        self._taken: float | None = None
-        self._samples: list[Sample] = []
-
-    def samples(self) -> list[Sample]:
-        """Return the samples of the last snapshot; take a new one if it is too old."""
-        with self._lock:
-            now = self._seams.monotonic
-            if self._taken is None or now() - self._taken > self._max_age:
-                self._samples = self._look()
-                self._taken = now()  # after the read: a thread that waited for a slow read does not read again
-            return self._samples
-
-    def _look(self) -> list[Sample]:
-        try:
-            taken = snapshot(self._registry)
-        except LatchworkError as failure:
-            log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
-            return [Sample(GAUGES["queues_readable"], (), 0)]
-        return [Sample(GAUGES["queues_readable"], (), 1), *_findings(taken), *_queues(taken)]
+def _samples(view: ClientView, max_age: float) -> list[Sample]:
+    """Return the samples of a look that is not too old."""
+    try:
+        taken = view.look(max_age)
+    except LatchworkError as failure:
+        log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
+        return [Sample(GAUGES["queues_readable"], (), 0)]
+    return [Sample(GAUGES["queues_readable"], (), 1), *_findings(taken), *_queues(taken)]
 
 
 def _queues(taken: Snapshot) -> Iterator[Sample]:

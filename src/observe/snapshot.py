@@ -6,29 +6,38 @@ Values only, so that it can be kept, compared and sent; `findings.py` says what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from ..background import parallel_map
 from ..coord.election.candidates import Candidates
 from ..coord.lease import BINS, LeaseView
 from ..coord.lock import LOCKS
 from ..coord.waits.shared_reads import reads
-from ..errors import Corrupt, LatchworkError, NotFound
-from ..inputs import farm_or_default, is_int
+from ..deadline import Deadline, within_call
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
+from ..forks import reset_in_child
+from ..inputs import checked_number, farm_or_default, is_int
 from ..plain import shown_time
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
-from ..queue.sharded.stats import QueueStats, stats_of
+from ..queue.sharded.stats import QueueStats, stats_of_each
+from ..queue.sharded.upkeep.reporter import consumers_here
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
-from ..queue.sharded.workers import REPORT, WorkerReport, workers_of
+from ..queue.sharded.workers import REPORT, WorkerReport, reading, reports_in
+from ..seams import DIED, Seams
+from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute
-from ..store.port import Key, RecordStore, Update
+from ..store.port import Key, RecordStore, Row, Update
+from ..store.rows import Rows
 
 BEGUN_WITHIN = 60.0
 """Seconds after its election for which a leader is not asked for what the upkeep has not done."""
+OTHERS = 60.0
+"""Seconds between two listings of the queues that are not active; the active ones are listed with each look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +101,7 @@ class QueueState:
     returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
         the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
+    in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     """
 
     name: str
@@ -105,6 +115,8 @@ class QueueState:
     abandoned_after: float
     returns_within: float
     made: float
+    in_rate: float | None = None
+    out_rate: float | None = None
 
     @property
     def paused(self) -> bool:
@@ -141,6 +153,57 @@ class Snapshot:
         return standing_of(self.leader, self.candidates)
 
 
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """A client in one farm, as its store has it: true of the store, whichever process asks.
+
+    client: empty where the store could not even say which clients there are.
+    store: where it is kept, without secrets.
+    taken: its figures; None = they are not known.
+    age: seconds since these were read; None = never.
+    away: why there are no newer figures; None = there is no reason to ask for newer ones.
+    """
+
+    client: str
+    farm: str
+    store: str
+    taken: Snapshot | None
+    age: float | None
+    away: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """A consumer of this process: its counts since it was started."""
+
+    queue: str
+    threads: int
+    running: int
+    acked: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """This process: true of it alone, and as it is now.
+
+    name: host and process id.
+    dead_threads: the threads of the library that an error has ended, with the error's type.
+    """
+
+    name: str
+    consumers: tuple[ConsumerState, ...]
+    dead_threads: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What `snapshot` found: of each client in each farm, and of this process."""
+
+    clients: tuple[ClientState, ...]
+    process: ProcessState
+
+
 def standing_of(leader: Leader | None, candidates: Sequence[str]) -> str:
     """Return who leads, or whether somebody soon will, in a few words. candidates: without the dead ones."""
     standing = leader.standing if leader else "nobody leads yet"
@@ -165,58 +228,249 @@ def clients_in(store: RecordStore, farm_id: str | None = None) -> list[str] | No
     return [name[len(start) : -len(end)] for name in sets if len(name) > len(start) + len(end)]
 
 
-def snapshot(registry: QueueRegistry) -> Snapshot:
-    """Return the client of this registry as it is now. Four calls, and five for each queue; six where messages are
-    parked.
+def snapshot(
+    stores: RecordStore | Mapping[str, RecordStore],
+    clients: str | Sequence[str] | None = None,
+    *,
+    max_age: float = 1.0,
+    timeout: float = 2.5,
+) -> Overview:
+    """Return the clients in each farm as they are now, or were at most `max_age` seconds ago, and this process's own
+    figures.
+
+    stores: of each farm, by its name; or one store, of the farm $LATCHWORK_FARM.
+    clients: None = all that have queues there, if the store can tell: one call more.
+    timeout: seconds for each farm. One that does not answer is shown with the last figures that are known of it, their
+        age, and why there are no newer ones.
+
+    Costs as `ClientView.look` for each client and farm; nothing within `max_age` seconds of a look, whoever asked for
+    it. Raises `InvalidRequest`.
     """
-    return with_queues(registry)[0]
+    farms = stores if isinstance(stores, Mapping) else {farm_or_default(None): stores}
+    named = [clients] if isinstance(clients, str) else clients
+    checked_number("max_age", max_age)
+    checked_number("timeout", timeout)
+    if not farms:
+        raise InvalidRequest("stores is empty: give a store, or one of each farm, as {farm: store}")
+    registries = {
+        farm: [QueueRegistry(store, one, farm_id=farm) for one in named or ()] for farm, store in farms.items()
+    }
+
+    found: dict[str, list[ClientState]] = {}
+
+    def look(farm: str) -> None:
+        known = None if named is None else registries[farm]
+        found[farm] = _farm(farm, as_store(farms[farm]), known, max_age, timeout)
+
+    seams = as_store(next(iter(farms.values()))).seams
+    parallel_map(seams, look, list(farms), len(farms), "latchwork-snapshot")
+    return Overview(tuple(one for farm in farms for one in found[farm]), process_now(seams))
 
 
-def with_queues(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[ShardedQueue]]:
-    """Return the snapshot, and its queues, of which more may be asked. only: of this queue alone."""
-    listed, unreadable = registry.scan(active=None)
-    interval = sweep_interval([queue for queue, _ in listed])  # of all queues: the upkeep sweeps them together
-    followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
-    if only is not None:
-        listed = [(queue, bins) for queue, bins in listed if queue.name == only]
-        unreadable = {name: failure for name, failure in unreadable.items() if name == only}
-    leader, candidates = election_now(registry.store, election_name(registry.client_id))
-    reports = workers_of([queue for queue, _ in listed])
-    states, queues = [], []
-    for (queue, bins), workers in zip(listed, reports, strict=True):
-        with suppress(NotFound):  # a group that is being made, or dropped, has no pointers
-            states.append(_state(queue, bins, workers, interval, has_groups=queue.name in followed))
-            queues.append(queue)
-    taken = Snapshot(
-        registry.client_id,
-        registry.farm_id,
-        leader.now if leader else registry.store.seams.wall(),
-        leader,
-        tuple(states),
-        {name: str(failure) for name, failure in unreadable.items()},
-        tuple(alive(candidates, leader, reports)),
+def process_now(seams: Seams) -> ProcessState:
+    """Return the figures of this process. No call."""
+    consumers = tuple(
+        ConsumerState(one.queue.name, one.concurrency, one.running, one.stats["acked"], one.stats["failed"])
+        for one in consumers_here()
     )
-    return taken, queues
+    return ProcessState(seams.process_name(), consumers, dict(DIED))
 
 
-def _state(
-    queue: ShardedQueue, bins: Mapping[str, Any], workers: Sequence[WorkerReport], interval: float, *, has_groups: bool
-) -> QueueState:
-    made: Any = bins.get("createdAt")
-    abandoned = REPORT + queue.config.sweep_duration.total_seconds()
-    return QueueState(
-        queue.name,
-        queue.live,
-        stats_of(queue, bins),
-        tuple(workers),
-        queue.queue_name if isinstance(queue, QueueGroup) else None,
-        has_groups,
-        queue.config.retries is not None,
-        sweep_interval([queue]),
-        abandoned,
-        abandoned + interval,
-        made / 1000 if is_int(made) else 0.0,
-    )
+def _farm(
+    farm: str, store: RecordStore, registries: list[QueueRegistry] | None, max_age: float, timeout: float
+) -> list[ClientState]:
+    """Return the clients of one farm; one without a name where the store cannot tell which there are."""
+    with Deadline(store.seams, timeout):
+        if registries is None:
+            try:
+                names = clients_in(store, farm)
+            except LatchworkError as failure:
+                return [ClientState("", farm, store.where, None, None, str(failure))]
+            if names is None:
+                raise InvalidRequest(f"{store!r} cannot tell which clients there are: name them")
+            registries = [QueueRegistry(store, name, farm_id=farm) for name in names]
+        return [_looked(view_of(registry), max_age) for registry in registries]
+
+
+def _looked(view: ClientView, max_age: float) -> ClientState:
+    away = None
+    try:
+        view.look(max_age)
+    except LatchworkError as failure:
+        away = str(failure)
+    registry = view.registry
+    return ClientState(registry.client_id, registry.farm_id, registry.store.where, view.taken, view.age, away)
+
+
+def of_client(registry: QueueRegistry) -> Snapshot:
+    """Return the client of this registry as it is now. Costs as `ClientView.look`."""
+    return view_of(registry).look()
+
+
+def view_of(registry: QueueRegistry, only: str | None = None) -> ClientView:
+    """Return this process's one view of the registry's client in its farm; only: of this queue alone."""
+    views: dict[tuple[str, str, str | None], ClientView] = registry.store.__dict__.setdefault("_views", _Views())
+    where = registry.client_id, registry.farm_id, only
+    return views.get(where) or views.setdefault(where, ClientView(registry, only))
+
+
+class _Views(dict[Any, Any]):
+    """The views of a store's clients, which stay where they are when the store is pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Views, ()
+
+
+class ClientView:
+    """A client in one farm as this process saw it last, however many ask for it. Safe to share between threads.
+
+    only: the name of the one queue that is looked at; None = all.
+    """
+
+    def __init__(self, registry: QueueRegistry, only: str | None) -> None:
+        self.registry, self._only, self._seams = registry, only, registry.store.seams
+        self.reset_after_fork()
+        reset_in_child(self)
+        self.taken: Snapshot | None = None
+        self.queues: tuple[ShardedQueue, ...] = ()
+        """The queues of the last look, of which more may be asked."""
+        self._at = self._tried = self._listed = float("-inf")
+        self._failure: LatchworkError | None = None
+        self._active, self._others = _Listed(), _Listed()
+        self._counts: dict[str, _Counts] = {}
+
+    def reset_after_fork(self) -> None:
+        """Replace the lock in a forked child: a thread of the parent may hold it."""
+        self._lock = self._seams.lock()
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last look that succeeded; None where there was none."""
+        return None if self.taken is None else self._seams.monotonic() - self._at
+
+    def look(self, max_age: float = 0.0) -> Snapshot:
+        """Return the client as it is now, or was at most `max_age` seconds ago when another one looked.
+
+        Three calls, and one for every 500 queues or part of them. One more at the first look, and where a queue was
+        deactivated since the last; more where messages have expired, as `ShardedQueue.depth` says. Raises the store's
+        errors; whoever asks within `max_age` seconds of a look that failed gets its error.
+        """
+        with within_call(self._lock, "the look at the queues"):
+            if not max_age or self._seams.monotonic() - self._tried > max_age:
+                self._try()
+            if self._failure is not None:
+                raise self._failure
+            assert self.taken is not None  # noqa: S101 - else it failed
+            return self.taken
+
+    def _try(self) -> None:
+        self._failure = None
+        try:
+            self._look()
+            self._at = self._seams.monotonic()
+        except LatchworkError as failure:
+            self._failure = failure
+        finally:  # after the look: a thread that waited for a slow one does not look again
+            self._tried = self._seams.monotonic()
+
+    def _look(self) -> None:
+        registry = self.registry
+        # 1. The queues.
+        listed, unreadable = self._list()
+        interval = sweep_interval([queue for queue, _ in listed])  # of all queues: the upkeep sweeps them together
+        followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
+        if self._only is not None:
+            listed = [(queue, bins) for queue, bins in listed if queue.name == self._only]
+            unreadable = {name: failure for name, failure in unreadable.items() if name == self._only}
+        # 2. Who works on them, and who does the upkeep.
+        election = Election(registry.store, election_name(registry.client_id))
+        rows = registry.store.repeat_many([*election.reading, *(reading(queue) for queue, _ in listed)])
+        leader, candidates = election.found(rows[:2])
+        reports = reports_in(Rows(rows[2:]))
+        # 3. What is in them.
+        stats = stats_of_each(listed)
+        states = tuple(
+            self._state(queue, bins, found, workers, interval, has_groups=queue.name in followed)
+            for (queue, bins), found, workers in zip(listed, stats, reports, strict=True)
+            if found is not None
+        )
+        self.queues = tuple(queue for (queue, _), found in zip(listed, stats, strict=True) if found is not None)
+        self.taken = Snapshot(
+            registry.client_id,
+            registry.farm_id,
+            leader.now if leader else self._seams.wall(),
+            leader,
+            states,
+            {name: str(failure) for name, failure in unreadable.items()},
+            tuple(alive(candidates, leader, reports)),
+        )
+
+    def _list(self) -> _Listed:
+        """Return the queues by name: the active ones as they are now, the others as they were listed within a minute.
+
+        One call. Two at first, and where a queue that was active is no longer.
+        """
+        now, known = self._seams.monotonic(), {queue.name for queue, _ in self._active.queues}
+        is_first, is_due = self._listed < 0, now >= self._listed + OTHERS
+        if is_first or not is_due:
+            self._active = _Listed(*self.registry.scan(active=True))
+        if is_due or known - {queue.name for queue, _ in self._active.queues}:
+            self._others, self._listed = _Listed(*self.registry.scan(active=False)), now
+        # By name, as one that was deactivated between two listings is in both.
+        queues = {queue.name: (queue, bins) for queue, bins in [*self._others.queues, *self._active.queues]}
+        unreadable = {**self._others.unreadable, **self._active.unreadable}
+        return _Listed([queues[name] for name in sorted(queues)], unreadable)
+
+    def _state(
+        self,
+        queue: ShardedQueue,
+        bins: Mapping[str, Any],
+        stats: QueueStats,
+        workers: Sequence[WorkerReport],
+        interval: float,
+        *,
+        has_groups: bool,
+    ) -> QueueState:
+        made: Any = bins.get("createdAt")
+        abandoned = REPORT + queue.config.sweep_duration.total_seconds()
+        now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
+        before = self._counts.get(queue.name)
+        if before is None or now.at > before.at:
+            self._counts[queue.name] = now
+        return QueueState(
+            queue.name,
+            queue.live,
+            stats,
+            tuple(workers),
+            queue.queue_name if isinstance(queue, QueueGroup) else None,
+            has_groups,
+            queue.config.retries is not None,
+            sweep_interval([queue]),
+            abandoned,
+            abandoned + interval,
+            made / 1000 if is_int(made) else 0.0,
+            *(now.rates(before) if before is not None and now.at > before.at else (None, None)),
+        )
+
+
+class _Listed(NamedTuple):
+    """Queues, each with its record, and the errors of those that cannot be read, by name."""
+
+    queues: Sequence[tuple[ShardedQueue, Mapping[str, Any]]] = ()
+    unreadable: Mapping[str, LatchworkError] = MappingProxyType({})
+
+
+class _Counts(NamedTuple):
+    """What was published and received when a queue was looked at (monotonic)."""
+
+    at: float
+    published: int
+    received: int
+
+    def rates(self, before: _Counts) -> tuple[float, float]:
+        """Return the messages a second, in and out, since an earlier look."""
+        seconds = self.at - before.at
+        return (self.published - before.published) / seconds, (self.received - before.received) / seconds
 
 
 def alive(
@@ -229,21 +483,40 @@ def alive(
     return [one for one in candidates if one not in dead]
 
 
-def election_now(store: RecordStore, election: str) -> tuple[Leader | None, list[str]]:
-    """Return who leads an election by lease, or led it last, and its candidates; None where nobody ever led. One call.
+class Election:
+    """An election by lease, as its records show it.
 
     Raises `Corrupt` for a damaged record, and the store's errors.
     """
-    key, candidates = Key(LOCKS, election), Candidates(store, election)
-    row, listed = store.repeat_many([Update(key, (*reads(BINS), Compute(SERVER_NOW))), candidates.reading])
-    names = candidates.present(listed)
-    if isinstance(row, NotFound):
-        return None, names
-    if isinstance(row, LatchworkError):
-        raise row
-    *values, now = row
-    lease = LeaseView.of(key, dict(zip(BINS, values, strict=True)))
-    if not is_int(now):
-        raise Corrupt(f"the store has no time for {key}: it said {now!r}")
-    ago = max(0.0, (now - lease.time) / 1000)
-    return Leader(str(lease.owner), lease.fence, lease.locked, ago, lease.lease, now / 1000), names
+
+    def __init__(self, store: RecordStore, name: str) -> None:
+        self._key, self._candidates = Key(LOCKS, name), Candidates(store, name)
+
+    @property
+    def reading(self) -> list[Update]:
+        """The two updates that read it, for a batch."""
+        return [Update(self._key, (*reads(BINS), Compute(SERVER_NOW))), self._candidates.reading]
+
+    def found(self, rows: Sequence[Row]) -> tuple[Leader | None, list[str]]:
+        """Return who leads, or led last, and the candidates, by the rows of `reading`; None where nobody ever led."""
+        row, listed = rows
+        names = self._candidates.present(listed)
+        if isinstance(row, NotFound):
+            return None, names
+        if isinstance(row, LatchworkError):
+            raise row
+        *values, now = row
+        lease = LeaseView.of(self._key, dict(zip(BINS, values, strict=True)))
+        if not is_int(now):
+            raise Corrupt(f"the store has no time for {self._key}: it said {now!r}")
+        ago = max(0.0, (now - lease.time) / 1000)
+        return Leader(str(lease.owner), lease.fence, lease.locked, ago, lease.lease, now / 1000), names
+
+
+def election_now(store: RecordStore, name: str) -> tuple[Leader | None, list[str]]:
+    """Return who leads an election by lease, or led it last, and its candidates; None where nobody ever led. One call.
+
+    Raises as `Election`.
+    """
+    election = Election(store, name)
+    return election.found(store.repeat_many(election.reading))

@@ -10,7 +10,7 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.coord.election.candidates import Candidates
 from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
-from latchwork.observe.snapshot import clients_in, snapshot
+from latchwork.observe.snapshot import clients_in, of_client
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.workers import WorkerReport, reporting
@@ -47,7 +47,7 @@ def reports(queue, worker="w", **facts):
 
 def told(registry):
     """The findings by kind: the state, and the text."""
-    return {one.kind: (one.state, one.what) for one in findings_of(snapshot(registry))}
+    return {one.kind: (one.state, one.what) for one in findings_of(of_client(registry))}
 
 
 def test_a_queue_with_nothing_wrong_has_no_findings(registry, queue):
@@ -92,7 +92,7 @@ def test_a_backlog_without_a_worker_is_told_and_so_is_the_worker_that_died(regis
     clock.advance(20)
     assert told(registry) == {}
     clock.advance(40)
-    (one,) = findings_of(snapshot(registry))
+    (one,) = findings_of(of_client(registry))
     assert (one.state, one.kind) == (PROBLEM, "no_worker"), "one cause is one problem"
     assert "worker w, which last reported 60 s ago, died or hangs; no other worker is there; " in one.what
     assert "3 ready messages wait, the oldest for 80 s" in one.what
@@ -160,7 +160,7 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     reports(queue, "dead", running=1)
     queue.receive()
     clock.advance(320)
-    (what,) = [one.what for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
+    (what,) = [one.what for one in findings_of(of_client(registry)) if one.kind == "no_worker"]
     hand = (
         "; what it had in hand is back by the sweep, at the latest within 2 min (1 handler), once a worker runs again; "
     )
@@ -185,7 +185,7 @@ def test_one_worker_that_died_is_one_line_whatever_the_number_of_its_queues(regi
     clock.advance(60)
     for queue in queues:
         reports(queue, "vm:8:5b6a@f")
-    found = {one.queues: one.what for one in findings_of(snapshot(registry))}
+    found = {one.queues: one.what for one in findings_of(of_client(registry))}
     assert found[("a", "b", "c")] == (
         "queues a, b, c of shop: worker vm:24780, which last reported 60 s ago, died or hangs; at work: 1 (vm:8)"
     )
@@ -193,7 +193,7 @@ def test_one_worker_that_died_is_one_line_whatever_the_number_of_its_queues(regi
         "queue a of shop: 2 workers died or hang: vm:7 (last report 60 s ago), vm:9 (last report 60 s ago); "
         "at work: 1 (vm:8)"
     )
-    rows = [one.row for one in findings_of(snapshot(registry))]
+    rows = [one.row for one in findings_of(of_client(registry))]
     assert {(row["client"], row["queue"], tuple(row["queues"])) for row in rows} == {
         ("shop", None, ("a", "b", "c")),
         ("shop", "a", ("a",)),
@@ -204,7 +204,7 @@ def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
     for name in "abc":
         registry.create(QueueConfig(name, shards=1))
     clock.advance(3 * 1800)
-    (one,) = findings_of(snapshot(registry))
+    (one,) = findings_of(of_client(registry))
     assert (one.kind, one.client, one.queues) == ("upkeep", "shop", ("a", "b", "c"))
     assert "no upkeep of shop: nobody leads yet; no candidate; queues a, b, c not swept for up to 90 min" in one.what
     assert "run a worker or a consumer of shop" in one.remedy
@@ -241,7 +241,7 @@ def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry,
         one.receive()[0].nack()
         reports(one, "dead:1@f")
     clock.advance(3 * 3600)
-    (one,) = [one for one in findings_of(snapshot(registry)) if one.state == PROBLEM]
+    (one,) = [one for one in findings_of(of_client(registry)) if one.state == PROBLEM]
     assert (one.kind, one.queues) == ("no_worker", ("other", "q"))
     assert one.what.startswith(
         "queues other, q of shop: no worker; 4 ready messages wait, the oldest for 3 h; so there"
@@ -259,7 +259,7 @@ def test_where_nobody_works_at_all_that_is_one_problem_however_many_have_died(re
     clock.advance(60)
     reports(queues[0], "vm:2:cd@f")
     clock.advance(60)
-    (one,) = findings_of(snapshot(registry))
+    (one,) = findings_of(of_client(registry))
     assert one.queues == ("a", "b", "c")
     assert one.what == (
         "queues a, b, c of shop: 2 workers died or hang: vm:1 (last report 2 min ago), vm:2 (last report 60 s ago); "
@@ -274,16 +274,16 @@ def test_a_process_that_has_just_started_is_no_problem(registry, queue, store, c
     clock.advance(2 * 3600)
 
     def states():
-        return {one.kind: one.state for one in findings_of(snapshot(registry))}
+        return {one.kind: one.state for one in findings_of(of_client(registry))}
 
     assert states() == {"upkeep": PROBLEM}
     reports(queue, "new@f")
     clock.advance(30)
-    assert "the ones that run" not in findings_of(snapshot(registry))[0].remedy, "it is overdue"
+    assert "the ones that run" not in findings_of(of_client(registry))[0].remedy, "it is overdue"
     reports(queue, "new@f")
     Candidates(store, "shop-sweeper").report("new@f", 60)
     assert states() == {"upkeep": WARNING}
-    (one,) = findings_of(snapshot(registry))
+    (one,) = findings_of(of_client(registry))
     assert "an election is under way, candidates: 1; queue q not swept for 2 h; queue q: 1 delayed message" in one.what
     assert "run a worker" not in one.remedy
     FencedLock(store, "shop-sweeper", owner="new@f", lease=10).acquire(timeout=20)
@@ -296,7 +296,7 @@ def test_a_process_that_has_just_started_is_no_problem(registry, queue, store, c
 def test_who_looks_for_what_failed_is_sent_to_where_it_is(registry, clock):
     def remedy(queue):
         reports(queue, failed=5)
-        return next(one.remedy for one in findings_of(snapshot(registry)) if (one.kind, one.queue) == found(queue))
+        return next(one.remedy for one in findings_of(of_client(registry)) if (one.kind, one.queue) == found(queue))
 
     def found(queue):
         return ("failing", queue.name)
@@ -328,18 +328,18 @@ def test_discarding_single_parked_messages_makes_no_alarm(registry):
 
 
 def test_before_the_first_leader_an_election_is_under_way_with_its_candidates(registry, queue, store, clock):
-    assert snapshot(registry).upkeep == "nobody leads yet; no candidate"
+    assert of_client(registry).upkeep == "nobody leads yet; no candidate"
     Candidates(store, "shop-sweeper").report("w", 60)
     Candidates(store, "shop-sweeper").report("dead", 60)
-    assert snapshot(registry).upkeep == "nobody leads yet; an election is under way, candidates: 2"
+    assert of_client(registry).upkeep == "nobody leads yet; an election is under way, candidates: 2"
     reports(queue, "dead")
     clock.advance(25)
-    assert snapshot(registry).candidates == ("w",), "of which nothing says that it is dead"
+    assert of_client(registry).candidates == ("w",), "of which nothing says that it is dead"
     FencedLock(store, "shop-sweeper", owner="w", lease=10).acquire(1)
-    assert snapshot(registry).upkeep.startswith("w leads, epoch ")
+    assert of_client(registry).upkeep.startswith("w leads, epoch ")
     clock.advance(15)
-    assert "nobody leads: w led" in snapshot(registry).upkeep
-    assert snapshot(registry).upkeep.endswith("; no candidate"), "it was the leader that died"
+    assert "nobody leads: w led" in of_client(registry).upkeep
+    assert of_client(registry).upkeep.endswith("; no candidate"), "it was the leader that died"
 
 
 def test_expired_messages_are_told_of_for_a_day_with_their_side(registry, queue, clock):
@@ -379,7 +379,7 @@ def test_messages_that_wait_for_a_retry_are_counted_apart_and_told_of(registry, 
     reports(queue)
     depth = queue.depth()
     assert (depth.delayed, depth.retrying) == (3, 2)
-    (found,) = [one for one in findings_of(snapshot(registry)) if one.kind == "retrying"]
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "retrying"]
     assert found.state == OK
     assert found.what == (
         "queue r of shop: 2 messages failed, and will be tried again; "
@@ -399,14 +399,14 @@ def test_the_age_of_the_oldest_message_is_that_of_one_that_was_given_back(regist
     clock.advance(100)
     queue.publish("new")
     queue._given_back([held])
-    assert snapshot(registry).queues[0].stats.oldest_age == pytest.approx(100, abs=1)
+    assert of_client(registry).queues[0].stats.oldest_age == pytest.approx(100, abs=1)
 
 
 def test_a_queue_that_only_its_groups_read_is_no_problem(registry, queue, clock):
     queue.group("audit")
     queue.publish("m")
     clock.advance(60)
-    found = {(one.queue, one.kind): one.state for one in findings_of(snapshot(registry))}
+    found = {(one.queue, one.kind): one.state for one in findings_of(of_client(registry))}
     assert found == {("q", "no_worker"): WARNING, ("q@audit", "no_worker"): PROBLEM}
 
 
@@ -456,11 +456,11 @@ def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):
         reports(one)
         one.publish("m")
         one.receive()[0].nack()
-    found = {(one.kind, one.queue): one.what for one in findings_of(snapshot(registry))}
+    found = {(one.kind, one.queue): one.what for one in findings_of(of_client(registry))}
     assert found["upkeep", "q"].endswith("; no candidate; queue q: 1 message in the sideline")
     assert "which nothing brings back: the queue does not retry" in found["stranded", "plain"]
     FencedLock(store, "shop-sweeper", owner="me").acquire(1)
-    found = [one.queue for one in findings_of(snapshot(registry)) if one.kind == "stranded"]
+    found = [one.queue for one in findings_of(of_client(registry)) if one.kind == "stranded"]
     assert found == ["plain"]
 
 
@@ -476,7 +476,7 @@ def test_delayed_messages_that_nobody_delivers_are_told(registry, queue, clock):
 def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(registry, queue, store, clock):
     lock = FencedLock(store, "shop-sweeper", owner="me", lease=10)
     grant = lock.acquire(1)
-    assert snapshot(registry).leader.standing == f"me leads, epoch {grant.fence}"
+    assert of_client(registry).leader.standing == f"me leads, epoch {grant.fence}"
     clock.advance(75)
     state, what = told(registry)["upkeep"]
     assert (state, "nobody leads: me led in epoch" in what, "last renewed 75 s ago" in what) == (PROBLEM, True, True)
@@ -507,7 +507,7 @@ def test_a_snapshot_costs_four_calls_and_five_a_queue(registry, store, queue):
         made.publish_many(range(4))
     other.queues()
     counting.reset()
-    taken = snapshot(other)
+    taken = of_client(other)
     assert [one.name for one in taken.queues] == ["a", "b", "q"]
     assert counting.total <= 4 + 5 * 3
 
@@ -525,7 +525,7 @@ def test_every_finding_is_of_a_kind_that_the_metrics_have(registry, queue, clock
     with pytest.warns(UserWarning, match="paused"):
         queue.pause()
     clock.advance(queue.config.message_expiry.total_seconds() - 100)
-    found = findings_of(snapshot(registry))
+    found = findings_of(of_client(registry))
     assert found
     assert {one.kind for one in found} <= set(KINDS)
     assert [one.state for one in found] == sorted((one.state for one in found), key=[PROBLEM, WARNING].index)

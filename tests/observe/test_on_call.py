@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from latchwork.observe.findings import PROBLEM, findings_of
-from latchwork.observe.snapshot import clients_in, snapshot
+from latchwork.observe.snapshot import clients_in, of_client
 from latchwork.queue import Consumer, Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.workers import SILENT, WORKERS
 from latchwork.store import Key, MapPut
@@ -34,7 +34,7 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
         until(lambda: [one.acts_on for one in queue.workers()] == [first])
         assert queue.concurrency == 0
         operator.publish("waits")
-        taken = snapshot(registry)
+        taken = of_client(registry)
         assert taken.leader is None or taken.leader.name == taken.queues[0].at_work[0].worker
         (paused,) = [one for one in findings_of(taken) if one.kind == "paused"]
         assert "paused by anna@web-7, " in paused.what
@@ -46,7 +46,7 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
     # 2. A message fails, and waits for its next attempt.
     queue.publish("fails", message_id="id")
     until(lambda: [delivery.nack(error="it broke") for delivery in queue.receive()])
-    stats = snapshot(registry).queues[0].stats
+    stats = of_client(registry).queues[0].stats
     assert (stats.depth.retrying, stats.last_retry.message_id, stats.last_retry.error) == (1, "id", "it broke")
     assert queue.delayed.discard(["id"]) == {"id": Outcome.DONE}
     assert queue.depth().retrying == 0
@@ -56,6 +56,6 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
     last = SERVER_NOW - round((SILENT + 25) * 1000)
     report = MapPut(WORKERS, "gone", ListOf((last, *[Const(0)] * 5)))
     registry.store.operate(Key(f"{registry.client_id}_meta_set", "q_WORKERS"), report, repeatable=True)
-    (found,) = [one for one in findings_of(snapshot(registry)) if one.kind == "no_worker"]
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "no_worker"]
     assert (found.state, "gone, which last reported" in found.what) == (PROBLEM, True)
     assert registry.client_id in (clients_in(registry.store, "f") or [])

@@ -183,13 +183,15 @@ def _stats(
     elif control is not None:
         delayed = queue.delayed.waiting_in(control.bins)
         depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
-    sides = _sides(queue, states)
+    ready, left, given_up = _sides(queue, states)
     return QueueStats(
         queue.name,
         queue.live.active,
         queue.concurrency,
         depth,
-        *sides,
+        ready,
+        left,
+        given_up,
         any(state.stream for state in main),
         delayed.late if depth.delayed else None,
         # A group's own shards, behind these, have only messages that came back.

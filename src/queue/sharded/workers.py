@@ -20,7 +20,8 @@ from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, ListOf, Param
 from ...store.model.form import Form
 from ...store.model.ops import Compute
-from ...store.port import Exists, RecordStore
+from ...store.port import Exists, RecordStore, Values
+from ...store.rows import Rows
 from ...typed import converted
 from .config import QueueConfig
 from .record import lifetime
@@ -117,9 +118,16 @@ def workers_of(queues: Sequence[HasWorkers]) -> list[list[WorkerReport]]:
 
     What cannot be read in a record counts as not reported. Raises the store's errors.
     """
-    if not queues:
-        return []
-    rows = queues[0].store.repeat_many([Update(_key(queue), _READ) for queue in queues])
+    return reports_in(queues[0].store.repeat_many([reading(queue) for queue in queues])) if queues else []
+
+
+def reading(queue: HasWorkers) -> Update:
+    """Return the update that reads the reports of a queue, for a batch; `reports_in` says what they are."""
+    return Update(_key(queue), _READ)
+
+
+def reports_in(rows: Rows[Values]) -> list[list[WorkerReport]]:
+    """Return the reports by the rows of `reading`. Raises the store's errors."""
     return [_reports(*row) for row in rows.raise_unless(NotFound).values((None, 0))]
 
 

@@ -73,6 +73,11 @@ class Reporter:
         """The name of this process among the workers, and among the candidates for the upkeep."""
         return f"{self._seams.process_name()}:{self._id}{FARM}{self._registry.farm_id}"
 
+    def consumers(self) -> list[Reported]:
+        """Return the consumers that have joined."""
+        with self._guard:
+            return [consumer for consumer, _ in self._consumers.values()]
+
     def join(self, consumer: Reported, reported: Callable[[], None]) -> None:
         """Report about this consumer until it leaves: first at once. No I/O here.
 
@@ -213,3 +218,8 @@ def reporter_of(registry: QueueRegistry) -> Reporter:
     """Return the one reporter of this process for the registry's store, client and farm."""
     name = (id(registry.store), registry.client_id, registry.farm_id)
     return _ALL.get(name) or _ALL.setdefault(name, Reporter(registry))
+
+
+def consumers_here() -> list[Reported]:
+    """Return all consumers of this process that report."""
+    return [consumer for reporter in list(_ALL.values()) for consumer in reporter.consumers()]

@@ -1,0 +1,44 @@
+"""A snapshot as JSON has it: for `latchwork top --json`, and for programs. Not stable between versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from typing import Any
+
+from msgspec import Struct, structs
+
+from .findings import findings_of
+from .snapshot import ClientState, Overview
+
+
+def document_of(found: Overview) -> dict[str, Any]:
+    """Return all of a snapshot in the types of JSON, with what is wrong with each client.
+
+    Each part says of whom it is true, and how old it is in seconds; None is what is not known.
+    """
+    return {
+        "clients": [_client(one) for one in found.clients],
+        "process": {"of": "process", "age": 0.0} | plain(found.process),
+    }
+
+
+def _client(state: ClientState) -> dict[str, Any]:
+    wrong = None if state.taken is None else [one.row for one in findings_of(state.taken)]
+    return {"of": "store", **plain(state), "findings": wrong}
+
+
+def plain(value: Any) -> Any:
+    """Return a value of a snapshot in the types of JSON."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Struct):
+        return plain(structs.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, tuple | list):
+        return [plain(one) for one in value]
+    return value.total_seconds() if isinstance(value, timedelta) else value
