@@ -136,18 +136,20 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
         empty_behind.setdefault(place, []).append(pointer)
     return [
         [
-            state._replace(
-                gone=min(max(0, queue.known_gone.get(state.shard, 0) - state.fired), state.loaded - state.fired),
-                head=messages.get((n, state.shard)),
-                holes=sum(
-                    pointer > max(state.fired, queue.known_gone.get(state.shard, 0))
-                    for pointer in empty_behind.get((n, state.shard), ())
-                ),
-            )
+            _looked(queue, state, messages.get((n, state.shard)), empty_behind.get((n, state.shard), ()))
             for state in states
         ]
         for n, (queue, states) in enumerate(parts)
     ]
+
+
+def _looked(queue: Shards, state: ShardPointers, head: Record | None, behind: Sequence[int]) -> ShardPointers:
+    """Return the pointers with what was found. behind: the empty slots behind the first message."""
+    known = queue.known_gone.get(state.shard, 0)
+    if head is None and not behind and known <= state.fired:
+        return state
+    gone = min(max(0, known - state.fired), state.loaded - state.fired)
+    return state._replace(gone=gone, head=head, holes=sum(pointer > max(state.fired, known) for pointer in behind))
 
 
 def _behind(spans: Mapping[_Place, tuple[int, int]]) -> list[tuple[_Place, int]]:

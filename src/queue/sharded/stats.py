@@ -134,17 +134,17 @@ def stats_of_each(queues: Sequence[tuple[ShardedQueue, Mapping[str, Any]]]) -> l
     Two calls, and one for each further 500 queues; more where messages have expired, as `ShardedQueue.depth` says.
     """
     # 1. The pointers of all shards, and what is delayed.
-    found: list[list[Record | LatchworkError | None]] = []
+    found: list[list[list[Record | LatchworkError | None]]] = []
     for some in chunked(queues, MOST_QUEUES):
         keys = [_keys(queue) for queue, _ in some]
-        rows = iter(read_each(some[0][0].store, list(chain(*keys)), *GROUP_STATE_BINS, *WAITING_BINS))
-        found += [list(islice(rows, len(one))) for one in keys]
+        rows = iter(read_each(some[0][0].store, list(chain(*chain(*keys))), *GROUP_STATE_BINS, *WAITING_BINS))
+        found += [[list(islice(rows, len(part))) for part in one] for one in keys]
     states = [_states(queue, rows) for (queue, _), rows in zip(queues, found, strict=True)]
     # 2. The oldest messages of each shard.
     parts = [zip(_parts(queue), some, strict=True) for (queue, _), some in zip(queues, states, strict=True) if some]
     looked = iter(looked_through(list(chain(*parts))))
     return [
-        _stats(queue, bins, list(islice(looked, PARTS)), rows[-1]) if some else None
+        _stats(queue, bins, list(islice(looked, PARTS)), rows[-1][0]) if some else None
         for (queue, bins), some, rows in zip(queues, states, found, strict=True)
     ]
 
@@ -153,21 +153,19 @@ def _parts(queue: ShardedQueue) -> tuple[Shards, ...]:
     return queue.pointers, queue.sideline.pointers, queue.parked.pointers
 
 
-def _keys(queue: ShardedQueue) -> list[Key]:
-    """Return the keys of the pointers of all parts of a queue, and last that of its record of delayed messages."""
-    return [*chain(*(part.state_keys(range(part.shards)) for part in _parts(queue))), queue.delayed.control]
+def _keys(queue: ShardedQueue) -> list[list[Key]]:
+    """Return the keys of the pointers of each part of a queue, and last that of its record of delayed messages."""
+    return [*(part.state_keys(range(part.shards)) for part in _parts(queue)), [queue.delayed.control]]
 
 
-def _states(queue: ShardedQueue, rows: Sequence[Record | LatchworkError | None]) -> list[list[ShardPointers]] | None:
-    """Return the states of all parts of a queue by the rows of `_keys`; None for a group that has none."""
-    found, left = list[list[ShardPointers]](), iter(rows)
+def _states(
+    queue: ShardedQueue, rows: Sequence[Sequence[Record | LatchworkError | None]]
+) -> list[list[ShardPointers]] | None:
+    """Return the states of each part of a queue by the rows of `_keys`; None for a group that has none."""
     try:
-        for part in _parts(queue):
-            numbers = range(part.shards)
-            found.append(part.states_of(numbers, list(islice(left, len(part.state_keys(numbers))))))
+        return [part.states_of(range(part.shards), some) for part, some in zip(_parts(queue), rows, strict=False)]
     except NotFound:
         return None
-    return found
 
 
 def _stats(
