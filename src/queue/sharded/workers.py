@@ -1,20 +1,22 @@
 """Who works on a queue: a record in which each process that consumes it reports (P5).
 
-Set `{client}_meta_set`, key `{queue}_WORKERS`, one map bin `workers`: the name of a process -> `[server's ms, the
-change of the settings that it acts on, threads, running, acknowledged, failed]`. For people, and for the tools that
-tell them: no message depends on it.
+Set `{client}_meta_set`, key `{queue}_WORKERS`, two map bins. `workers`: the name of a process -> `[server's ms, the
+change of the settings that it acts on, threads, running, acknowledged, failed]`; `failures`: the same name -> how many
+of these failed for each reason, in the order of `Reason`. For people, and for the tools that tell them: no message
+depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
 import msgspec
 
 from ...errors import NotFound
+from ...inputs import is_int
 from ...store import Key, MapPut, MapRemove, Read, Update
 from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, ListOf, Param
@@ -24,10 +26,11 @@ from ...store.port import Exists, RecordStore, Values
 from ...store.rows import Rows
 from ...typed import converted
 from .config import QueueConfig
+from .envelope import Reason
 from .record import lifetime
 from .shards import Shards
 
-WORKERS = "workers"
+WORKERS, FAILURES = "workers", "failures"
 REPORT = 15.0
 """Seconds between two reports of a process."""
 SILENT = 50.0
@@ -41,7 +44,8 @@ to remove it.
 """
 WINDOW = 60.0
 """Seconds in which the acknowledged and the failed messages of a report were counted."""
-_READ = (Read(WORKERS), Compute(SERVER_NOW))
+_READ = (Read(WORKERS), Read(FAILURES), Compute(SERVER_NOW))
+_REASONS = tuple(Reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class WorkerReport:
     threads: worker threads that it wants, 0 while it is paused.
     running: handlers that run.
     acked, failed: messages in the minute before the report.
+    reasons: of the failed ones, where there were any; an earlier version does not report them.
     """
 
     worker: str
@@ -63,6 +68,7 @@ class WorkerReport:
     running: int
     acked: int
     failed: int
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_silent(self) -> bool:
@@ -97,20 +103,21 @@ def _key(queue: HasWorkers) -> Key:
 def _form(ttl: int) -> Form:
     numbers = (Param("acts_on"), Param("threads"), Param("running"), Param("acked"), Param("failed"))
     report = MapPut(WORKERS, Param("worker", str), ListOf((SERVER_NOW, *numbers)))
-    return Form(report, exists=Exists.ANY, ttl=ttl)
+    reasons = MapPut(FAILURES, Param("worker", str), ListOf(tuple(Param(one.value) for one in _REASONS)))
+    return Form(report, reasons, exists=Exists.ANY, ttl=ttl)
 
 
 def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
     """Return the update by which a process reports; harmless when repeated."""
     return _form(lifetime(queue.config)).fill(
         _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
-        acked=report.acked, failed=report.failed,
+        acked=report.acked, failed=report.failed, **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
     )  # fmt: skip
 
 
 def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
     """Return the update that removes these processes; harmless when repeated."""
-    return Update(_key(queue), (MapRemove(WORKERS, tuple(workers)),))
+    return Update(_key(queue), (MapRemove(WORKERS, tuple(workers)), MapRemove(FAILURES, tuple(workers))))
 
 
 def workers_of(queues: Sequence[HasWorkers]) -> list[list[WorkerReport]]:
@@ -128,17 +135,29 @@ def reading(queue: HasWorkers) -> Update:
 
 def reports_in(rows: Rows[Values]) -> list[list[WorkerReport]]:
     """Return the reports by the rows of `reading`. Raises the store's errors."""
-    return [_reports(*row) for row in rows.raise_unless(NotFound).values((None, 0))]
+    return [_reports(*row) for row in rows.raise_unless(NotFound).values((None, None, 0))]
 
 
-def _reports(found: Any, now: int) -> list[WorkerReport]:
-    entries = found.items() if isinstance(found, dict) else ()
-    reports = []
+def now_in(rows: Rows[Values]) -> int | None:
+    """Return the server's time (ms) by the rows of `reading`; None where there was no record to ask."""
+    return max((now for _, _, now in rows.values((None, None, 0))), default=0) or None
+
+
+def _reports(found: Any, failures: Any, now: int) -> list[WorkerReport]:
+    entries, reports = found.items() if isinstance(found, Mapping) else (), []
     for worker, entry in sorted(entries, key=str):
         try:
             at, *numbers = converted(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
         except msgspec.ValidationError:
             continue
         if type(worker) is str:
-            reports.append(WorkerReport(worker, max(0.0, (now - at) / 1000), *numbers))
+            counts = failures.get(worker) if isinstance(failures, Mapping) else None
+            acts_on, threads, running, acked, failed = numbers
+            ago = max(0.0, (now - at) / 1000)
+            reports.append(WorkerReport(worker, ago, acts_on, threads, running, acked, failed, _reasons(counts)))
     return reports
+
+
+def _reasons(counts: Any) -> dict[str, int]:
+    counts = counts if isinstance(counts, list) else ()
+    return {one.value: n for one, n in zip(_REASONS, counts, strict=False) if is_int(n) and n > 0}

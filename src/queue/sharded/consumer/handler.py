@@ -266,6 +266,8 @@ class Settlements:
         rows = self._queue.fail_many(deliveries, why)
         self.hand.let_go(deliveries)
         self._counters.add("failed", len(deliveries))
+        for reason, n in Counter(reason for reason, _ in why).items():
+            self._counters.add(f"failed_{reason.value}", n)
         self._count_unsettled(rows, "stored for later")
         return not rows.errors()
 

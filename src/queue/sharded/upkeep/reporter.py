@@ -16,6 +16,7 @@ from ....errors import LatchworkError
 from ....forks import reset_in_child
 from ....logs import Log
 from ....plain import counted
+from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..record import Live
 from ..registry import QueueRegistry
@@ -168,8 +169,9 @@ class Reporter:
         live = own[0].queue.live
         threads = sum(one.concurrency for one in own) if live.concurrency else 0
         running = sum(one.running for one in own)
+        reasons = {one.value: counts[name, f"failed_{one.value}"] for one in Reason}
         return WorkerReport(
-            self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"]
+            self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"], reasons
         )
 
     def _tidy(self, queues: list[ShardedQueue]) -> None:
@@ -203,10 +205,10 @@ class _LastReport:
 
 
 def _counts(consumers: list[Reported]) -> Counter[tuple[str, str]]:
-    """Return the messages that were acknowledged and failed, by queue."""
+    """Return the messages that were acknowledged, and that failed and why, by queue."""
     found: Counter[tuple[str, str]] = Counter()
     for consumer in consumers:
-        for what in ("acked", "failed"):
+        for what in ("acked", "failed", *(f"failed_{one.value}" for one in Reason)):
             found[consumer.queue.name, what] += consumer.stats[what]
     return found
 

@@ -1,5 +1,5 @@
 """The upkeep of a client's queues by one elected process: its election, its duties, and two of them, the sweep and the
-shovel (P5). The other duties: `scheduling.py`, `timers.py`, `ending.py`.
+shovel (P5). The other duties: `scheduling.py`, `timers.py`, `ending.py`, `recording.py`.
 
 Every process in which a consumer runs is a candidate, so nothing has to be started separately. The elected process
 performs the duties for all queues of the client, in every farm that has a candidate.
@@ -23,6 +23,7 @@ from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .ending import Ending
 from .farms import LIST, NOTICE, Farms
+from .recording import Recording
 from .reporter import reporter_of
 from .scheduling import Scheduling
 from .shovel import Shovel
@@ -98,6 +99,7 @@ class Upkeep:
             Scheduling(farms),
             Timers(farms),
             Ending(farms),
+            Recording(farms),
         ]
 
     def __repr__(self) -> str:
