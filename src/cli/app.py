@@ -32,6 +32,7 @@ class CommandModule(NamedTuple):
 COMMANDS = {
     "worker": CommandModule("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
     "stats": CommandModule("stats", "stats", "Depth, rates and reasons of every queue."),
+    "top": CommandModule("top", "top", "Watch queues, workers and locks on a full screen."),
     "doctor": CommandModule("doctor", "doctor", "Find what will cause trouble, and the remedy."),
     "demo": CommandModule("demo", "demo", "A tour of every primitive, on a temporary store."),
     "latch": CommandModule("coord.latch", "app", "Count down to zero, and wait for that."),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...coord.barrier.layout import MET, BarrierState, barrier_key
+from ...coord.barrier.layout import BARRIERS, MET, BarrierState, barrier_key
 from ...coord.holders import HolderEntry, Holders
 from ...coord.limiter import CELLS, LIMITS
 from ...coord.presence.layout import GROUPS, Seen
@@ -98,18 +98,17 @@ def findings(store: RecordStore, wanted: AskedNames) -> Iterator[Finding]:
 
 def states(store: RecordStore, wanted: AskedNames) -> Iterator[State]:
     """Yield the state of each of them. Two calls each; of an election over all farms as many as there are, and one."""
-    looks: list[tuple[str, Sequence[str], str, Look]] = [
-        ("group", wanted.groups, GROUPS, _group),
-        ("semaphore", wanted.semaphores, SEMAPHORES, _semaphore),
-        ("rwlock", wanted.rwlocks, RWLOCKS, _rwlock),
-        ("limiter", wanted.limiters, LIMITS, _limiter),
+    asked = [
+        ("group", wanted.groups),
+        ("semaphore", wanted.semaphores),
+        ("rwlock", wanted.rwlocks),
+        ("limiter", wanted.limiters),
     ]
-    for kind, names, where, look in looks:
+    for kind, names in asked:
         for name in names:
-            yield _state(store, kind, name, where, look)
+            yield _state(store, kind, name, Key(LOOKS[kind][0], name))
     for name in wanted.barriers:
-        key = barrier_key(str(wanted.client), name)
-        yield _state(store, "barrier", name, key.set, _barrier, key=key)
+        yield _state(store, "barrier", name, barrier_key(str(wanted.client), name))
     for name in wanted.elections:
         yield election_state(name, office_of(wanted.farms, name))
 
@@ -121,21 +120,40 @@ Look = Callable[[Record, int], tuple[str, list[Finding]]]
 _DELETE = "delete the record while nobody uses it"
 
 
-def _state(store: RecordStore, kind: str, name: str, where: str, look: Look, *, key: Key | None = None) -> State:
-    key = key or Key(where, name)
+def states_in(store: RecordStore, kind: str) -> list[State]:
+    """Return the state of all of a kind that this store has, by name: a key of `LOOKS`. It reads the whole set: for
+    people. Two calls. Raises `InvalidRequest` on a store that cannot list its records.
+    """
+    records = store.scan(LOOKS[kind][0])
+    now = time_of(store, records[0].key) if records else 0
+    return sorted((_state_of(kind, str(one.key.name), one, now) for one in records), key=lambda state: state.name)
+
+
+def time_of(store: RecordStore, key: Key) -> int:
+    """Return the server's time (ms), by a record. One call. Raises `NotFound`."""
+    (now,) = store.operate(key, Compute(SERVER_NOW))
+    return int(now)
+
+
+def _state(store: RecordStore, kind: str, name: str, key: Key) -> State:
     record = store.get(key)
     if record is None:
         missing = Finding(WARNING, "there is none", "it was never used, or has expired, or the name is wrong")
         return State(kind, name, "none", (missing,))
     try:
-        (now,) = store.operate(key, Compute(SERVER_NOW))
-        standing, found = look(record, int(now))
-    except Corrupt as failure:
-        return State(kind, name, "damaged", (Finding(PROBLEM, str(failure), _DELETE),))
+        now = time_of(store, key)
     except LatchworkError as failure:
         return State(kind, name, "unknown", (Finding(PROBLEM, str(failure), "look again"),))
+    return _state_of(kind, name, record, now)
+
+
+def _state_of(kind: str, name: str, record: Record, now: int) -> State:
+    try:
+        standing, found = LOOKS[kind][1](record, now)
+    except Corrupt as failure:
+        return State(kind, name, "damaged", (Finding(PROBLEM, str(failure), _DELETE),))
     except (AttributeError, TypeError, ValueError):
-        what = f"the record {key} holds values of other types than its writer leaves"
+        what = f"the record {record.key} holds values of other types than its writer leaves"
         return State(kind, name, "damaged", (Finding(PROBLEM, what, _DELETE),))
     return State(kind, name, standing, tuple(found))
 
@@ -248,6 +266,16 @@ def _limiter(record: Record, now: int) -> tuple[str, list[Finding]]:
     except (AttributeError, TypeError, ValueError):
         raise Corrupt(f"a limiter whose counts are {shown(dict(record.bins))}") from None
     return ", ".join(standing) or "unused", found
+
+
+LOOKS: Mapping[str, tuple[str, Look]] = {
+    "group": (GROUPS, _group),
+    "semaphore": (SEMAPHORES, _semaphore),
+    "rwlock": (RWLOCKS, _rwlock),
+    "limiter": (LIMITS, _limiter),
+    "barrier": (BARRIERS, _barrier),
+}
+"""The set of each kind, and the function that says how one of it stands."""
 
 
 def election_state(name: str, office: Office) -> State:

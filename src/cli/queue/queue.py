@@ -192,7 +192,7 @@ def pause(
     if queue.concurrency:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the lines below say it
-            queue.pause(by=_person())
+            queue.pause(by=person())
     else:
         done = f"{name} is paused already: {_paused(queue, session.store.seams.wall())}"
     ready = sum(state.loaded - state.fired for state in queue.pointers.states())
@@ -215,7 +215,7 @@ def resume(
     queue = queue_of(session, name, client, farm)
     done = f"{name} was not paused"
     if not queue.concurrency:
-        queue.resume(by=_person())
+        queue.resume(by=person())
         done = f"resumed {name}"
     threads = counted(queue.concurrency, "worker thread")
     _settle(session, queue, timeout, "this", f"{done}: {threads} in each consumer process")
@@ -269,7 +269,7 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
         raise typer.Exit(TIMED_OUT)
 
 
-def _person() -> str:
+def person() -> str:
     """Return who runs this command, for people: `user@host`."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
@@ -295,7 +295,7 @@ def scale(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     was = queue.live
-    queue.scale(n, by=_person())
+    queue.scale(n, by=person())
     resumed = (
         f"; it was paused by {was.changed_by or 'its maker'}, and works again" if n and not was.concurrency else ""
     )

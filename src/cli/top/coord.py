@@ -1,0 +1,187 @@
+"""Latches, barriers, locks, elections and semaphores of a store, as tables: who has them, who is missing, who died.
+
+A store does not keep a list of them, so each table reads whole sets: for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...coord.barrier.layout import BARRIERS, BarrierState
+from ...coord.election.candidates import CONTENDERS
+from ...coord.latch.layout import COUNT, bins_of, in_order, names_in
+from ...coord.lease import LeaseView
+from ...coord.lock import LOCKS
+from ...coord.presence.layout import GROUPS, Seen
+from ...errors import Corrupt
+from ...inputs import is_int
+from ...observe.findings import PROBLEM
+from ...observe.snapshot import alive, election_now
+from ...store import RecordStore
+from ...store.port import Record
+from ..coord.state import State, states_in, time_of
+from .table import BAD, PLAIN, WARN, Column, Row, Table, age, row, timed
+
+LATCHES = "D_LTCH#distributed_latch"
+"""The set of latches that were made without a `set_suffix` of their own."""
+SHOWN = 5
+"""Names of parties that a cell has at most."""
+
+
+def latches(store: RecordStore) -> Table:
+    """Return latches, barriers and groups: what is missing, and whether it is dead or alive."""
+    groups = store.scan(GROUPS)
+    now = time_of(store, groups[0].key) if groups else 0
+    lives = _lives(groups, now)
+    rows = [
+        *(_latch(record, lives) for record in store.scan(LATCHES)),
+        *(_barrier(record, lives) for record in store.scan(BARRIERS)),
+        *(_standing(state) for state in states_in(store, "group")),
+    ]
+    columns = Column("kind", right=False), Column("name", right=False), Column("missing", right=False), Column("stands")
+    return Table((*columns[:3], Column("stands", 1, right=False)), tuple(rows), empty="no latch, barrier or group")
+
+
+def locks(store: RecordStore) -> Table:
+    """Return the locks and the read-write locks, and who has them."""
+    elections = {record.key.name for record in store.scan(CONTENDERS)}
+    records = [record for record in store.scan(LOCKS) if record.key.name not in elections]
+    now = time_of(store, records[0].key) if records else 0
+    rows = [_lock(record, now) for record in sorted(records, key=lambda one: str(one.key.name))]
+    rows += [_other(state) for state in states_in(store, "rwlock")]
+    columns = (
+        Column("kind", 3, right=False), Column("name", right=False), Column("held by", right=False), Column("fence", 4),
+        Column("renewed", 1), Column("lease", 2),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), empty="no lock")
+
+
+def elections(store: RecordStore) -> Table:
+    """Return the elections by lease: who leads, and who would."""
+    rows = []
+    for name in sorted(str(record.key.name) for record in store.scan(CONTENDERS)):
+        try:
+            leader, names = election_now(store, name)
+        except Corrupt as failure:
+            rows.append(row((name,), (name, f"DAMAGED: {failure}", None, None, None), BAD))
+            continue
+        others = len(alive(names, leader))
+        leads = leader is not None and leader.leads
+        style = PLAIN if leads else WARN if others else BAD
+        who = leader.name if leads and leader else f"nobody ({leader.name} led last)" if leader else "nobody yet"
+        ago = timed(leader.renewed_ago if leader else None)
+        rows.append(row((name,), (name, who, leader.epoch if leader else None, ago, others), style))
+    columns = Column("election", right=False), Column("leader", right=False), Column("epoch", 3), Column("renewed", 1)
+    return Table((*columns, Column("candidates", 2)), tuple(rows), empty="no election")
+
+
+def semaphores(store: RecordStore) -> Table:
+    """Return the semaphores and the rate limiters."""
+    states = [state for kind in ("semaphore", "limiter") for state in states_in(store, kind)]
+    columns = Column("kind", 2, right=False), Column("name", right=False), Column("stands", right=False)
+    rows = tuple(_other(state, columns=4) for state in states)
+    return Table((*columns, Column("wrong", 1, right=False)), rows, empty="no semaphore or rate limiter")
+
+
+# ---- one function for each kind of row
+
+
+def _latch(record: Record, lives: dict[str, str]) -> Row:
+    name = str(record.key.name).removeprefix("D_LTCH#").replace("#", "/", 1)
+    counts = {bin.removeprefix(COUNT): n for bin, n in record.bins.items() if bin.startswith(COUNT)}
+    if not all(map(is_int, counts.values())):
+        return row(("latch", name), ("latch", name, "DAMAGED: a counter is no number", None), BAD)
+    left = sum(counts.values())
+    missing: list[str] = []
+    for farm in sorted(counts):
+        done = record.bins.get(bins_of(farm).done)
+        try:
+            names = names_in(record.bins, farm, record.key)
+        except Corrupt:
+            return row(("latch", name), ("latch", name, "DAMAGED: the names of its parties", None), BAD)
+        if names is not None:
+            counted = set(done) if isinstance(done, dict) else set()
+            missing += [str(party) for party in in_order(frozenset(names) - counted)]
+    who = _named(missing, lives) if missing else f"{left} of unnamed parties" if left > 0 else "nobody: released"
+    died = any(lives.get(one, "").startswith("DEAD") for one in missing)
+    stands = ", ".join(f"{farm}: {n}" for farm, n in sorted(counts.items())) + " to go"
+    return row(("latch", name), ("latch", name, who, stands), BAD if died else PLAIN)
+
+
+def _barrier(record: Record, lives: dict[str, str]) -> Row:
+    name = str(record.key.name).replace("#", "/", 1)
+    try:
+        homes = [bin.removeprefix("turn#") for bin in record.bins if bin.startswith("turn#")]
+        found = BarrierState.of(record.key, record.bins, min(homes, default=""))
+    except (Corrupt, ValueError, TypeError, AttributeError) as failure:
+        return row(("barrier", name), ("barrier", name, f"DAMAGED: {failure}", None), BAD)
+    here = sorted(party for (_, party), turn in found.at.items() if turn == found.turn)
+    missing = sorted(party for (_, party), turn in found.at.items() if turn != found.turn)
+    died = any(lives.get(one, "").startswith("DEAD") for one in missing)
+    who = _named(missing, lives) if missing else "nobody that was ever here"
+    last = found.ends.get(max(found.ends, default=0))
+    stands = f"here: {len(here)}" + (f"; the last meeting: {last.kind}" if last else "")
+    return row(("barrier", name), ("barrier", name, who, stands), BAD if died else PLAIN)
+
+
+def _lock(record: Record, now: int) -> Row:
+    name = str(record.key.name)
+    try:
+        lease = LeaseView.of(record.key, record.bins)
+    except Corrupt as failure:
+        return row(("lock", name), ("lock", name, f"DAMAGED: {failure}", None, None, None), BAD)
+    ago = max(0.0, (now - lease.time) / 1000)
+    if not lease.locked:
+        return row(("lock", name), ("lock", name, "free", lease.fence, None, None))
+    over = ago > lease.lease
+    who = f"{lease.owner}{', DEAD or paused' if over else ''}"
+    return row(
+        ("lock", name), ("lock", name, who, lease.fence, timed(ago), timed(lease.lease)), WARN if over else PLAIN
+    )
+
+
+def _standing(state: State) -> Row:
+    dead = [finding.what for finding in state.findings]
+    who = "; ".join(dead) or "nobody"
+    return row((state.kind, state.name), (state.kind, state.name, who, state.standing), _style(state))
+
+
+def _other(state: State, columns: int = 6) -> Row:
+    wrong = "; ".join(finding.what for finding in state.findings)
+    if columns == 4:
+        return row((state.kind, state.name), (state.kind, state.name, state.standing, wrong), _style(state))
+    who = f"{state.standing}{f': {wrong}' if wrong else ''}"
+    return row((state.kind, state.name), (state.kind, state.name, who, None, None, None), _style(state))
+
+
+def _style(state: State) -> str:
+    return BAD if any(one.state == PROBLEM for one in state.findings) else WARN if state.findings else PLAIN
+
+
+def _lives(groups: list[Record], now: int) -> dict[str, str]:
+    """Return what the groups know of each name: whether a member of that name is alive."""
+    found: dict[str, str] = {}
+    for record in groups:
+        try:
+            seen = Seen.of(record.key, record.bins)
+        except Corrupt:
+            continue
+        for (_, name), member in seen.members.items():
+            ago = now / 1000 - member.seen
+            found[name] = "alive" if ago <= member.lease else f"DEAD for {age(ago)}"
+        for _, name in seen.lost:
+            found.setdefault(name, "DEAD")
+    return found
+
+
+def _named(parties: list[str], lives: dict[str, str]) -> str:
+    """Return the names of parties, the dead ones first, each with what is known of it."""
+    first = sorted(parties, key=lambda one: not lives.get(one, "").startswith("DEAD"))
+    return ", ".join(_with_life(first[:SHOWN], lives)) + (
+        f" and {len(parties) - SHOWN} more" if len(first) > SHOWN else ""
+    )
+
+
+def _with_life(parties: list[str], lives: dict[str, str]) -> Iterator[str]:
+    for one in parties:
+        yield f"{one} ({lives[one]})" if one in lives else one

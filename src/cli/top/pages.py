@@ -1,0 +1,418 @@
+"""The pages of `latchwork top`, as tables of what the feed has read; what is wrong stands first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from ...observe.findings import OK, PROBLEM, Finding, findings_of
+from ...observe.snapshot import ClientState, QueueState, Snapshot
+from ...plain import counted, exact_time, one_line, shown_time
+from ...queue import QueueRegistry, ShardedQueue
+from ...queue.sharded.delayed.one import DelayedView
+from ...queue.sharded.history import MINUTE, Minute, history_of, rates
+from ...queue.sharded.sideline.one import SideView
+from ...queue.sharded.stats import Side
+from ...queue.sharded.workers import WorkerReport, short_name
+from ..findings import block_of
+from . import coord
+from .feed import Feed, Fetched
+from .table import BAD, DASH, FAINT, PLAIN, TITLE, WARN, Column, Line, Row, Table, age, row, spark, text, timed
+
+MESSAGES = 200
+"""Messages that a page has at most."""
+SIDES = ("ready", "delayed", "sideline", "parked")
+COORD = {
+    "latches": coord.latches, "locks": coord.locks, "elections": coord.elections, "semaphores": coord.semaphores,
+}  # fmt: skip
+COORD_EVERY, MESSAGES_EVERY, HISTORY_EVERY, SCHEDULES_EVERY = 5.0, 5.0, 30.0, 5.0
+"""Seconds between two reads of what one page alone needs."""
+
+
+def known(feed: Feed) -> Iterator[tuple[ClientState, Snapshot]]:
+    """Yield the clients of which figures are known."""
+    for one in feed.found.clients if feed.found else ():
+        if one.taken is not None:
+            yield one, one.taken
+
+
+def queue_in(feed: Feed, key: Sequence[str]) -> tuple[Snapshot, QueueState] | None:
+    """Return a queue, as (farm, client, name) names it; None if it is not there."""
+    for one, taken in known(feed):
+        for queue in taken.queues:
+            if (one.farm, one.client, queue.name) == tuple(key):
+                return taken, queue
+    return None
+
+
+def style_of(findings: Sequence[Finding]) -> str:
+    """Return the style of what these are about."""
+    states = {one.state for one in findings}
+    return BAD if PROBLEM in states else WARN if states - {OK} else PLAIN
+
+
+# ---- everything
+
+
+def overview(feed: Feed, width: int) -> Table:
+    """Return what is wrong everywhere, worst first, and below that a row for each client."""
+    notes: list[Line] = []
+    for _, taken in known(feed):
+        for found in findings_of(taken):
+            style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
+            lines = [one_line(line) for line in block_of(found, width)]
+            notes += [Line(line, style if n == 0 else FAINT) for n, line in enumerate(lines)]
+    rows = [_client(one, taken) for one, taken in known(feed)]
+    columns = (
+        Column("client", right=False), Column("farm", 4, right=False), Column("queues", 5), Column("ready"),
+        Column("failing", 2), Column("parked", 1), Column("workers", 3), Column("upkeep", 6, right=False),
+    )  # fmt: skip
+    if not notes and rows:
+        notes.append(Line("nothing is wrong"))
+    return Table(columns, tuple(rows), tuple(notes), "no client has queues here")
+
+
+def _client(one: ClientState, taken: Snapshot) -> Row:
+    depths = [queue.stats.depth for queue in taken.queues]
+    workers = {worker.worker for queue in taken.queues for worker in queue.at_work}
+    style = style_of(findings_of(taken))
+    return row(
+        (one.farm, one.client),
+        (one.client, one.farm, len(taken.queues), sum(depth.ready for depth in depths),
+         sum(depth.retrying + depth.sideline for depth in depths), sum(depth.parked for depth in depths),
+         len(workers), _upkeep(taken)),
+        style,
+    )  # fmt: skip
+
+
+def _upkeep(taken: Snapshot) -> str:
+    """Return who does the upkeep, by the name by which a person finds it."""
+    if taken.leader is not None and taken.leader.leads:
+        return short_name(taken.leader.name)
+    return "an election is under way" if taken.candidates else "NOBODY"
+
+
+def farms(feed: Feed) -> Table:
+    """Return a row for each farm and client: the store, how old its figures are, and whether it answers."""
+    rows = [
+        row((one.farm, one.client), (one.farm, one.client or DASH, one.store, timed(one.age), one.away or "answers"),
+            BAD if one.away else PLAIN)
+        for one in (feed.found.clients if feed.found else ())
+    ]  # fmt: skip
+    columns = (
+        Column("farm", right=False), Column("client", 2, right=False), Column("store", 3, right=False),
+        Column("figures of", 1), Column("store says", right=False),
+    )  # fmt: skip
+    notes = []
+    if feed.found:
+        process = feed.found.process
+        dead = ", ".join(f"{name}: {kind}" for name, kind in process.dead_threads.items())
+        notes.append(Line(f"this process ({process.name}): {f'THREADS DIED: {dead}' if dead else 'in order'}"))
+    return Table(columns, tuple(rows), tuple(notes), "no store was read yet")
+
+
+def workers(feed: Feed) -> Table:
+    """Return a row for each process and queue that it works on."""
+    rows = []
+    for one, taken in known(feed):
+        for queue in taken.queues:
+            for worker in queue.workers:
+                leads = taken.leader is not None and taken.leader.leads and taken.leader.name == worker.worker
+                state = "DEAD or hangs" if worker.is_silent else "overdue" if worker.is_overdue else "works"
+                rows.append(row(
+                    (one.farm, one.client, queue.name, worker.worker),
+                    (short_name(worker.worker), queue.name, state + (", leads" if leads else ""), worker.threads,
+                     worker.running, worker.acked, worker.failed, timed(worker.ago)),
+                    BAD if worker.is_silent else WARN if worker.is_overdue else PLAIN,
+                ))  # fmt: skip
+    columns = (
+        Column("worker", right=False), Column("queue", right=False), Column("state", 1, right=False),
+        Column("threads", 6), Column("running", 3), Column("done/min", 4), Column("failed/min", 2),
+        Column("report", 5),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), empty="no process reports")
+
+
+# ---- queues
+
+
+def queues(feed: Feed, bars: str) -> Table:
+    """Return a row for each queue, with what is wrong, and how many messages were ready at the last looks."""
+    rows = []
+    for one, taken in known(feed):
+        found = findings_of(taken)
+        for queue in taken.queues:
+            place = one.farm, one.client, queue.name
+            mine = [finding for finding in found if queue.name in finding.queues]
+            kinds = dict.fromkeys(finding.kind for finding in mine if finding.state != OK)
+            depth = queue.stats.depth
+            trend = spark(list(feed.ready.get(place, ())), 12, bars)
+            rows.append(row(
+                place,
+                (queue.name, one.client, depth.ready, queue.in_rate, queue.out_rate, timed(queue.stats.oldest_age),
+                 len(queue.at_work), depth.delayed - depth.retrying, depth.retrying, depth.sideline, depth.parked,
+                 (trend, 0.0), ", ".join(kinds)),
+                style_of(mine),
+            ))  # fmt: skip
+        rows += [
+            row(None, (name, one.client, *[None] * 10, f"unreadable: {why}"), BAD)
+            for name, why in taken.unreadable.items()
+        ]
+    several = len({one.client for one, _ in known(feed)}) > 1
+    columns = (
+        Column("queue", right=False), Column("client", 1 if several else 20, right=False), Column("ready"),
+        Column("in/s", 7), Column("out/s", 6), Column("oldest", 3), Column("workers", 2), Column("delayed", 11),
+        Column("retrying", 8), Column("sideline", 9), Column("parked", 4), Column("lately", 5, right=False),
+        Column("wrong", 1, right=False),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), empty="no queue")
+
+
+def queue(feed: Feed, key: Sequence[str], width: int, bars: str, *, days: float) -> Table:
+    """Return one queue: settings, sides, history, and below that its workers."""
+    there = queue_in(feed, key)
+    if there is None:
+        return Table((Column("queue", right=False),), (), empty=f"there is no queue {key[-1]} any more")
+    taken, one = there
+    notes = [*_settings(taken, one), *_sides(one.stats.ready, one.stats.sideline, one.stats.parked)]
+    depth = one.stats.depth
+    notes.append(Line(f"delayed   {depth.delayed - depth.retrying:>9,}   tried again later {depth.retrying:>9,}"))
+    notes += _history(feed.fetched(("history", *key, str(days)), lambda: _read_history(feed, key, days), HISTORY_EVERY),
+                      width, bars, days)  # fmt: skip
+    for found in findings_of(taken):
+        if one.name in found.queues:
+            style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
+            notes += [Line(one_line(line), style if n == 0 else FAINT) for n, line in enumerate(block_of(found, width))]
+    rows = tuple(_worker(worker) for worker in one.workers)
+    columns = (
+        Column("worker", right=False), Column("state", right=False), Column("threads", 3), Column("running", 1),
+        Column("done/min", 2), Column("failed/min"), Column("failed why", 5, right=False), Column("report", 4),
+    )  # fmt: skip
+    return Table(columns, rows, tuple(notes), "no process works on it")
+
+
+def _worker(worker: WorkerReport) -> Row:
+    state = "DEAD or hangs" if worker.is_silent else "overdue" if worker.is_overdue else "works"
+    why = ", ".join(f"{reason} {n}" for reason, n in worker.reasons.items())
+    return row(
+        (worker.worker,),
+        (short_name(worker.worker), state, worker.threads, worker.running, worker.acked, worker.failed, why,
+         timed(worker.ago)),
+        BAD if worker.is_silent else WARN if worker.is_overdue else PLAIN,
+    )  # fmt: skip
+
+
+def _settings(taken: Snapshot, one: QueueState) -> Iterator[Line]:
+    live, who = one.live, f" by {one.live.changed_by}" if one.live.changed_by else ""
+    since = f", {shown_time(taken.at - live.changed / 1000)} ago" if live.changed else ""
+    if one.paused:
+        yield Line(one_line(f"PAUSED{who}{since}"), WARN)
+    else:
+        yield Line(
+            one_line(f"threads in each worker: {live.concurrency}{f' (set{who}{since})' if live.changed else ''}")
+        )
+    what = [
+        "is retried" if one.retries else "is NOT retried",
+        f"published {one.stats.depth.loaded:,}", f"received {one.stats.depth.fired:,}",
+        f"expired {one.stats.depth.expired:,}",
+    ]  # fmt: skip
+    swept = one.stats.last_sweep.success
+    what.append(f"swept {shown_time(max(0.0, taken.at - swept / 1000))} ago" if swept else "never swept")
+    yield Line("; ".join(what) + ("" if one.stats.active else "; INACTIVE: nothing can be published"))
+
+
+def _sides(*sides: Side) -> Iterator[Line]:
+    for name, side in zip(("ready", "sideline", "parked"), sides, strict=True):
+        left = f", the first expires in {shown_time(side.left)}" if side.left is not None else ""
+        old = f"   the oldest waits for {shown_time(side.oldest_age)}" if side.oldest_age is not None else ""
+        waiting = f"{'' if side.is_exact else 'at most '}{side.waiting:,}"
+        yield Line(f"{name:<9} {waiting:>9}{old}{left}", BAD if side.is_half_over and side.waiting else PLAIN)
+
+
+def registry_of(feed: Feed, key: Sequence[str]) -> QueueRegistry:
+    """Return the registry of a client in a farm."""
+    farm, client, *_ = key
+    return QueueRegistry(feed.stores[farm], client, farm_id=farm)
+
+
+def handle_of(feed: Feed, key: Sequence[str]) -> ShardedQueue:
+    """Return the queue that (farm, client, name) names. One call. Raises `NotFound`."""
+    return registry_of(feed, key).get(key[2])
+
+
+def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
+    """Return the side of a queue of this name, but for what is ready."""
+    views: dict[str, SideView | DelayedView] = {
+        "delayed": queue.delayed, "sideline": queue.sideline, "parked": queue.parked,
+    }  # fmt: skip
+    return views[side]
+
+
+def _read_history(feed: Feed, key: Sequence[str], days: float) -> tuple[Minute, ...]:
+    return history_of(handle_of(feed, key), days=days)
+
+
+def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[Line]:
+    """Yield the last day, or two weeks, as bars; a column is blank where nothing was noted."""
+    title = "the last day" if days <= 1 else f"the last {days:g} days"
+    if fetched.failure or fetched.value is None:
+        yield Line(f"{title}: {fetched.failure or 'being read'}", FAINT)
+        return
+    minutes: tuple[Minute, ...] = fetched.value
+    if not minutes:
+        yield Line(f"{title}: nothing was noted (the upkeep notes each minute, while a worker runs)", FAINT)
+        return
+    columns = max(10, width - 31)
+    end = minutes[-1].at
+    begin, step = end - days * 86_400, days * 86_400 / columns
+    lines: dict[str, list[float | None]] = {name: [None] * columns for name in ("ready", "in/s", "out/s", "failed/min")}
+    marks = [" "] * columns
+    before: Minute | None = None
+    for minute, (came, went) in zip(minutes, rates(minutes), strict=True):
+        n = min(columns - 1, max(0, int((minute.at - begin) / step)))
+        for name, value in (("ready", minute.ready), ("in/s", came), ("out/s", went), ("failed/min", minute.failed)):
+            if value is not None:
+                lines[name][n] = max(lines[name][n] or 0, value)
+        if before is not None and before.epoch != minute.epoch:
+            marks[n] = "L"
+        elif minute.joined and marks[n] == " ":
+            marks[n] = "w"
+        before = minute
+    yield Line(f"{title}, to {shown_step(step)} a column:", TITLE)
+    for name, values in lines.items():
+        most = max((value for value in values if value is not None), default=None)
+        yield Line(f"{name:<10} {spark(values, columns, bars)} at most {text(most)}")
+    if "".join(marks).strip():
+        yield Line(f"{'':<10} {''.join(marks)} w: a worker began  L: another leads", FAINT)
+    reasons = Counter[str]()
+    for minute in minutes:
+        reasons.update(minute.reasons)
+    if reasons:
+        yield Line("failed: " + ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common()))
+
+
+def shown_step(seconds: float) -> str:
+    """Return the time that a column stands for."""
+    return exact_time(timedelta(seconds=max(MINUTE, round(seconds / MINUTE) * MINUTE)))
+
+
+# ---- messages
+
+
+def messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> Table:
+    """Return the messages of one side of a queue; wanted: only of this id, looked for in every side."""
+    what = ("messages", *key, side, wanted)
+    fetched = feed.fetched(what, lambda: _read_messages(feed, key, side, wanted), MESSAGES_EVERY)
+    columns = (
+        Column("message", right=False), Column("side", 3 if wanted else 20, right=False), Column("age", 2),
+        Column("attempts", 4), Column("due", 5, right=False), Column("reason", right=False),
+        Column("error", 1, right=False),
+    )  # fmt: skip
+    empty = "being read" if fetched.value is None else f"no message of id {wanted!r}" if wanted else f"nothing {side}"
+    notes = [Line(one_line(fetched.failure), BAD)] if fetched.failure else []
+    if fetched.value is not None and len(fetched.value) >= MESSAGES:
+        notes.append(Line(f"the first {MESSAGES}; / filters these, i looks for an id in all of them", FAINT))
+    return Table(columns, fetched.value or (), tuple(notes), one_line(empty))
+
+
+def _read_messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> tuple[Row, ...]:
+    queue, now = handle_of(feed, key), feed.seams.wall()
+    found: list[tuple[str, Any]] = []
+    for one in SIDES if wanted else (side,):
+        if one == "ready":
+            there = queue.peek(1_000 if wanted else MESSAGES)
+            found += [(one, message) for message in there if not wanted or wanted in {message.message_id}]
+        else:
+            view = view_of(queue, one)
+            found += [(one, message) for message in view.search(message_id=wanted or None, limit=MESSAGES)]
+    return tuple(
+        row(
+            (one, message.message_id),
+            (message.published_as or message.message_id, one, timed(now - message.enqueued_at.timestamp()),
+             message.attempts, message.not_before.isoformat(timespec="seconds") if message.not_before else None,
+             message.reason, message.last_error),
+        )
+        for one, message in found[:MESSAGES]
+    )  # fmt: skip
+
+
+# ---- schedules and batches
+
+
+def schedules(feed: Feed) -> Table:
+    """Return the schedules and the open batches of every client."""
+    rows: list[Row] = []
+    notes: list[Line] = []
+    for one, taken in known(feed):
+        key = one.farm, one.client
+        fetched = feed.fetched(("schedules", *key), partial(_read_schedules, feed, key, taken), SCHEDULES_EVERY)
+        rows += fetched.value or ()
+        notes += [Line(one_line(f"{one.client}: {fetched.failure}"), BAD)] if fetched.failure else []
+    columns = (
+        Column("kind", right=False), Column("name", right=False), Column("queue", 1, right=False),
+        Column("next, or done", right=False), Column("what", 2, right=False),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), tuple(notes), "no schedule and no open batch")
+
+
+def _read_schedules(feed: Feed, key: tuple[str, str], taken: Snapshot) -> list[Row]:
+    registry, now = registry_of(feed, key), datetime.fromtimestamp(feed.seams.wall(), timezone.utc)
+    rows = []
+    for schedule in registry.schedules():
+        following = next(islice(schedule.ticks(now), 1), None)
+        when = f"in {shown_time((following - now).total_seconds())}" if following else DASH
+        what = schedule.cron or f"every {exact_time(schedule.every) if schedule.every else DASH}"
+        rows.append(row(("schedule", schedule.name), ("schedule", schedule.name, schedule.queue, when, what)))
+    for state in taken.queues:
+        if state.group_of is not None:
+            continue
+        for batch in registry.get(state.name).list_batches():
+            progress = batch.progress()
+            done = f"{progress.published - progress.waiting:,} of {progress.published:,} done"
+            what = ("closed" if progress.closed else "open") + (
+                f", {progress.parked} parked" if progress.parked else ""
+            )
+            rows.append(
+                row(
+                    ("batch", batch.name),
+                    ("batch", batch.name, state.name, done, what),
+                    WARN if progress.parked else PLAIN,
+                )
+            )
+    return rows
+
+
+def coordination(feed: Feed, kind: str) -> Table:
+    """Return latches, locks, elections or semaphores of every farm."""
+    rows: list[Row] = []
+    notes: list[Line] = []
+    columns: tuple[Column, ...] = (Column(kind, right=False),)
+    empty = f"no {kind}"
+    for farm, store in feed.stores.items():
+        fetched = feed.fetched((kind, farm), partial(COORD[kind], store), COORD_EVERY)
+        if fetched.failure:
+            notes.append(Line(one_line(f"{farm}: {fetched.failure}"), BAD))
+        if fetched.value is not None:
+            columns, empty = fetched.value.columns, fetched.value.empty
+            rows += fetched.value.rows
+        elif not fetched.failure:
+            empty = "being read"
+    return Table(columns, tuple(rows), tuple(notes), empty)
+
+
+def summary(feed: Feed) -> str:
+    """Return how much there is, in a few words."""
+    found = [taken for _, taken in known(feed)]
+    queues = [queue for taken in found for queue in taken.queues]
+    ready = sum(queue.stats.depth.ready for queue in queues)
+    return f"{counted(len(found), 'client')}, {counted(len(queues), 'queue')}, {ready:,} ready"
+
+
+def oldest(feed: Feed) -> str:
+    """Return how old the oldest figures on the screen are."""
+    ages = [one.age for one in feed.found.clients if one.age is not None] if feed.found else []
+    return age(max(ages)) if ages else DASH
