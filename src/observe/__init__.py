@@ -17,9 +17,22 @@ With Prometheus:
 
 from __future__ import annotations
 
+from ..queue.sharded.history import Minute, history
 from .base import Sample, Telemetry, observe
 from .events import EVENTS, GAUGES, Event
 from .queues import watch_queues
 from .snapshot import Overview, snapshot
 
-__all__ = ["observe", "watch_queues", "snapshot", "Overview", "Telemetry", "Sample", "Event", "EVENTS", "GAUGES"]
+__all__ = [
+    "observe",
+    "watch_queues",
+    "snapshot",
+    "Overview",
+    "history",
+    "Minute",
+    "Telemetry",
+    "Sample",
+    "Event",
+    "EVENTS",
+    "GAUGES",
+]

@@ -14,7 +14,7 @@ from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
 from ...queue import QueueRegistry, ShardedQueue
 from ...queue.sharded.delayed.one import DelayedView
-from ...queue.sharded.history import MINUTE, Minute, history_of, rates
+from ...queue.sharded.history import MINUTE, Minute, history, rates
 from ...queue.sharded.sideline.one import SideView
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import WorkerReport, short_name
@@ -253,7 +253,7 @@ def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
 
 
 def _read_history(feed: Feed, key: Sequence[str], days: float) -> tuple[Minute, ...]:
-    return history_of(handle_of(feed, key), days=days)
+    return history(handle_of(feed, key), days=days)
 
 
 def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[Line]:

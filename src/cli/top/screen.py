@@ -38,7 +38,18 @@ def show(top: Top) -> None:
     os.environ.setdefault("ESCDELAY", "25")  # else Esc acts a second after it was pressed
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
-    curses.wrapper(_run, top)
+    # Not `curses.wrapper`, which sets colours whatever $NO_COLOR says.
+    window = curses.initscr()
+    try:
+        curses.noecho()
+        curses.cbreak()
+        window.keypad(True)
+        _run(window, top)
+    finally:
+        window.keypad(False)
+        curses.nocbreak()
+        curses.echo()
+        curses.endwin()
 
 
 def _end(number: int, _: object) -> NoReturn:
@@ -84,6 +95,7 @@ def _styles() -> dict[str, int]:
     }  # fmt: skip
     if os.environ.get("NO_COLOR") or not curses.has_colors():
         return styles
+    curses.start_color()
     curses.use_default_colors()
     for number, color in ((1, curses.COLOR_RED), (2, curses.COLOR_YELLOW), (3, curses.COLOR_CYAN)):
         curses.init_pair(number, color, -1)

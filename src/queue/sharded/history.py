@@ -81,7 +81,7 @@ class HasHistory(Protocol):
     config: QueueConfig
 
 
-def history_of(queue: HasHistory, *, days: float = 1.0) -> tuple[Minute, ...]:
+def history(queue: HasHistory, *, days: float = 1.0) -> tuple[Minute, ...]:
     """Return the minutes that were noted in the last `days`, up to 15, the oldest first. One call.
 
     A minute without an entry is not known: no process did the upkeep, or the store was away. What is damaged is left

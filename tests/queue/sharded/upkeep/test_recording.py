@@ -12,7 +12,7 @@ from latchwork.errors import InvalidRequest, LeaseLost
 from latchwork.logs import Log
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.envelope import Reason
-from latchwork.queue.sharded.history import DAY, KEPT_DAYS, MINUTE, MINUTES, TTL, Minute, history_of, noting, rates
+from latchwork.queue.sharded.history import DAY, KEPT_DAYS, MINUTE, MINUTES, TTL, Minute, history, noting, rates
 from latchwork.queue.sharded.history import _key as record_of
 from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.workers import WorkerReport, reporting
@@ -76,7 +76,7 @@ def test_a_minute_says_what_waits_who_works_and_why_messages_failed(store, clock
     reports(queue, "a", acked=4, failed=3, reasons={"exception": 2, "timeout": 1})
     reports(queue, "b", acked=1, failed=1, reasons={"exception": 1})
     note()
-    (minute,) = history_of(queue)
+    (minute,) = history(queue)
     assert (minute.ready, minute.published, minute.received, minute.oldest) == (5, 5, 0, 30)
     assert (minute.workers, minute.joined, minute.acked, minute.failed, minute.epoch) == (2, None, 5, 4, 7)
     assert minute.reasons == {"exception": 3, "timeout": 1}
@@ -90,7 +90,7 @@ def test_rates_are_those_between_two_minutes_whoever_noted_them(store, clock):
         clock.advance(MINUTE)
         queue.publish_many(range(messages)) if messages else None
         note()
-    assert rates(history_of(queue)) == [(None, None), (2.0, 0.0), (1.0, 0.0)]
+    assert rates(history(queue)) == [(None, None), (2.0, 0.0), (1.0, 0.0)]
 
 
 def test_a_worker_that_was_not_there_a_minute_before_is_a_mark_and_the_first_minute_of_a_term_knows_none(store, clock):
@@ -101,7 +101,7 @@ def test_a_worker_that_was_not_there_a_minute_before_is_a_mark_and_the_first_min
             reports(queue, one)
         note()
         clock.advance(MINUTE)
-    assert [minute.joined for minute in history_of(queue)] == [None, 1, 0, 2]
+    assert [minute.joined for minute in history(queue)] == [None, 1, 0, 2]
 
 
 def test_a_minute_without_a_leader_is_not_there_and_no_zero(store, clock):
@@ -110,7 +110,7 @@ def test_a_minute_without_a_leader_is_not_there_and_no_zero(store, clock):
     note()
     clock.advance(3 * MINUTE)
     note()
-    first, second = history_of(queue)
+    first, second = history(queue)
     assert second.at - first.at == 3 * MINUTE
     assert first.oldest is None
 
@@ -141,12 +141,12 @@ def test_a_leader_that_was_deposed_notes_nothing_and_one_that_does_not_know_it_y
     clock.advance(5 * MINUTE)
     leads(queue.registry, 2)()
     store.repeat(late)  # it was paused between its read and its write
-    first, second = history_of(queue)
+    first, second = history(queue)
     assert (first.at, first.ready, first.epoch, second.epoch) == (read_at // 60_000 * 60, 1, 1, 2)
     term.over = True
     with pytest.raises(LeaseLost):
         duty.run(term)
-    assert len(history_of(queue)) == 2
+    assert len(history(queue)) == 2
 
 
 def test_two_weeks_can_be_read_in_one_call_and_older_records_expire(store, clock):
@@ -157,14 +157,14 @@ def test_two_weeks_can_be_read_in_one_call_and_older_records_expire(store, clock
         note()
         clock.advance(DAY)
     store.reset()
-    found = history_of(queue, days=KEPT_DAYS)
+    found = history(queue, days=KEPT_DAYS)
     assert (store.total, len(found)) == (1, KEPT_DAYS)
     assert found[-1].at - found[0].at == (KEPT_DAYS - 1) * DAY
     assert store.get(record_of(queue, int(clock.wall()) // DAY - KEPT_DAYS - 3)) is None
     assert TTL > KEPT_DAYS * DAY
     for days in (KEPT_DAYS + 1, -1, math.nan, "1"):
         with pytest.raises(InvalidRequest):
-            history_of(queue, days=days)
+            history(queue, days=days)
 
 
 def test_a_day_of_the_largest_figures_fits_into_a_record(any_store):  # noqa: F811 - the fixture
@@ -200,7 +200,7 @@ def test_damaged_minutes_are_left_out_and_the_others_are_read(any_store):  # noq
         any_store.operate(place, MapPut(MINUTES, (number - n - 1) % 1440, entry), repeatable=True)
     for number in (1440, "x"):
         any_store.operate(place, MapPut(MINUTES, number, [*FIGURES, REASONS]), repeatable=True)
-    assert [minute.ready for minute in history_of(queue, days=2)] == [1]
+    assert [minute.ready for minute in history(queue, days=2)] == [1]
 
 
 def test_a_damaged_record_is_replaced_with_the_next_minute(store, clock):
@@ -208,9 +208,9 @@ def test_a_damaged_record_is_replaced_with_the_next_minute(store, clock):
     note = leads(queue.registry)
     note()
     store.operate(record_of(queue, int(clock.wall()) // DAY), Put(MINUTES, "no map"), repeatable=True)
-    assert history_of(queue) == ()
+    assert history(queue) == ()
     note()
-    assert len(history_of(queue)) == 1
+    assert len(history(queue)) == 1
 
 
 def test_what_a_later_version_appends_is_passed_over():
@@ -218,7 +218,7 @@ def test_what_a_later_version_appends_is_passed_over():
     (queue,) = opened(store)
     now = round(store.seams.wall() * 1000)
     store.repeat(noting(queue, now, [1] * 15 + [[0] * (len(Reason) + 2), 5, "more"]))
-    (minute,) = history_of(queue)
+    (minute,) = history(queue)
     assert isinstance(minute, Minute)
     assert minute.reasons == {}
 

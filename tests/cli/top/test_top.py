@@ -1,0 +1,355 @@
+"""The screen of `latchwork top`, without a terminal: keys go in, lines come out."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from latchwork.cli.top.app import HELP, PAGES, Top
+from latchwork.cli.top.feed import PATIENCE, Feed
+from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Table, row, spark
+from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07\r\nq\u202e\u0301\t"
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock), seams=clock)
+
+
+@pytest.fixture
+def registry(store):
+    return QueueRegistry(store, "shop", farm_id="local")
+
+
+@pytest.fixture
+def orders(registry):
+    queue = registry.create(QueueConfig("orders", shards=2))
+    queue.publish_many(range(12))
+    return queue
+
+
+@pytest.fixture
+def mails(registry):
+    """A queue with three parked messages, and one that comes later."""
+    queue = registry.create(QueueConfig("mails", shards=2, max_deliveries=1))
+    queue.publish_many(range(3), message_ids=["m-0", "m-1", "m-2"])
+    for delivery in queue.receive(3):
+        delivery.nack("exception", error="SMTP said no")
+    queue.publish("later", delay=600, message_id="m-later")
+    return queue
+
+
+class Person:
+    """Somebody at the screen; whatever it asks for is read at once."""
+
+    def __init__(self, store, clock, width=80, height=24):
+        self.feed = Feed({"local": store}, ["shop"], 2.0, clock)
+        self.top, self.width, self.height, self.clock = Top(self.feed), width, height, clock
+        self.feed.look()
+
+    def sees(self, width=None, height=None):
+        """The lines of the screen, once what it has asked for is there."""
+        size = width or self.width, height or self.height
+        self.top.screen(*size)
+        while self.feed._wanted:
+            self.feed.work()
+        return self.top.screen(*size)
+
+    def text(self):
+        return "\n".join(line.text for line in self.sees())
+
+    def press(self, *keys):
+        for key in keys:
+            self.sees()
+            assert self.top.press(key)
+        return self.text()
+
+    def types(self, text):
+        return self.press(*text)
+
+    def looks(self, seconds=2.0):
+        self.clock.advance(seconds)
+        self.feed.look()
+        return self.text()
+
+    def is_told(self, *keys):
+        """What the keys lead to, in one line: what is said at the foot may be broken anywhere."""
+        return " ".join(self.press(*keys).split())
+
+    @property
+    def chosen(self):
+        return [line.text for line in self.sees() if line.style == CHOSEN]
+
+
+@pytest.fixture
+def person(store, clock):
+    return Person(store, clock)
+
+
+def reports(queue, worker="web-1:17:x@local", **facts):
+    queue.store.repeat(reporting(queue, replace(WorkerReport(worker, 0.0, queue.live.changed, 4, 1, 5, 2), **facts)))
+
+
+# ---- what is shown
+
+
+def test_what_is_wrong_stands_first_with_its_remedy_and_then_every_client(orders, mails, person):
+    person.feed.look()
+    text = person.looks(31)
+    assert text.index("problem  queue mails of shop: 3 parked") < text.index("-> latchwork queue peek mails")
+    assert text.index("-> latchwork queue peek") < text.index("client ")
+    assert "no worker" in text
+    assert [line.style for line in person.sees() if line.text.startswith("problem")] == [BAD] * 2
+
+
+def test_queues_are_sorted_by_any_column_and_a_row_stays_chosen(orders, mails, person):
+    reports(orders)
+    person.looks()
+    text = person.press("2")
+    assert text.index("mails") < text.index("orders")
+    assert person.press("down")
+    assert person.chosen[0].startswith("orders")
+    text = person.press(">", ">")  # by what is ready, the most first
+    assert "ready*" in text
+    assert text.index("orders") < text.index("mails")
+    assert person.chosen[0].startswith("orders")
+    assert person.press("I").index("mails ") < person.text().index("orders ")
+
+
+def test_a_queue_shows_its_sides_its_workers_and_why_messages_fail(orders, person):
+    reports(orders, reasons={"exception": 2})
+    reports(orders, "web-2:9:y@local")
+    person.looks(25)
+    reports(orders, reasons={"exception": 2})
+    person.looks(10)
+    text = person.press("2", "enter")
+    for said in ("queue: local / shop / orders", "ready            12", "web-1:17", "overdue", "nothing was noted"):
+        assert said in text
+    person.width = 140
+    assert "exception 2" in person.text()
+    assert "orders" in person.press("esc")
+    assert person.top.page.name == "queues"
+
+
+def test_what_is_not_known_is_a_dash_and_no_zero(orders, person):
+    person.width = 160
+    text = person.press("2")
+    assert "in/s" not in text, "there was one look: no rate is known"
+    orders.publish_many(range(4))
+    line = next(line for line in person.looks(2).splitlines() if line.startswith("orders"))
+    assert "2.0" in line
+    assert row(None, (None, "", 0)).cells == (DASH, DASH, "0")
+
+
+def test_messages_are_filtered_and_one_is_found_by_its_id_in_every_side(mails, person):
+    text = person.press("2", "enter", "m")
+    assert "mails, parked" in text
+    assert text.count("SMTP said no") == 3
+    text = person.press("/", "m", "-", "1")
+    assert "m-1" in text
+    assert "m-0" not in text
+    person.press("esc")
+    person.press("i")
+    person.types("m-later")
+    text = person.press("enter")
+    assert "in all sides" in text
+    assert "m-later" in text
+    assert "m-0" not in text
+    person.press("esc", "i")
+    person.types("absent")
+    assert "no message of id 'absent'" in person.press("enter")
+    person.press("esc", "s")
+    assert person.top.page.side == "ready"
+
+
+def test_latches_and_groups_say_who_is_missing_and_whether_he_is_dead(store, clock, orders, person):
+    latch = CountDownLatch.create(store, "shop", "nightly", parties=["a", "b", "c"], ttl=7200, farm_id="local")
+    latch.count_down(party="a")
+    group = Group(store, "etl", farm_id="local")
+    group.join("b", keep_alive=False, lease=5)
+    group.join("c", keep_alive=False, lease=3600)
+    clock.advance(60)
+    text = person.press("4")
+    assert "b (DEAD for 60 s), c (alive)" in text
+    assert "local/b has not renewed for 60 s" in text
+
+
+def test_locks_elections_semaphores_schedules_and_farms_have_a_page(store, clock, registry, orders, person):
+    FencedLock(store, "backup").try_acquire()
+    Semaphore(store, "gpu", permits=2).try_acquire()
+    registry.schedule(Schedule("nightly", "orders", "tick", cron="0 3 * * *"))
+    orders.batch("load").publish_many([1, 2])
+    for key, said in (
+        ("5", "backup"),
+        ("7", "1 of 2 held"),
+        ("8", "0 3 * * *"),
+        ("8", "0 of 2 done"),
+        ("9", "answers"),
+    ):
+        assert said in person.press(key), PAGES[int(key) - 1]
+    assert "no election" in person.press("6")
+
+
+def test_every_page_fits_into_any_window_and_steers_no_terminal(store, clock, registry, mails, person):
+    mails.publish("m", message_id="id" + HOSTILE)
+    mails.publish("m", delay=60, message_id="late" + HOSTILE)
+    reports(mails, HOSTILE + ":1:x@local")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mails.pause(by="eve" + HOSTILE)
+    FencedLock(store, "lock" + HOSTILE, owner="o" + HOSTILE).try_acquire()
+    person.looks()
+    for keys in (*(str(n) for n in range(1, 10)), ("2", "enter"), ("2", "enter", "m"), ("2", "enter", "m", "s"), "?"):
+        person.top.stack, person.top.helps = [type(person.top.page)("overview")], False
+        person.press(*keys)
+        for width, height in ((80, 24), (200, 60), (40, 10), (20, 3), (1, 1)):
+            lines = person.sees(width, height)
+            assert len(lines) <= height
+            for line in lines:
+                assert cell_len(line.text) <= width, (keys, line)
+                assert line.text.isprintable(), (keys, line.text)
+
+
+def test_the_keys_of_the_help_are_all_there_and_all_fit_into_80_columns():
+    assert max(map(len, HELP.splitlines())) <= 80
+    assert len(HELP.splitlines()) <= 24
+
+
+# ---- actions
+
+
+def test_an_action_names_its_consequence_and_is_done_only_after_yes(orders, person):
+    reports(orders)
+    person.looks()
+    text = person.is_told("2", "p")
+    assert "Within 3 s no handler begins in 1 worker." in text
+    assert "12 ready messages wait" in text
+    assert "pause orders? y: yes" in text
+    assert "not done: pause orders" in person.press("n")
+    assert orders.concurrency == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "paused orders" in person.press("p", "y")
+    orders.registry.follow([orders])
+    assert (orders.concurrency, "@" in orders.live.changed_by) == (0, True)
+    person.looks()
+    assert "It was paused by" in person.press("p")
+    assert "resumed orders" in person.press("y")
+    orders.registry.follow([orders])
+    assert orders.concurrency == 1
+
+
+def test_threads_are_scaled_within_their_limits(orders, person):
+    reports(orders)
+    person.looks()
+    assert "scale orders from 1 to 2" in person.press("2", "+")
+    person.press("y")
+    orders.registry.follow([orders])
+    assert orders.concurrency == 2
+    person.press("c")
+    person.types("101")
+    assert "give 0 to 100" in person.press("enter")
+    person.press("c")
+    person.types("many")
+    assert "no number of threads" in person.press("enter")
+    assert orders.concurrency == 2
+
+
+def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_cancelled(mails, person):
+    person.press("2", "enter", "m", "down")
+    assert "redrive m-1 of mails" in person.press("r")
+    assert "redrive m-1: done" in person.press("y")
+    person.looks()
+    assert "This cannot be undone" in person.is_told("d")
+    assert "discard m-" in person.press("y")
+    person.press("s", "s")
+    assert person.top.page.side == "delayed"
+    person.press("x")
+    assert "cancelled m-later" in person.press("y")
+    person.looks()
+    assert "go back to the queue" in person.is_told("esc", "r")
+    assert "redriven: 1" in person.press("y")
+    depth = mails.depth()
+    assert (depth.ready, depth.parked, depth.delayed) == (2, 0, 0)
+    person.looks()
+    assert "nothing is parked" in person.press("r")
+
+
+def test_an_action_that_fails_says_so_and_why(store, orders, person):
+    person.press("2", "p")
+    person.top.press("y")
+    store.plan = {store._number + n: "dropped" for n in range(1, 400)}
+    person.feed.work()
+    assert "FAILED: " in person.text()
+    assert [line.style for line in person.sees() if line.text.startswith("FAILED")] == [BAD]
+
+
+# ---- a store that is away
+
+
+def test_a_store_that_is_away_is_shown_with_the_age_of_the_figures_and_the_screen_goes_on(store, orders, person):
+    assert "1 client, 1 queue, 12 ready, figures of 0 s ago" in person.text()
+    person.press("2")
+    store.plan = {store._number + n: "dropped" for n in range(1, 4000)}
+    text = person.looks(10)
+    assert "THE STORE OF local IS AWAY" in text
+    assert "orders" in text
+    assert "12" in text
+    assert person.sees()[0].style == BAD
+    assert "orders" in person.press("enter")
+    store.plan = {}
+    assert "AWAY" not in person.looks()
+
+
+def test_a_look_without_an_answer_is_shown_within_3_seconds(orders, person, clock):
+    person.feed._began = clock.monotonic()
+    clock.advance(PATIENCE + 0.5)
+    assert "THE STORE DOES NOT ANSWER for 2" in person.text()
+    assert PATIENCE + 0.5 < 3
+
+
+def test_keys_end_it(person):
+    assert person.top.press("q") is False
+    assert person.top.press("f10") is False
+
+
+# ---- tables
+
+
+def test_the_least_important_columns_are_left_out_first_and_the_text_of_the_others_is_cut():
+    table = Table(
+        (Column("name", right=False), Column("ready"), Column("much", 2, right=False), Column("more", 1, right=False)),
+        (row(("a",), ("a" * 30, 1, "x" * 30, "y" * 30)),),
+    )
+    title, (line,) = table.lines(110)
+    assert title.text.split() == ["name", "ready", "much", "more"]
+    title, (line,) = table.lines(75)
+    assert title.text.split() == ["name", "ready", "more"]
+    title, (line,) = table.lines(20)
+    assert title.text.split() == ["name", "ready"]
+    assert "~" in line.text
+    assert cell_len(line.text) <= 20
+
+
+def test_bars_are_blank_where_nothing_is_known_and_the_largest_of_their_column():
+    assert spark([0, None, 8], 10) == "▁ █"
+    assert spark([1.0, 9.0, 2.0, None, None, None], 3) == "█▃ "
+    assert spark([], 5) == ""
+    assert spark([None, None], 5) == "  "
+    assert spark([0, 5], 5, PLAIN_BARS) == ".@"
+    assert len(BARS) == len(PLAIN_BARS)
