@@ -117,15 +117,15 @@ def minutes_in(date: int, stored: Any) -> list[Minute]:
     return found
 
 
-def noting(queue: HasHistory, now: int, figures: Sequence[int], *, anew: bool = False) -> Update:
+def noting(queue: HasHistory, now: int, figures: Sequence[int], *, replaces: bool = False) -> Update:
     """Return the update that notes a minute; harmless when repeated.
 
     now: when the figures were read, ms by the server's clock; that decides which minute they are of.
-    anew: whether a damaged bin is replaced.
+    replaces: whether the whole bin is replaced, as it is damaged.
     """
     date, seconds = divmod(now // 1000, DAY)
     number = seconds // MINUTE
-    op = Put(MINUTES, {number: list(figures)}) if anew else MapPut(MINUTES, number, list(figures))
+    op = Put(MINUTES, {number: list(figures)}) if replaces else MapPut(MINUTES, number, list(figures))
     return Update(_key(queue, date), (op,), exists=Exists.ANY, ttl=TTL)
 
 

@@ -12,7 +12,7 @@ from ...inputs import is_int
 from ...store import Key, Record
 from ...store.rows import chunked
 from ..rows import read_each
-from .delayed.entries import WAITING_BINS
+from .delayed.entries import WAITING_BINS, waiting_by
 from .delayed.stored import LastRetry, Unsettled, Waiting
 from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through
 from .envelope import MAX_TIME
@@ -179,7 +179,7 @@ def _stats(
     if isinstance(control, LatchworkError):  # all the rest is known
         depth = replace(depth, damaged=depth.damaged + 1)
     elif control is not None:
-        delayed = queue.delayed.waiting_in(control.bins)
+        delayed = waiting_by(control.bins, queue.store.seams.wall())
         depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
     ready, left, given_up = _sides(queue, states)
     return QueueStats(

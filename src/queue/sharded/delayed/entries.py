@@ -74,7 +74,7 @@ IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
 UNSETTLED = "unsettled"
 WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
-"""The bins of the control record that `waiting_in` reads."""
+"""The bins of the control record that `waiting_by` reads."""
 ERROR_SHOWN = 200
 """Characters of the last error that the control record has."""
 DAY = 86_400
@@ -477,16 +477,17 @@ class DelayedMessages:
     def waiting(self) -> Waiting:
         """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
         record = self.store.get(self.control, *WAITING_BINS)
-        return self.waiting_in(record.bins if record else {})
+        return waiting_by(record.bins if record else {}, self.store.seams.wall())
 
-    def waiting_in(self, bins: Mapping[str, Any]) -> Waiting:
-        """Return what `waiting` does, by the bins `WAITING_BINS` of the control record."""
-        came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
-        late = self.store.seams.wall() - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
-        messages = waiting_in(came, went)
-        retrying = min(messages, waiting_in(again, tried))
-        unsettled = unsettled_in(bins.get(UNSETTLED))
-        return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled)
+
+def waiting_by(bins: Mapping[str, Any], now: float) -> Waiting:
+    """Return what waits, by the bins `WAITING_BINS` of a control record. now: seconds since the epoch."""
+    came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
+    late = now - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
+    messages = waiting_in(came, went)
+    retrying = min(messages, waiting_in(again, tried))
+    unsettled = unsettled_in(bins.get(UNSETTLED))
+    return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled)
 
 
 def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:

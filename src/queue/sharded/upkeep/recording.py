@@ -50,7 +50,7 @@ class Recording:
         damaged = [one for one, row in zip(figures, noted, strict=True) if isinstance(row, Corrupt)]
         failures = [row for row in noted.errors() if not isinstance(row, Corrupt)]
         if damaged:
-            failures += store.repeat_many([noting(queue, now, some, anew=True) for queue, some in damaged]).errors()
+            failures += store.repeat_many([noting(queue, now, some, replaces=True) for queue, some in damaged]).errors()
         for failure in failures:
             self._failure_log.record(failure, "a minute of the history was not noted")
         self._workers = {
