@@ -181,12 +181,12 @@ def queue(feed: Feed, key: Sequence[str], width: int, bars: str, *, days: float)
     notes = [*_settings(taken, one), *_sides(one.stats.ready, one.stats.sideline, one.stats.parked)]
     depth = one.stats.depth
     notes.append(Line(f"delayed   {depth.delayed - depth.retrying:>9,}   tried again later {depth.retrying:>9,}"))
-    notes += _history(feed.fetched(("history", *key, str(days)), lambda: _read_history(feed, key, days), HISTORY_EVERY),
-                      width, bars, days)  # fmt: skip
     for found in findings_of(taken):
         if one.name in found.queues:
             style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
             notes += [Line(one_line(line), style if n == 0 else FAINT) for n, line in enumerate(block_of(found, width))]
+    notes += _history(feed.fetched(("history", *key, str(days)), lambda: _read_history(feed, key, days), HISTORY_EVERY),
+                      width, bars, days)  # fmt: skip
     rows = tuple(_worker(worker) for worker in one.workers)
     columns = (
         Column("worker", right=False), Column("state", right=False), Column("threads", 3), Column("running", 1),
@@ -282,12 +282,13 @@ def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[L
         elif minute.joined and marks[n] == " ":
             marks[n] = "w"
         before = minute
-    yield Line(f"{title}, to {shown_step(step)} a column:", TITLE)
+    legend = " (w: a worker began, L: another leads)" if "".join(marks).strip() else ""
+    yield Line(f"{title}, {shown_step(step)} a column{legend}:", TITLE)
     for name, values in lines.items():
         most = max((value for value in values if value is not None), default=None)
         yield Line(f"{name:<10} {spark(values, columns, bars)} at most {text(most)}")
-    if "".join(marks).strip():
-        yield Line(f"{'':<10} {''.join(marks)} w: a worker began  L: another leads", FAINT)
+    if legend:
+        yield Line(f"{'':<10} {''.join(marks)}", FAINT)
     reasons = Counter[str]()
     for minute in minutes:
         reasons.update(minute.reasons)
