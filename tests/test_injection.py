@@ -265,6 +265,7 @@ COMMANDS = {
     "stats": lambda n: ("stats", "--client", n),
     "stats, farm": lambda n: ("stats", *C, "--farm", n),
     "doctor": lambda n: ("doctor", "--client", n, "--farm", n),
+    "top": lambda n: ("top", "--client", n, "--farm", n, "--json"),
 }  # fmt: skip
 WITHOUT_A_NAME = {"demo", "worker", "outbox stats"}
 """They ask no server for a name that was given them: the worker runs a program, whose names are those above."""

@@ -18,7 +18,7 @@ from ..coord.waits.shared_reads import reads
 from ..deadline import Deadline, within_call
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..forks import reset_in_child
-from ..inputs import checked_number, farm_or_default, is_int
+from ..inputs import checked_many, checked_number, checked_timeout, farm_or_default, is_int
 from ..plain import shown_time
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
@@ -247,9 +247,9 @@ def snapshot(
     it. Raises `InvalidRequest`.
     """
     farms = stores if isinstance(stores, Mapping) else {farm_or_default(None): stores}
-    named = [clients] if isinstance(clients, str) else clients
+    named = None if clients is None else [clients] if isinstance(clients, str) else checked_many("clients", clients)
     checked_number("max_age", max_age)
-    checked_number("timeout", timeout)
+    limit = checked_timeout(timeout)
     if not farms:
         raise InvalidRequest("stores is empty: give a store, or one of each farm, as {farm: store}")
     registries = {
@@ -260,7 +260,7 @@ def snapshot(
 
     def look(farm: str) -> None:
         known = None if named is None else registries[farm]
-        found[farm] = _farm(farm, as_store(farms[farm]), known, max_age, timeout)
+        found[farm] = _farm(farm, as_store(farms[farm]), known, max_age, limit)
 
     seams = as_store(next(iter(farms.values()))).seams
     parallel_map(seams, look, list(farms), len(farms), "latchwork-snapshot")
@@ -277,7 +277,7 @@ def process_now(seams: Seams) -> ProcessState:
 
 
 def _farm(
-    farm: str, store: RecordStore, registries: list[QueueRegistry] | None, max_age: float, timeout: float
+    farm: str, store: RecordStore, registries: list[QueueRegistry] | None, max_age: float, timeout: float | None
 ) -> list[ClientState]:
     """Return the clients of one farm; one without a name where the store cannot tell which there are."""
     with Deadline(store.seams, timeout):

@@ -864,6 +864,12 @@ def tools() -> Iterator[Public]:
         {"registry": Of(lambda w: w.registry), "telemetry": Of(lambda w: w.telemetry), "max_age": 15.0},
     )
     yield Public(
+        "snapshot",
+        lambda _: observe.snapshot,
+        {"stores": STORE, "clients": "c", "max_age": 1.0, "timeout": 2.5},
+    )
+    yield Public("history", lambda _: observe.history, {"queue": Of(lambda w: w.queue), "days": 1.0})
+    yield Public(
         "ManualClock",
         lambda _: testing.ManualClock,
         {"seed": None, "max_sleeps": 100},

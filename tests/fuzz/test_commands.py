@@ -38,6 +38,7 @@ COMMANDS = {
         *CLIENT, "--group", "group", "--semaphore", "semaphore", "--rwlock", "rwlock", "--barrier", "barrier",
         "--limiter", "limiter",
     ),
+    "top": ("--json", *CLIENT),
     "doctor": (
         *CLIENT, "--group", "group", "--semaphore", "semaphore", "--rwlock", "rwlock", "--barrier", "barrier",
         "--limiter", "limiter",

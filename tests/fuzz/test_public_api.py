@@ -31,7 +31,7 @@ GIVEN = {
     "PassReport", "Permits", "QueueDepth", "QueueGroup", "QueueInfo", "ReadAll", "ReadGrant", "Reason", "Record",
     "RecordStore", "Report", "Sample", "ShardReport", "ShardedQueue", "SkewedClock", "StoreInfo", "SweepReport",
     "Telemetry", "Touch", "Transaction", "Trouble", "Update", "WriteGrant", "errors", "BatchProgress",
-    "OnceFunction", "OnceStep", "Rows", "State", "Status", "Step",
+    "OnceFunction", "OnceStep", "Rows", "State", "Status", "Step", "Minute", "Overview",
 }  # fmt: skip
 """Public names of what is handed out, or has no arguments of its own: nobody makes it of what he was given."""
 SPARK = {"acknowledge", "register", "sweep_on", "watch_streams"}

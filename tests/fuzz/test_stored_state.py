@@ -30,11 +30,14 @@ from latchwork.coord.barrier.meeting import Meeting
 from latchwork.coord.effects import marks
 from latchwork.errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.logs import Log
+from latchwork.observe.snapshot import of_client
 from latchwork.plain import one_line
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.history import history
 from latchwork.queue.sharded.stats import all_stats
 from latchwork.queue.sharded.upkeep.ending import Ending
+from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
@@ -106,6 +109,8 @@ def upkeep(world):
     Timers(farms).run(Term())
     Scheduling(farms).run(Term())
     Ending(farms).run(Term())
+    noted = Recording(farms)
+    _ = noted.run(Term()), noted.run(Term())
     for queue in farms.queues():
         Shovel(queue).run_once()
     world.clock.advance(2_000)
@@ -141,6 +146,7 @@ MORE: dict[str, Callable[[World], Any]] = {
     "registry.refresh": lambda w: w.registry.refresh(),
     "registry.schedules": lambda w: w.registry.schedules(),
     "facts": lambda w: all_stats(w.registry),
+    "snapshot": lambda w: (of_client(w.registry), history(w.queue, days=15)),
     "upkeep": upkeep,
     "worked": worked,
     "delivery.ack": lambda w: (w.delivery.extend(), w.delivery.ack()),

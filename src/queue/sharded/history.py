@@ -13,13 +13,14 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any, Protocol
 
-from ...inputs import checked_number, is_int
+from ...inputs import checked_kind, checked_number, is_int
 from ...store import Key, MapPut, Put, RecordStore, Update
 from ...store.decode import MAX_COUNTER
 from ...store.port import Exists
 from ..rows import read_each, readable
 from .config import QueueConfig
 from .envelope import Reason
+from .queue import ShardedQueue
 from .shards import Shards
 from .stats import QueueStats
 from .workers import WorkerReport
@@ -81,12 +82,13 @@ class HasHistory(Protocol):
     config: QueueConfig
 
 
-def history(queue: HasHistory, *, days: float = 1.0) -> tuple[Minute, ...]:
+def history(queue: ShardedQueue, *, days: float = 1.0) -> tuple[Minute, ...]:
     """Return the minutes that were noted in the last `days`, up to 15, the oldest first. One call.
 
     A minute without an entry is not known: no process did the upkeep, or the store was away. What is damaged is left
     out. Raises `InvalidRequest`, and the store's errors.
     """
+    checked_kind("queue", queue, ShardedQueue)
     now, most = queue.store.seams.wall(), checked_number("days", days, 0, KEPT_DAYS)
     since = now - most * DAY
     # The day after is read too: the server's clock may be ahead of this one.
