@@ -229,3 +229,14 @@ def test_the_duty_comes_again_at_the_begin_of_the_next_minute(store, clock):
     clock.advance(60 - clock.wall() % 60 + 17)
     reports(queue, "w")
     assert note() == pytest.approx(44, abs=0.1)
+
+
+def test_a_process_that_leads_again_does_not_take_all_that_changed_meanwhile_for_a_deploy(store, clock):
+    (queue,) = opened(store)
+    duty = Recording(Farms(queue.registry))
+    for epoch, worker in ((1, "a"), (5, "b")):
+        assert duty.run(Term(epoch)) == MINUTE
+        clock.advance(MINUTE)
+        reports(queue, worker)
+        duty.run(Term(epoch))
+    assert [minute.joined for minute in history(queue)] == [None, None]
