@@ -60,7 +60,7 @@ def _run(window: Any, top: Top) -> None:
     styles = _styles()
     window.timeout(TICK_MS)
     while True:
-        height, width = window.getmaxyx()
+        height, width = _size(window)
         window.erase()
         for y, line in enumerate(top.screen(width, height)):
             try:
@@ -75,11 +75,28 @@ def _run(window: Any, top: Top) -> None:
             return
 
 
+def _size(window: Any) -> tuple[int, int]:
+    """Return the lines and columns of the terminal; where they have changed, curses is told, and draws all of it."""
+    try:
+        columns, lines = os.get_terminal_size()
+    except OSError:
+        lines = columns = 0
+    if not lines or not columns:  # this terminal does not say
+        lines, columns = window.getmaxyx()
+    if (lines, columns) != window.getmaxyx():
+        curses.resizeterm(lines, columns)
+        window.clear()
+    return lines, columns
+
+
 def _key(window: Any) -> str:
     """Return the next key by its name; empty if none was pressed, or it is unknown."""
     try:
         found = window.get_wch()
     except curses.error:  # none within the tick
+        return ""
+    if found == "\x0c":  # Ctrl-L: somebody wrote over it
+        window.clear()
         return ""
     if isinstance(found, int):
         return KEYS.get(found, "")

@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, directory, width=80, height=24):
         self._socket = str(directory / "tmux")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TMUX")}
-        self._environment = environment | {"LANG": "C.UTF-8", "PS1": "$ "}
+        self._environment = environment | {"LANG": "C.UTF-8", "PS1": "$ ", "COLUMNS": "70", "LINES": "20"}
         self.run("new-session", "-d", "-x", str(width), "-y", str(height), "sh")
 
     def run(self, *words):
@@ -78,7 +78,7 @@ def test_it_is_driven_by_keys_without_colour_and_leaves_the_terminal_as_it_was(t
     terminal.press("y")
     terminal.shows("orders: 2 threads in each worker")
     terminal.run("resize-window", "-x", "60", "-y", "12")
-    terminal.shows("queue: local / shop / orders")
+    terminal.shows("latchwork top: 1 client", "queue: local / shop / orders", "p pause/resume")
     escapes = terminal.run("capture-pane", "-p", "-e")
     assert not [
         number for number in (*range(30, 38), *range(40, 48)) if f"[{number}m" in escapes or f";{number}m" in escapes
