@@ -37,7 +37,9 @@ from ..store.rows import Rows
 BEGUN_WITHIN = 60.0
 """Seconds after its election for which a leader is not asked for what the upkeep has not done."""
 OTHERS = 60.0
-"""Seconds between two listings of the queues that are not active; the active ones are listed with each look."""
+"""Seconds between two listings of the queues that are not active. The active ones are listed with each look, but for
+the look that lists the others, if they were listed in the `LATELY` seconds before."""
+LATELY = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +336,7 @@ class ClientView:
         self.taken: Snapshot | None = None
         self.queues: tuple[ShardedQueue, ...] = ()
         """The queues of the last look, of which more may be asked."""
-        self._at = self._tried = self._listed = float("-inf")
+        self._at = self._tried = self._listed = self._listed_active = float("-inf")
         self._failure: LatchworkError | None = None
         self._active, self._others = _Listed(), _Listed()
         self._counts: dict[str, _Counts] = {}
@@ -351,9 +353,10 @@ class ClientView:
     def look(self, max_age: float = 0.0) -> Snapshot:
         """Return the client as it is now, or was at most `max_age` seconds ago when another one looked.
 
-        Three calls, and one for every 500 queues or part of them. One more at the first look, and where a queue was
-        deactivated since the last; more where messages have expired, as `ShardedQueue.depth` says. Raises the store's
-        errors; whoever asks within `max_age` seconds of a look that failed gets its error.
+        Three calls, and one for every 500 queues or part of them. One more at the first look, where a queue was
+        deactivated since the last, and once a minute if looks are rarer than each 5 s; more where messages have
+        expired, as `ShardedQueue.depth` says. Raises the store's errors; whoever asks within `max_age` seconds of a look
+        that failed gets its error.
         """
         with within_call(self._lock, "the look at the queues"):
             if not max_age or self._seams.monotonic() - self._tried > max_age:
@@ -408,12 +411,13 @@ class ClientView:
     def _list(self) -> _Listed:
         """Return the queues by name: the active ones as they are now, the others as they were listed within a minute.
 
-        One call. Two at first, and where a queue that was active is no longer.
+        One call. Two at first, where a queue that was active is no longer, and once a minute where looks are rarer
+        than each 5 s.
         """
         now, known = self._seams.monotonic(), {queue.name for queue, _ in self._active.queues}
-        is_first, is_due = self._listed < 0, now >= self._listed + OTHERS
-        if is_first or not is_due:
-            self._active = _Listed(*self.registry.scan(active=True))
+        is_due = now >= self._listed + OTHERS
+        if not is_due or now > self._listed_active + LATELY:
+            self._active, self._listed_active = _Listed(*self.registry.scan(active=True)), now
         if is_due or known - {queue.name for queue, _ in self._active.queues}:
             self._others, self._listed = _Listed(*self.registry.scan(active=False)), now
         # By name, as one that was deactivated between two listings is in both.

@@ -89,6 +89,7 @@ def test_it_is_driven_by_keys_without_colour_and_leaves_the_terminal_as_it_was(t
 
 
 def test_a_pipe_is_refused_with_what_to_use_instead(sqlite_url):
+    QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
     done = subprocess.run(
         [sys.executable, "-m", "latchwork.cli", "--store", sqlite_url, "top"],
         capture_output=True, text=True, timeout=60, check=False,
