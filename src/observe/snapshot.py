@@ -355,8 +355,8 @@ class ClientView:
 
         Three calls, and one for every 500 queues or part of them. One more at the first look, where a queue was
         deactivated since the last, and once a minute if looks are rarer than each 5 s; more where messages have
-        expired, as `ShardedQueue.depth` says. Raises the store's errors; whoever asks within `max_age` seconds of a look
-        that failed gets its error.
+        expired, as `ShardedQueue.depth` says. Raises the store's errors; whoever asks within `max_age` seconds of a
+        look that failed gets its error.
         """
         with within_call(self._lock, "the look at the queues"):
             if not max_age or self._seams.monotonic() - self._tried > max_age:
