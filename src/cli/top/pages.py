@@ -13,8 +13,8 @@ from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
 from ...queue import QueueRegistry, ShardedQueue
-from ...queue.sharded.delayed.one import DelayedView
 from ...queue.sharded.history import MINUTE, Minute, history, rates
+from ...queue.sharded.sideline.delayed import DelayedView
 from ...queue.sharded.sideline.one import SideView
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import WorkerReport, short_name
