@@ -257,7 +257,7 @@ def test_a_message_that_waits_for_its_write_is_named_by_show_and_doctor(lw, sqli
     waits = Condition("orders", "7", "effects", b"t" * 10, b"t" * 10, "shop_effect_set")
     delayed.announce([Envelope("1", "mail", enqueued_at=1)], [None], [waits])
     shown = lw("queue", "show", "q", *SHOP, "--id", "mail")
-    assert (shown.code, "waits for the update of " in shown.out, "'7'" in shown.out) == (0, True, True)
+    assert (shown.code, "the update of " in shown.out, "'7'" in shown.out) == (0, True, True)
     since = [round(delayed.store.seams.wall() * 1000) - 3_600_000, "orders/7 does not exist"]
     delayed.store.operate(delayed.control, MapPut("unsettled", "mail", since))
     (found,) = [one for one in lw("doctor", *SHOP, "--json").json if "for the write with which it goes" in one["what"]]

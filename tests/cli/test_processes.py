@@ -308,6 +308,7 @@ def test_a_file_counts_as_changed_once_also_if_it_comes_or_goes(tmp_path, monkey
     for name in ("jobs.py", ".venv/other.py"):
         (tmp_path / name).write_text("")
     files = Files()
+    files.begin()
     files.watch([str(tmp_path / "later.py")])
     files.watch_folder()
     assert files.changed(0.0) is None
@@ -318,3 +319,16 @@ def test_a_file_counts_as_changed_once_also_if_it_comes_or_goes(tmp_path, monkey
     (tmp_path / "jobs.py").unlink()
     assert files.changed(2.0) == str(tmp_path / "jobs.py")
     assert files.changed(3.0) is None
+
+
+def test_a_change_counts_that_came_while_the_program_was_loaded_and_so_does_a_new_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs.py").write_text("")
+    files = Files()
+    files.begin()
+    (tmp_path / "jobs.py").write_text("import other")
+    files.watch_folder()
+    assert files.changed(1.0) == str(tmp_path / "jobs.py")
+    assert files.changed(2.0) is None
+    (tmp_path / "other.py").write_text("")
+    assert files.changed(3.0) == str(tmp_path / "other.py")

@@ -215,6 +215,8 @@ class Parent:
     def _start(self, number: int) -> Child:
         ours, theirs = socket.socketpair()
         notes = _shared_memory()
+        if self._files is not None:
+            self._files.begin()
         given = f"--child={number}:{theirs.fileno()}:{notes}"
         # A Ctrl-C reaches the child too, which is not prepared for it until it has begun.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -289,8 +291,8 @@ class Parent:
             log.error("%s could not start: it %s", child.name, _how(child))
             self._code = code if code > 0 else 128 - code if code < 0 else 1
             return
-        log.error("%s could not start: it %s; waiting until a file changes", child.name, _how(child))
         self._files.watch_folder()
+        log.error("%s could not start: it %s; waiting until a file changes", child.name, _how(child))
         self._waits_for_change = True
 
     # ---- children that are to end
