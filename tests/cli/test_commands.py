@@ -264,7 +264,7 @@ def test_a_message_that_waits_for_its_write_is_named_by_show_and_doctor(lw, sqli
     assert (found["state"], "queue discard" in found["remedy"]) == ("warning", True)
     discarded = lw("queue", "discard", "q", *SHOP, "--side", "delayed", "--id", "mail", "--json")
     assert discarded.json == [{"message_id": "mail", "outcome": "done"}]
-    assert lw("queue", "show", "q", *SHOP, "--id", "mail").code == 3
+    assert "done" in lw("queue", "show", "q", *SHOP, "--id", "mail").out
 
 
 def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):
