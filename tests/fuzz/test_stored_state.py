@@ -464,11 +464,8 @@ def ask(world: Full, places: dict[Key, str], random: Random, figures: Counter[st
 @pytest.fixture
 def short_lives(monkeypatch):
     """As if a message lived for 10 s, and were late by 10 minutes at most: what is older is not looked for, bucket by
-    bucket; and one round is enough. A record has room for three effects, a shard for a million messages: pointers that
-    say less are believed, and each slot is looked at.
+    bucket; and one round is enough. A record has room for three effects.
     """
-    for module in ("pointers", "shards", "groups.making"):
-        monkeypatch.setattr(f"latchwork.queue.sharded.{module}.MAX_UNFIRED", 1_000_000)
     monkeypatch.setattr("latchwork.testing.upkeep.ROUNDS", 1)
     monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
     monkeypatch.setattr("latchwork.queue.sharded.sideline.delayed.HOUR", 120.0)

@@ -87,8 +87,9 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
     Example: latchwork queue group drop orders audit --client shop
     """
     session: Session = context.obj
-    _group(session, name, group, client, farm).drop()
-    session.say(f"dropped {group} of {name}", queue=name, group=group)
+    over = _group(session, name, group, client, farm).drop()
+    rest = "" if over else "; the upkeep deletes the rest of its messages, and until then the name is not free"
+    session.say(f"dropped {group} of {name}{rest}", queue=name, group=group, over=over)
 
 
 @app.command()

@@ -371,7 +371,8 @@ class ShardedQueue(Subqueue):
         They start again with no attempts; the header `latchwork-attempts` has the former number, and they keep their
         last reason and error. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors:
         `details["redriven"]` of the error has the ids of the messages that were moved. One that cannot be moved keeps
-        no other from it; where the store is unavailable, the others stay.
+        no other from it; where the store is unavailable, the others stay. `Unavailable` also where 100,000 slots of a
+        shard, one after the other, hold no message: another call goes on behind them.
         """
         return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
@@ -542,24 +543,29 @@ class QueueGroup(ShardedQueue):
         complete(self.registry.records, self.config, self.pointers.shared, "oldest", [0] * self.config.shards)
 
     def ends(self, record: Mapping[str, Any]) -> bool:
-        """Complete the end of the group if its record says that it was dropped; whether it was."""
+        """Go on with the end of the group if its record says that it was dropped; whether it was."""
         if DROPPED in record:
-            self.drop()  # the process that dropped it has died, or still does
+            self.drop()  # the process that dropped it has died, or still does, or has left much of it to the upkeep
         return DROPPED in record
 
-    def drop(self) -> None:
-        """End the subscription. Six calls, and one or two for each 1,000 messages that it had left.
+    def drop(self) -> bool:
+        """End the subscription; whether nothing of it is left. Six calls, and one or two for each 1,000 messages that
+        it had left.
 
         Messages that waited for this group alone are deleted, also in its sideline and parked. Its consumers get
-        `NotFound`, and `LeaseLost` for a message that they still hold. If it is interrupted, or fails, the upkeep
-        completes it; until then the name is not free. A message whose publisher was between its two calls may stay
-        until it expires.
+        `NotFound`, and `LeaseLost` for a message that they still hold. A message whose publisher was between its two
+        calls may stay until it expires.
+
+        A call looks at 100,000 slots of each shard at most. False: there are more, and the upkeep goes on with as
+        many in each of its sweeps; so does another call. It also goes on if this call is interrupted, or fails. Until
+        the end the name is not free.
 
         Raises `NotFound` if it was dropped before, and the store's errors.
         """
         others = [self.sideline.pointers, self.parked.pointers]
-        end(self.registry.records, self.config, self.pointers, others, self.delayed.control)
+        over = end(self.registry.records, self.config, self.pointers, others, self.delayed.control)
         self.registry.forget(self)
+        return over
 
     def publish(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: publish to the queue itself."""

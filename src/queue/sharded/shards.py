@@ -87,6 +87,8 @@ from .sweep_record import SubqueueKind
 
 CLAIMS = 64
 """Claims that a shard remembers, fixed for the layout's life."""
+MAX_CLAIM = 1_000
+"""Slots that anybody claims in one call: what a claim is remembered to have claimed beyond that is damaged."""
 
 _NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
 """If more was fired than loaded, the record is damaged, and loading more would hide that."""
@@ -396,7 +398,7 @@ class Shards:
                 (result,) = self.store.once(update, token=token, is_new=is_new)
         except (Refused, NotFound):
             return None
-        claim, most = Claim(*result), n if token is None or is_new else MAX_UNFIRED
+        claim, most = Claim(*result), n if token is None or is_new else max(n, MAX_CLAIM)
         if not (0 <= claim.after <= claim.last <= claim.after + most and claim.loaded - claim.last <= MAX_UNFIRED):
             raise damaged(update.key, f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
         return claim

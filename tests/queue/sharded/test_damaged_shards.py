@@ -4,16 +4,20 @@ messages come by way of the sideline, and no sweep looks at more slots than it h
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
 
-from latchwork.errors import Corrupt
+from latchwork.errors import Corrupt, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
+from latchwork.queue.sharded.shards import CLAIM
+from latchwork.queue.sharded.sideline import drain, redrive
 from latchwork.queue.sharded.slots import ShardHolder, Slot
 from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.transfer import load
@@ -22,7 +26,7 @@ from latchwork.queue.sharded.upkeep.report import Stop, SubqueueKind
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.spark.offsets import pointers_of
 from latchwork.store import Exists, MapPut, MemoryStore, Put
-from latchwork.testing.clock import ManualClock
+from latchwork.testing.clock import InlineClock, ManualClock
 
 KINDS = ("text", b"bytes", -1, -(2**63), 2**62 + 1, 2**63 - 1, 1.5, True, [1], {"a": 1})
 POINTERS = [("LOAD_POINTER", bad) for bad in KINDS] + [("FIRE_POINTER", bad) for bad in KINDS] + [
@@ -361,6 +365,53 @@ def test_a_group_is_dropped_though_the_pointers_of_a_shard_are_damaged(load):
     store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", load))
     group.drop()
     assert queue.groups() == []
+
+
+def test_a_group_is_dropped_in_parts_where_a_shard_says_that_it_has_a_thousand_million_slots(monkeypatch):
+    monkeypatch.setattr(making, "BUDGET", 10)
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    group = queue.group("g")
+    store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", MAX_UNFIRED))
+    assert [group.drop() for _ in range(3)] == [False] * 3
+    record = queue.registry.records.read("q@g")
+    assert (record["sharedSweep"], record["dropTo"]) == ({"0": 30}, {"0": MAX_UNFIRED})
+    store.operate(queue.registry.records.key("q@g"), Put("dropTo", {"0": "x"}))  # then LOAD counts
+    store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", 33))
+    assert group.drop()
+
+
+def test_a_redrive_looks_at_so_many_slots_without_a_message_and_goes_on_behind_them_next_time(monkeypatch):
+    monkeypatch.setattr(redrive, "MOST_EMPTY", 2)
+    monkeypatch.setattr(redrive, "BATCH", 5)
+    monkeypatch.setattr(drain, "BATCH", 5)
+    queue = QueueRegistry(MemoryStore(InlineClock()), "c").create(QueueConfig("q", shards=1, max_deliveries=1))
+    ids = queue.publish_many(range(12))
+    for delivery in queue.receive(12):
+        delivery.nack("rejected")
+    queue.parked.discard(ids[:10])
+    with pytest.raises(Unavailable, match="10 slots of shard 0"):
+        queue.redrive(5)
+    assert [message.payload for message in queue.redrive(5)] == [10, 11]
+
+
+def test_a_repeated_claim_that_would_have_taken_more_than_any_claim_is_damaged():
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue.publish("a")
+    token = store.token_clock.mint(store.seams, queue.pointers.pointers_key(0))
+    queue.pointers.claim(0, 1, token=token)
+    store.operate(queue.pointers.pointers_key(0), Put(CLAIM.bin, {token: [0, MAX_UNFIRED, MAX_UNFIRED]}))
+    with pytest.raises(Corrupt, match="FIRE_POINTER was 0"):
+        queue.pointers.claim(0, 1, token=token)
+
+
+def test_a_group_that_begins_at_a_time_does_not_look_for_it_in_more_slots_than_there_can_be():
+    store = MemoryStore(ManualClock())
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    store.operate(queue.pointers.pointers_key(0), Put("LOAD_POINTER", 2**40), exists=Exists.ANY)
+    with pytest.raises(Corrupt, match="LOAD_POINTER is 1099511627776"):
+        queue.group("g", start=datetime(2020, 1, 1, tzinfo=timezone.utc))
 
 
 def test_each_message_gets_the_place_of_its_own_record_where_all_need_another_slot():

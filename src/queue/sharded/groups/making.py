@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -46,7 +47,13 @@ log = Log(__name__)
 
 STEP = 1_000
 """Messages that are read, or released, in one call."""
+BUDGET = 100_000
+"""Slots of one shard that a call of `end` looks at, at most: damaged pointers may say that there are ten thousand times as
+many, and the upkeep must get to the other queues.
+"""
 MADE, DROPPED = "made", "dropped"
+LEFT = "dropTo"
+"""LOAD of each shard when the group left it, where one call was not enough to drop it."""
 Start = str | datetime
 _TAG = Bin("tag", str).eq(Param("tag", str))
 _UNMADE = _TAG & missing(MADE) & missing(DROPPED)
@@ -146,7 +153,12 @@ def _first(shared: SharedPointers, start: Start, joined: Sequence[int], oldest: 
 
 
 def _published_since(shared: SharedPointers, shard: int, after: int, last: int, since: int) -> int:
-    """Return the pointer before the first message that was published then or later, by its publisher's clock."""
+    """Return the pointer before the first message that was published then or later, by its publisher's clock.
+
+    Raises `Corrupt` where more slots were reserved than can hold messages.
+    """
+    if last - after > MAX_UNFIRED:
+        raise damaged(shared.queue_key(shard), f"{LOAD} is {last}, and nothing up to slot {after} is waited for")
     for step in chunked(range(after + 1, last + 1), STEP):
         records = read_each(shared.store, [shared.key(Slot(shard, pointer)) for pointer in step], "enqueuedAt")
         for pointer, record in zip(step, records, strict=True):
@@ -170,37 +182,55 @@ def leave(shared: SharedPointers) -> list[int]:
 
 def end(
     records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[Shards], delayed: Key
-) -> None:
-    """Drop a group, or continue where another process died while dropping it.
+) -> bool:
+    """Drop a group, or go on with that where it stopped; whether it is over. False: the group's record says how far it
+    came, for the next call.
 
     delayed: the control record of what it put off; each such message names the group's tag, so no other group gets it.
 
-    Six calls, and one to three per
-    1,000 messages that it had left.
+    Six calls, and one to three per 1,000 messages that it had left, up to 100,000 slots of each shard.
 
     Raises `NotFound` if it does not exist, or was made again.
     """
     key, guard = records.key(config.name), Bound(_TAG, {"tag": config.tag})
     try:
-        _, swept = records.store.operate(
-            key, Put(DROPPED, 1), Read(DROPPED), Read("sharedSweep"), when=guard, ttl=lifetime(config), repeatable=True
+        noted, swept = records.store.operate(
+            key, Put(DROPPED, 1), Read(LEFT), Read("sharedSweep"), when=guard, ttl=lifetime(config), repeatable=True
         )
     except (Refused, NotFound):
         raise _dropped(config) from None
-    ends = leave(pointers.shared)
+    ends, reached = _ends(noted, leave(pointers.shared)), []
     for shard, last in enumerate(ends):
         after = counted(swept.get(str(shard)) if isinstance(swept, dict) else 0)
         if last - after > MAX_UNFIRED:  # the pointers are damaged: the group's messages are left to expire
             log.error("the group %r leaves messages in shard %d, whose pointers are damaged", config.name, shard)
-            continue
-        for step in chunked(range(after + 1, last + 1), STEP):
+            after = last
+        reached.append(min(last, after + BUDGET))
+        for step in chunked(range(after + 1, reached[shard] + 1), STEP):
             _release(pointers.shared, [Slot(shard, pointer) for pointer in step])
+    if any(to < last for to, last in zip(reached, ends, strict=True)):
+        progress = (Put("sharedSweep", _by_shard(reached)), Put(LEFT, _by_shard(ends)))
+        records.store.repeat_many([Update(key, progress, guard, ttl=lifetime(config))]).raise_unless(NotFound, Refused)
+        return False
     _delete(pointers.own, [pointers.own, *others], delayed)
     records.store.repeat_many([Update(key, (Put("active", "false"),), guard)])
-    try:
+    with suppress(Refused):  # the group was made again since
         records.store.delete(key, when=guard, repeatable=True)
-    except Refused:
-        return  # the group was made again since
+    return True
+
+
+def _ends(noted: Any, now: Sequence[int]) -> Sequence[int]:
+    """Return for each shard the last slot that may hold a message for the group.
+
+    noted: what an earlier call has noted, which counts, as others have published since.
+    now: LOAD now.
+    """
+    ends = [noted.get(str(shard)) for shard in range(len(now))] if isinstance(noted, Mapping) else []
+    return ends if ends and all(is_int(end) and 0 <= end <= MAX_COUNTER for end in ends) else now
+
+
+def _by_shard(pointers: Sequence[int]) -> dict[str, int]:
+    return {str(shard): pointer for shard, pointer in enumerate(pointers)}
 
 
 def check_there(records: QueueRecords, config: GroupConfig) -> None:

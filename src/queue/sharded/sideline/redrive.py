@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ....errors import LatchworkError
+from ....errors import LatchworkError, Unavailable
 from ....inputs import checked_switch, checked_whole
 from ..envelope import Envelope, Message, message_of, reason_of
 from ..shards import Shards
 from ..slots import Stamped
 from ..subqueue import Subqueue
-from .drain import PassReport, drain_shard
+from .drain import BATCH, PassReport, drain_shard
 
 PREVIOUS_ATTEMPTS = "latchwork-attempts"
 """The header in which a redriven message keeps how often it had been handed out before."""
@@ -39,6 +39,10 @@ def as_new(envelope: Envelope) -> Envelope:
     return replace(envelope, attempts=0, interrupts=0, not_before=0, headers=headers)
 
 
+MOST_EMPTY = 100
+"""Batches without a message, one after the other, after which a call leaves the rest of a shard to the next call."""
+
+
 class _Redrive:
     """One pass over the parked messages, which ends when enough have been brought back."""
 
@@ -50,8 +54,13 @@ class _Redrive:
         source, report, settled = self._parked.pointers, PassReport(), 0
         try:
             for state in source.states():
+                empty = 0
                 for part in drain_shard(source, state, self._route, enough=lambda: self._left <= 0):
                     report, settled = report + part, len(self._chosen)
+                    empty = 0 if part.taken or part.errors else empty + 1
+                    if empty == MOST_EMPTY:
+                        report += PassReport(errors=(self._too_empty(state.shard),))
+                        break
         except LatchworkError as failure:  # raised below, with what was moved before
             report += PassReport(errors=(failure,))
         stayed = set(report.stayed)
@@ -61,6 +70,13 @@ class _Redrive:
             report.errors[0].details["redriven"] = [message.message_id for message in done]
             raise report.errors[0]
         return done
+
+    def _too_empty(self, shard: int) -> Unavailable:
+        return Unavailable(
+            f"{self._parked.pointers.name}: {MOST_EMPTY * BATCH:,} slots of shard {shard}, one after the other, hold no "
+            f"message, as where many were discarded, or {self._parked.pointers.pointers_key(shard)} is damaged: redrive "
+            "again to go on behind them"
+        )
 
     def _route(self, held: Stamped) -> tuple[Shards, Envelope]:
         envelope = held.envelope

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-import zoneinfo
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import islice, pairwise
 
 import pytest
 
-from latchwork.errors import Corrupt, InvalidRequest, Misconfigured, NotFound
+from latchwork.errors import Corrupt, InvalidRequest, NotFound
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
@@ -149,39 +147,6 @@ def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
 def test_a_schedule_that_cannot_be_is_refused_and_says_why(wrong, match):
     with pytest.raises(InvalidRequest, match=match):
         Schedule(**{"name": "s", "queue": "q", **wrong})
-
-
-@pytest.fixture
-def no_zones(monkeypatch):
-    """A machine without time zones, as a slim image."""
-    for name in ("tzdata", *(one for one in sys.modules if one.startswith("tzdata."))):
-        monkeypatch.setitem(sys.modules, name, None)
-    zoneinfo.reset_tzpath([])
-    zoneinfo.ZoneInfo.clear_cache()
-    yield
-    zoneinfo.reset_tzpath()
-
-
-def test_a_machine_without_time_zones_does_without_them_where_it_can(no_zones):
-    assert ticks(Schedule("s", "q", every=MINUTE), "2026-01-01T00:00:00", 1) == ["2026-01-01T00:01:00"]
-    assert ticks(Schedule("s", "q", cron="0 3 * * *"), "2026-01-01T00:00:00", 1) == ["2026-01-01T03:00:00"]
-    with pytest.raises(Misconfigured, match="tzdata"):
-        Schedule("s", "q", cron="0 3 * * *", tz="Europe/Berlin")
-
-
-def test_a_machine_without_time_zones_lists_all_schedules_and_blames_none_of_them(request, caplog):
-    registry = registry_on(MemoryStore(ManualClock()))
-    berlin = Schedule("berlin", "q", cron="* * * * *", tz="Europe/Berlin")
-    for one in (berlin, Schedule("every", "q", every=MINUTE, missed="all")):
-        registry.schedule(one)
-    request.getfixturevalue("no_zones")
-    assert [one.name for one in registry.schedules()] == ["berlin", "every"]
-    assert registry.schedules()[0] == berlin
-    registry.store.seams.advance(180)
-    Scheduling(Farms(registry)).run(Term())
-    assert len(registry.get("q").receive(10)) == 3, "of the one that needs no zone"
-    assert "this machine does not know the time zone 'Europe/Berlin'" in caplog.text
-    assert "put it again" not in caplog.text
 
 
 def test_a_payload_that_the_queue_would_refuse_at_each_tick_is_refused_at_once():

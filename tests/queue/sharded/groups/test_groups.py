@@ -12,6 +12,7 @@ from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, Leas
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
@@ -539,6 +540,40 @@ def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(swept):
 
     report = inject_everywhere(drop, prepare=prepare, recover=others)
     assert not report.troubles, report
+
+
+def test_a_drop_looks_at_so_many_slots_a_call_and_the_upkeep_goes_on_where_it_stopped(simulated, monkeypatch):
+    monkeypatch.setattr(making, "BUDGET", 20)
+    released, release = [], making._release
+    monkeypatch.setattr(making, "_release", lambda shared, slots: released.extend(slots) or release(shared, slots))
+    simulated.shards = 1
+    process = simulated.process()
+    queue = process.queue
+    group = queue.group("audit")
+    queue.publish_many(range(50))
+    assert len(payloads(queue)) == 50
+    assert not group.drop()
+    assert len(released) == 20
+    with pytest.raises(Refused, match="dropped"):
+        queue.group("audit")
+    for _ in range(2):
+        queue.publish_many(range(100, 150))  # while it is dropped others go on: these are not the group's
+        process.sweeper().run_once()
+    assert len(released) == len(set(released)) == 50, "each slot once, and none from after the group had left"
+    assert set(payloads(queue)) == set(range(100, 150))
+    assert left(simulated, queue) == {}
+    assert payloads(queue.group("audit", start="oldest")) == []
+
+
+def test_a_drop_that_stopped_goes_on_by_another_call(queue, monkeypatch):
+    monkeypatch.setattr(making, "BUDGET", 3)
+    group, calls = queue.group("audit"), 1
+    queue.publish_many(range(40))
+    while not group.drop():
+        calls += 1
+    assert calls == max(-(-state.loaded // 3) for state in queue.pointers.states())
+    with pytest.raises(NotFound):
+        group.drop()
 
 
 def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
