@@ -14,10 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ...background import Background
+from ...background import Background, FailureLog
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError
 from ...inputs import checked_timeout
+from ...logs import Log
 from ...plain import one_line
 from ...queue import Consumer, Delivery, ShardedQueue
 from ...queue.sharded.consumer.handler import EXTENSIONS, extend
@@ -28,6 +29,8 @@ from ..run.foreground import Foreground
 from ..run.supervise import Supervisors, cannot_run
 from ..session import Session, note
 from .queue import Name, queue_of
+
+log = Log(__name__)
 
 HEED = 1.0
 """Seconds between two looks at whether SIGTERM has come, while there is no message."""
@@ -155,6 +158,7 @@ class _InHand:
     def __init__(self, queue: ShardedQueue) -> None:
         self.deliveries: list[Delivery] = []
         self._pause = queue.config.sweep_duration.total_seconds() / EXTENSIONS
+        self._name, self._failure_log = queue.name, FailureLog(queue.store.seams, log)
         self._background = Background(queue.store.seams, self._keep, f"{queue.name}-in-hand")
 
     def __enter__(self) -> _InHand:
@@ -170,8 +174,11 @@ class _InHand:
 
     def _keep(self) -> None:
         while not self._background.stopping.wait(self._pause):
-            if self.deliveries:
-                extend(self.deliveries)
+            try:
+                if self.deliveries:
+                    extend(self.deliveries)
+            except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
+                self._failure_log.record(failure, f"the messages in hand of {self._name} could not be extended")
 
     def settle(self) -> None:
         """Extend none any more: all are settled now."""
