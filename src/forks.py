@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import NoReturn, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -53,16 +53,19 @@ def _reset_all() -> None:
 
 
 def run_as_ours(run: Callable[[], T]) -> T:
-    """Run the work of a thread that belongs to this library; `called` asks for that."""
-    _thread.is_ours = True
+    """Run the work of a thread that belongs to this library; `called` asks for that.
+
+    So do the tasks that such a thread begins on a loop: they have its context.
+    """
+    _is_ours.set(True)
     return run()
 
 
 def called(function: Callable[[G], T], given: G) -> T:
     """Call a function of the user's, and return what it returns.
 
-    In a thread of this library, a child that the function forks ends when the function returns or raises there: with
-    the code of its `SystemExit`, with 1 after another exception, else with 0.
+    In a thread or task of this library, a child that the function forks ends when the function returns or raises
+    there: with the code of its `SystemExit`, with 1 after another exception, else with 0.
     """
     process, failure = os.getpid(), None
     try:
@@ -71,7 +74,7 @@ def called(function: Callable[[G], T], given: G) -> T:
         failure = raised
         raise
     finally:
-        if os.getpid() != process and getattr(_thread, "is_ours", False):
+        if os.getpid() != process and _is_ours.get():
             _end_child(failure)
 
 
@@ -115,6 +118,6 @@ def _code_after(failure: BaseException | None) -> int:
     return 1
 
 
-_thread = threading.local()
+_is_ours = ContextVar("latchwork.forks.is_ours", default=False)
 _ALL: WeakSet[ForkAware] = WeakSet()
 os.register_at_fork(after_in_child=_reset_all)

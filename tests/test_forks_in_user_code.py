@@ -129,14 +129,16 @@ def in_the_report_of_a_wait_in_a_thread_of_ours(forking):
     SYSTEM.spawn(lambda: latch.wait(0.1, progress=forking), "waits").join(20)
 
 
-def on_a_loop(forking, handler):
-    """An async consumer of that handler, until it has forked and its parent has gone on."""
+def on_a_loop(forking, handler, *, codec="json", per_key=None):
+    """An async consumer of that handler, until the fork has been and its parent has gone on."""
 
     async def main():
         store = aio.Store(MemoryStore())
-        queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
-        await queue.publish({"number": 1})
-        async with aio.Consumer(queue, handler, upkeep=False):
+        registry = aio.QueueRegistry(store, "c")
+        await (await registry.create(QueueConfig("q", shards=1))).publish({"number": 1})
+        queue = await registry.create(QueueConfig("q", shards=1, codec=codec))
+        rate = None if per_key is None else aio.RateLimiter(store, "r", 100, 1)
+        async with aio.Consumer(queue, handler, upkeep=False, rate=rate, per_key=per_key):
             while forking.code is None:
                 await asyncio.sleep(0.01)
         await store.close()
@@ -153,6 +155,27 @@ def in_an_async_handler(forking):
 
 def in_a_sync_handler_on_a_loop(forking):
     on_a_loop(forking, forking)
+
+
+def in_the_key_of_a_rate_on_a_loop(forking):
+    async def handler(delivery):
+        pass
+
+    on_a_loop(forking, handler, per_key=lambda one: forking(one) or "key")
+
+
+def in_a_typed_payload_on_a_loop(forking):
+    @dataclass
+    class Order:
+        number: int
+
+        def __post_init__(self):
+            forking()
+
+    async def handler(delivery):
+        pass
+
+    on_a_loop(forking, handler, codec=Order)
 
 
 def in_a_function_that_a_loop_calls(forking):
@@ -177,7 +200,8 @@ PLACES = [
     in_a_handler, in_the_handler_of_a_batch, in_an_ordered_handler, in_the_key_of_a_rate, in_a_typed_payload,
     in_the_leaders_function, in_the_job_of_one_farm, in_the_callback_of_a_publication,
     in_the_report_of_a_wait_in_a_thread_of_ours, in_an_async_handler, in_a_sync_handler_on_a_loop,
-    in_a_function_that_a_loop_calls, in_an_async_function_of_the_leader,
+    in_the_key_of_a_rate_on_a_loop, in_a_typed_payload_on_a_loop, in_a_function_that_a_loop_calls,
+    in_an_async_function_of_the_leader,
 ]  # fmt: skip
 
 

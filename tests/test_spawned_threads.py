@@ -34,7 +34,17 @@ from latchwork.cli.serving import TEXT, Server
 from latchwork.coord import FencedLock, GlobalElection, Group, LeaseElection
 from latchwork.errors import Unavailable
 from latchwork.logs import Log
-from latchwork.queue import Consumer, Outbox, PagedQueue, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper, Worker
+from latchwork.queue import (
+    Consumer,
+    Outbox,
+    PagedQueue,
+    QueueConfig,
+    QueueRegistry,
+    Shovel,
+    ShovelConfig,
+    Sweeper,
+    Worker,
+)
 from latchwork.queue.sharded.upkeep.reporter import Reporter
 from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.queue.sharded.upkeep.worker_group import WorkerMembership
@@ -226,7 +236,10 @@ def campaign(tmp_path):
     assert election.stop()
 
 
-@case("coord/election/across.py:GlobalElection._confirmed spawn", "coord/election/across.py:GlobalElection._seal parallel_map")
+@case(
+    "coord/election/across.py:GlobalElection._confirmed spawn",
+    "coord/election/across.py:GlobalElection._seal parallel_map",
+)
 def late_seal(tmp_path):
     """A seal that fails ends the term in order, and the candidate stands again."""
     farms = {"iad": MemoryStore(seams=Hasty()), "lhr": MemoryStore(seams=Hasty())}
@@ -267,7 +280,10 @@ def supervisor(tmp_path):
     consumer.stop(5)
 
 
-@case("queue/sharded/consumer/worker.py:Worker.__init__ Background", "queue/sharded/consumer/worker.py:Worker.stop parallel_map")
+@case(
+    "queue/sharded/consumer/worker.py:Worker.__init__ Background",
+    "queue/sharded/consumer/worker.py:Worker.stop parallel_map",
+)
 def division(tmp_path):
     queue = queue_of()
     worker = Worker(queue.registry, upkeep=False)
@@ -278,7 +294,10 @@ def division(tmp_path):
     worker.stop(5)
 
 
-@case("queue/sharded/publishing/publisher.py:Publisher._keep_sending Activity", "queue/sharded/publishing/publisher.py:Publisher._at_exit Activity")
+@case(
+    "queue/sharded/publishing/publisher.py:Publisher._keep_sending Activity",
+    "queue/sharded/publishing/publisher.py:Publisher._at_exit Activity",
+)
 def publisher(tmp_path):
     """A message that cannot be stored fails; those after it are stored, also when the interpreter ends."""
     queue = queue_of()
@@ -328,7 +347,10 @@ def sweeper(tmp_path):
     assert sweeper.stop()
 
 
-@case("queue/sharded/upkeep/shovel.py:Shovel.__init__ Background", "queue/sharded/upkeep/shovel.py:Shovel.run_once parallel_map")
+@case(
+    "queue/sharded/upkeep/shovel.py:Shovel.__init__ Background",
+    "queue/sharded/upkeep/shovel.py:Shovel.run_once parallel_map",
+)
 def shovel(tmp_path):
     queue = queue_of(shovel=ShovelConfig(0))
     shovel = Shovel(queue)
@@ -464,7 +486,7 @@ def watch_of_a_loop(tmp_path):
     async def main():
         watch = lag.LoopWatch(asyncio.get_running_loop(), Notes(), SYSTEM.thread())
         watch.join("me")
-        time.sleep(0.2)  # noqa: ASYNC251 - the loop is kept busy
+        time.sleep(0.2)  # the loop is kept busy
         while noted.count("loop_lag") < 2:
             await asyncio.sleep(0.01)
         watch.leave("me")

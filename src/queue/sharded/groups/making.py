@@ -48,8 +48,8 @@ log = Log(__name__)
 STEP = 1_000
 """Messages that are read, or released, in one call."""
 BUDGET = 100_000
-"""Slots of one shard that a call of `end` looks at, at most: damaged pointers may say that there are ten thousand times as
-many, and the upkeep must get to the other queues.
+"""Slots of one shard that a call of `end` looks at, at most: damaged pointers may say that there are ten thousand times
+as many, and the upkeep must get to the other queues.
 """
 MADE, DROPPED = "made", "dropped"
 LEFT = "dropTo"

@@ -72,10 +72,10 @@ class _Redrive:
         return done
 
     def _too_empty(self, shard: int) -> Unavailable:
+        parked = self._parked.pointers
         return Unavailable(
-            f"{self._parked.pointers.name}: {MOST_EMPTY * BATCH:,} slots of shard {shard}, one after the other, hold no "
-            f"message, as where many were discarded, or {self._parked.pointers.pointers_key(shard)} is damaged: redrive "
-            "again to go on behind them"
+            f"{parked.name}: {MOST_EMPTY * BATCH:,} slots of shard {shard}, one after the other, hold no message, as "
+            f"where many were discarded, or {parked.pointers_key(shard)} is damaged: redrive again to go on behind them"
         )
 
     def _route(self, held: Stamped) -> tuple[Shards, Envelope]:

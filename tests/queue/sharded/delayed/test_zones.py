@@ -1,4 +1,4 @@
-"""Schedules in a process of its own: on a machine without time zones, under hostile names of zones, and whatever `TZ` is."""
+"""Schedules in a process of their own: on a machine without time zones, under hostile names of them, under any `TZ`."""
 
 from __future__ import annotations
 

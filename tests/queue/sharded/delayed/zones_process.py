@@ -25,11 +25,23 @@ AFTER = datetime(2026, 1, 1, tzinfo=timezone.utc)
 NAMES = (
     ":/etc/passwd", "/etc/passwd", "/etc/localtime", "../../etc/passwd", "/usr/share/zoneinfo/UTC", "localtime",
     "posixrules", "posix/UTC", "right/UTC", "Factory", "", " ", ".", "..", "Europe", "Europe/", "Europe//Berlin",
-    "Europe/../Europe/Berlin", "europe/BERLIN/", "zone.tab", "tzdata.zi", "\0", "Europe/Berlin\0", "UTC\n", "Mars/Olympus",
-    "\u202eUTC", "\ud800", "Z\u00fcrich", "x" * 5_000, "a/" * 5_000, "UTC0", "<+99>-99", "CET-1CEST,M3.5.0,M10.5.0/3",
+    "Europe/../Europe/Berlin", "europe/BERLIN/", "zone.tab", "tzdata.zi", "\0", "Europe/Berlin\0", "UTC\n",
+    "Mars/Olympus", "\u202eUTC", "\ud800", "Z\u00fcrich", "x" * 5_000, "a/" * 5_000, "UTC0", "<+99>-99",
+    "CET-1CEST,M3.5.0,M10.5.0/3",
 )  # fmt: skip
 """Names that no schedule may have, on any machine."""
-SYSTEM = (":/etc/passwd", "/etc/passwd", "localtime", "", ":", "x" * 5_000, "Mars/Olympus", "<+99>-99", "UTC-25:99", "Asia/Tokyo")
+SYSTEM = (
+    ":/etc/passwd",
+    "/etc/passwd",
+    "localtime",
+    "",
+    ":",
+    "x" * 5_000,
+    "Mars/Olympus",
+    "<+99>-99",
+    "UTC-25:99",
+    "Asia/Tokyo",
+)
 """Values of `TZ`, which no schedule depends on."""
 
 
