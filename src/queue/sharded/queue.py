@@ -393,8 +393,9 @@ class ShardedQueue(Subqueue):
         Publishing takes no more calls. The queue's own consumers count as one more group: if there are none, the
         messages stay until they expire.
 
-        Raises `InvalidRequest`; `Refused` while a group of that name is being dropped; `AlreadyExists` if a queue, or a
-        group of another queue, is called `{queue}@{name}`; the store's errors: then repeat the call to complete it.
+        Raises `InvalidRequest`; `Refused` while a group of that name is being dropped, and where the queue has 100
+        groups; `AlreadyExists` if a queue, or a group of another queue, is called `{queue}@{name}`; the store's errors:
+        then repeat the call to complete it.
         """
         return self.registry.make_group(self, name, start, settings)
 

@@ -51,6 +51,8 @@ BUDGET = 100_000
 """Slots of one shard that a call of `end` looks at, at most: damaged pointers may say that there are ten thousand times
 as many, and the upkeep must get to the other queues.
 """
+MOST_GROUPS = 100
+"""Groups of a queue: each message names those that it waits for."""
 MADE, DROPPED = "made", "dropped"
 LEFT = "dropTo"
 """LOAD of each shard when the group left it, where one call was not enough to drop it."""
@@ -66,6 +68,15 @@ def checked_start(start: Start) -> Start:
     if not isinstance(start, str) or start not in ("oldest", "now"):
         raise InvalidRequest(f"start is {shown(start)}; it must be 'oldest', 'now' or a datetime with a time zone")
     return start
+
+
+def check_room(queue: Shards) -> None:
+    """Raise `Refused` where a queue has as many groups as it may have. One call. Makers at one moment may pass it by a
+    few.
+    """
+    record = queue.store.get(queue.pointers_key(0), GROUPS)
+    if record and len(_map(record.bins.get(GROUPS))) >= MOST_GROUPS:
+        raise Refused(f"queue {queue.name!r} has {MOST_GROUPS} groups, the most that it may have: drop some")
 
 
 def complete(
@@ -225,7 +236,7 @@ def _ends(noted: Any, now: Sequence[int]) -> Sequence[int]:
     noted: what an earlier call has noted, which counts, as others have published since.
     now: LOAD now.
     """
-    ends = [noted.get(str(shard)) for shard in range(len(now))] if isinstance(noted, Mapping) else []
+    ends: list[Any] = [noted.get(str(shard)) for shard in range(len(now))] if isinstance(noted, Mapping) else []
     return ends if ends and all(is_int(end) and 0 <= end <= MAX_COUNTER for end in ends) else now
 
 

@@ -677,6 +677,18 @@ def test_what_cannot_be_is_refused_before_any_call(name, options, match):
     assert store.total == before
 
 
+def test_a_queue_has_a_largest_number_of_groups_and_room_again_once_some_are_dropped(queue, monkeypatch):
+    monkeypatch.setattr(making, "MOST_GROUPS", 3)
+    groups = [queue.group(name) for name in "abc"]
+    with pytest.raises(Refused, match="has 3 groups"):
+        queue.group("d")
+    assert queue.group("a").config.tag == groups[0].config.tag, "one that is there is there"
+    assert [group.group_name for group in queue.groups()] == ["a", "b", "c"]
+    groups[1].drop()
+    queue.group("d")
+    assert [group.group_name for group in queue.groups()] == ["a", "c", "d"]
+
+
 def test_names_do_not_collide(simulated):
     queue = simulated.process().queue
     group = queue.group("audit")
