@@ -25,7 +25,7 @@ from .active import IDLE_LOOK
 from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
 from .delayed.schedules import Schedule, ScheduleRecords
-from .groups.making import DROPPED, MADE, Start, check_room, checked_start, complete
+from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .groups.pointers import shards_of
 from .queue import QueueGroup, ShardedQueue
 from .record import (
@@ -320,7 +320,6 @@ class QueueRegistry:
         self._ensure_index()
         record = self.records.find(wanted.name)
         if record is None:
-            check_room(queue.pointers)
             self.records.create(wanted, [[0] * wanted.shards] * 3)  # nobody has had this tag before
             self._notify_upkeep()
             record = self.records.record(wanted.name)

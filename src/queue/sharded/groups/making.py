@@ -31,7 +31,7 @@ from ....store import (
     missing,
 )
 from ....store.decode import MAX_COUNTER, damaged
-from ....store.model.expr import Bound
+from ....store.model.expr import Bound, MapSize
 from ....store.model.record import Row
 from ....store.rows import chunked
 from ...rows import read_each
@@ -70,24 +70,22 @@ def checked_start(start: Start) -> Start:
     return start
 
 
-def check_room(queue: Shards) -> None:
-    """Raise `Refused` where a queue has as many groups as it may have. One call. Makers at one moment may pass it by a
-    few.
-    """
-    record = queue.store.get(queue.pointers_key(0), GROUPS)
-    if record and len(_map(record.bins.get(GROUPS))) >= MOST_GROUPS:
-        raise Refused(f"queue {queue.name!r} has {MOST_GROUPS} groups, the most that it may have: drop some")
-
-
 def complete(
     records: QueueRecords, config: GroupConfig, shared: SharedPointers, start: Start, oldest: Sequence[int]
 ) -> bool:
     """Do what is left of making a group whose record is there; False if it was dropped meanwhile.
 
     oldest: for each shard the pointer up to which nothing is waited for. Four calls; for a time a call more for each
-        1,000 messages that were published before it.
+        1,000 messages that were published before it. Raises `Refused` where the queue has as many groups as it may
+        have.
     """
     joined = _join(shared)
+    if joined is None:
+        guard = Bound(_UNMADE, {"tag": config.tag})
+        with suppress(Refused, NotFound):  # another process has made it, or is here too
+            records.store.delete(records.key(config.name), when=guard, repeatable=True)
+            leave(shared)
+        raise Refused(f"queue {config.of!r} has {MOST_GROUPS} groups, the most that it may have: drop some")
     first = _first(shared, start, joined, oldest)
     rows = [
         Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
@@ -126,11 +124,13 @@ def _bins(records: QueueRecords, name: str, *bins: str) -> Mapping[str, Any]:
     return record.bins if record else {}
 
 
-def _join(shared: SharedPointers) -> list[int]:
-    """Enter the group into all shards: whatever is reserved from now on names it. LOAD then. One call or two."""
+def _join(shared: SharedPointers) -> list[int] | None:
+    """Enter the group into all shards: whatever is reserved from now on names it. LOAD then; None where a shard has no
+    room for one more group. One call or two.
+    """
     ops = (Add(LOAD, 0), Add(FIRE, 0), MapPut(GROUPS, shared.tag, Bin(LOAD)), MapGet(GROUPS, shared.tag))
     keys = [shared.queue_key(n) for n in range(shared.shards)]
-    guard = lacks(GROUPS, shared.tag)
+    guard = lacks(GROUPS, shared.tag) & (missing(GROUPS) | (MapSize(GROUPS) < MOST_GROUPS))
     rows = shared.store.repeat_many([Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER) for key in keys])
     again = [key for key, row in zip(keys, rows, strict=True) if isinstance(row, Refused)]
     before = dict(zip(again, shared.store.get_many(again, GROUPS), strict=True))
@@ -140,6 +140,8 @@ def _join(shared: SharedPointers) -> list[int]:
         there = record.bins.get(GROUPS) if record else None
         if isinstance(there, Mapping) and shared.tag in there:
             joined.append(_checked(key, there[shared.tag]))
+        elif isinstance(row, Refused) and len(_map(there)) >= MOST_GROUPS:
+            return None
         elif isinstance(row, LatchworkError):
             raise row
         else:
