@@ -225,7 +225,7 @@ class Consumer(Unpicklable):
         self._supervisor = Activity(self._seams)
         try:
             if self._tells:
-                self.state.life.started({self.queue.name: self.concurrency})
+                self.state.life.started(self.queue.store.where, {self.queue.name: self.concurrency})
             self._begins_by = self._seams.monotonic() + FIRST_REPORT
             self._reporter.join(self, self._reported)
             self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")

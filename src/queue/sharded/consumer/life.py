@@ -33,11 +33,11 @@ class Life:
         """The threads whose last call found no store."""
         self._lost_at = self._said_at = 0.0
 
-    def started(self, threads: Mapping[str, int]) -> None:
-        """Log that it works, in how many threads for each queue."""
+    def started(self, store: str, threads: Mapping[str, int]) -> None:
+        """Log that it works on this store, in how many threads for each queue."""
         self._pid = os.getpid()
         queues = ", ".join(f"{queue!r} (threads: {count})" for queue, count in sorted(threads.items()))
-        log.info("%s works (%s): %s", self.name, self._seams.process_name(), queues)
+        log.info("%s works (%s) on %s: %s", self.name, self._seams.process_name(), store, queues)
 
     def drains(self, running: int, grace: float) -> None:
         """Log that it takes no more messages, once."""

@@ -214,7 +214,8 @@ class Worker(Unpicklable):
             report(checked_for_tasks(queues[name]), self.tasks[name].stored_signature)
         self.consumers = {name: self._consumer(queues[name], handled) for name, handled in self._handlers.items()}
         try:
-            self._life.started({name: consumer.concurrency for name, consumer in self.consumers.items()})
+            threads = {name: consumer.concurrency for name, consumer in self.consumers.items()}
+            self._life.started(self.registry.store.where, threads)
             for consumer in self.consumers.values():
                 consumer.start()
             self._background.start()

@@ -95,7 +95,7 @@ def test_a_worker_logs_once_that_it_works_drains_and_has_stopped_however_many_qu
         worker.stop()
     first, *rest = lines(caplog)
     assert first.startswith("the worker of 'shop' works (")
-    assert first.endswith("): 'mails' (threads: 2), 'orders' (threads: 2)")
+    assert first.endswith(") on memory:: 'mails' (threads: 2), 'orders' (threads: 2)")
     assert rest == [
         "the worker of 'shop' drains: it takes no more messages; no handler runs",
         "the worker of 'shop' has stopped; all handlers had finished",
@@ -108,5 +108,6 @@ def test_a_consumer_without_a_worker_logs_its_life_in_the_same_words(caplog):
         pass
     works, drains, stopped = lines(caplog)
     assert works.startswith("the consumer of 'q' works (")
+    assert works.endswith(") on memory:: 'q' (threads: 1)")
     assert drains.startswith("the consumer of 'q' drains: ")
     assert stopped == "the consumer of 'q' has stopped; all handlers had finished"
