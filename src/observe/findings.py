@@ -258,7 +258,9 @@ def _expired(queue: QueueState, taken: Snapshot) -> _Found:
     ):
         ago = side.expired_ago
         if side.expired and ago is not None and ago < EXPIRED_LATELY and age >= side.life:
-            noticed = f"the last was noticed {shown_time(ago)} ago" if ago else "the last was noticed just now"
+            noticed = f"the last was noticed {shown_time(ago)} ago"
+            if not ago:  # they are noted with the next claim; until then every look finds them
+                noticed = "when is not known, as nobody has taken messages from there since"
             what = f"{part} messages that {how}: {side.expired:,} since the queue was made; {noticed}"
             yield WARNING, "expired", what, f"these are gone; {remedy}"
 

@@ -37,8 +37,8 @@ class Side:
     life: seconds for which a message lives here.
     expired: slots that held no message when it was their turn, or whose turn it is, since the queue's name was first
         used: it had expired unread, was removed alone, or its publisher never wrote it.
-    expired_ago: seconds since the last of these was noticed; 0 = one is there now; None = there is none, or its time is
-        not known.
+    expired_ago: seconds since the last of these was noticed, as somebody took messages from there; 0 = nobody has since
+        one expired, so the time is not known; None = there is none, or its time is not known.
     """
 
     waiting: int
