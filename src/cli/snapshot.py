@@ -8,15 +8,12 @@ from typing import Any
 from ..observe.findings import findings_of
 from ..observe.snapshot import QueueState, Snapshot, view_of
 from ..queue import QueueGroup, QueueRegistry, ShardedQueue
+from ..queue.sharded.in_flight import InFlight, in_flight
 from ..queue.sharded.peek import sample
-from ..queue.sharded.slots import Slot
 from ..queue.sharded.stats import QueueStats
-from ..store import Update
 
 SAMPLE = 200
 """Messages of the sideline that are read to show the reasons."""
-CLAIMED = 1_000
-"""Slots that were claimed last, in which messages that consumers hold are counted."""
 
 
 def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[dict[str, Any]]]:
@@ -55,14 +52,14 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
     failed = last.failure if last.failure >= last.success else 0  # a sweep notes its failure last
-    in_flight, looked = _in_flight(queue) if depth.fired else (0, 0)
+    held = in_flight(queue) if depth.fired else InFlight(0, 0, is_all=True)
     return {
         "queue": facts.name,
         "active": facts.active,
         "consumers": facts.consumers,
         "ready": depth.ready,
-        "in_flight": in_flight,
-        "in_flight_looked_at": looked,
+        "in_flight": held.messages,
+        "in_flight_looked_at": held.looked,
         "sideline": depth.sideline,
         "sidelined_by_reason": dict(Counter(message.reason or "unknown" for message in sidelined)),
         "sidelined_looked_at": len(sidelined),
@@ -79,21 +76,3 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
         "sweep_failed_s_ago": round(now - failed / 1000, 1) if failed else None,
         "sweep_error": last.error if failed else None,
     }
-
-
-def _in_flight(queue: ShardedQueue) -> tuple[int, int]:
-    """Return the number of messages that consumers hold among the slots that were claimed last, and the number of these
-    slots. Two calls.
-    """
-    pointers = queue.pointers
-    each = max(1, CLAIMED // pointers.shards)
-    states = pointers.states()
-    slots = [
-        Slot(state.shard, pointer)
-        for state in states
-        for pointer in range(max(state.before, state.fired - each) + 1, state.fired + 1)
-    ]
-    rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in slots])
-    there = {slot for slot, row in zip(slots, rows.values((None, None, False)), strict=True) if row[2]}
-    ready = {Slot(state.shard, pointer) for state in states for pointer in state.returned}  # given back
-    return len(there - ready), len(slots)

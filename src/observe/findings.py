@@ -184,7 +184,7 @@ def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
 def _is_back(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
     """Whether a sweep has brought back whatever a worker that died may have had in hand."""
     gone = taken.at - worker.ago + queue.abandoned_after
-    return not queue.stats.depth.fired or queue.stats.last_sweep.success / 1000 >= gone
+    return queue.none_in_hand or queue.stats.last_sweep.success / 1000 >= gone
 
 
 def _dead(dead: list[WorkerReport]) -> str:
@@ -209,7 +209,7 @@ def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
     """Return when the messages are back that dead workers may have had in hand, for each queue; empty where there were
     none.
     """
-    some = [(queue, one) for queue, one in found if queue.stats.depth.fired]
+    some = [(queue, one) for queue, one in found if queue.stats.depth.fired and (one.running or not queue.none_in_hand)]
     if not some:
         return ""
     ran, within = Counter[str](), dict[str, float]()

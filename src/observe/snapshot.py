@@ -20,6 +20,7 @@ from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..forks import reset_in_child
 from ..inputs import checked_many, checked_number, checked_timeout, farm_or_default, is_int
 from ..plain import shown_time
+from ..queue.sharded.in_flight import in_flight
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
@@ -103,6 +104,7 @@ class QueueState:
     returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
         the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
+    none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     """
 
@@ -117,6 +119,7 @@ class QueueState:
     abandoned_after: float
     returns_within: float
     made: float
+    none_in_hand: bool = False
     in_rate: float | None = None
     out_rate: float | None = None
 
@@ -354,9 +357,9 @@ class ClientView:
         """Return the client as it is now, or was at most `max_age` seconds ago when another one looked.
 
         Three calls, and one for every 500 queues or part of them. One more at the first look, where a queue was
-        deactivated since the last, and once a minute if looks are rarer than each 5 s; more where messages have
-        expired, as `ShardedQueue.depth` says. Raises the store's errors; whoever asks within `max_age` seconds of a
-        look that failed gets its error.
+        deactivated since the last, and once a minute if looks are rarer than each 5 s; two more for each queue of which
+        a worker died; more where messages have expired, as `ShardedQueue.depth` says. Raises the store's errors;
+        whoever asks within `max_age` seconds of a look that failed gets its error.
         """
         with within_call(self._lock, "the look at the queues"):
             if not max_age or self._seams.monotonic() - self._tried > max_age:
@@ -436,6 +439,10 @@ class ClientView:
         has_groups: bool,
     ) -> QueueState:
         made: Any = bins.get("createdAt")
+        none_in_hand = not stats.depth.fired
+        if not none_in_hand and any(one.is_silent for one in workers):
+            held = in_flight(queue, bins)
+            none_in_hand = held.is_all and not held.messages
         abandoned = REPORT + queue.config.sweep_duration.total_seconds()
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
@@ -453,6 +460,7 @@ class ClientView:
             abandoned,
             abandoned + interval,
             made / 1000 if is_int(made) else 0.0,
+            none_in_hand,
             *(now.rates(before) if before is not None and now.at > before.at else (None, None)),
         )
 

@@ -232,6 +232,28 @@ def test_what_was_in_hand_is_told_for_each_queue_by_its_own_sweep(registry, cloc
     assert told(registry)["worker_died"][1].endswith("by the sweep, at the latest within 55 min in slow")
 
 
+def test_a_queue_that_has_nothing_in_flight_is_not_named_as_one_whose_messages_come_back(registry, clock):
+    """A sweep has settled all but the last slots, so it is known that nobody holds anything."""
+    done, held = (registry.create(QueueConfig(name, shards=1)) for name in ("done", "held"))
+    for queue in (done, held):
+        queue.publish_many(range(1_100))
+        queue.ack_many(queue.receive(1_000) + queue.receive(99))
+        reports(queue, "dead")
+    held.receive()
+    clock.advance(60)
+    for queue in (done, held):
+        reports(queue, "fresh")
+    assert told(registry)["worker_died"][1].endswith("within 29 min in done, held"), "not known of earlier slots"
+    for queue in (done, held):
+        registry.store.operate(registry.records.key(queue.name), Put("sweepPointers", {"0": 1_000}))
+    assert told(registry)["worker_died"][1].endswith("within 29 min in held")
+    clock.advance(1_000)
+    for queue in (done, held):
+        reports(queue, "fresh")
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
+    assert found.queues == ("held",), "that line goes after 10 minutes"
+
+
 def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):
     grant = FencedLock(store, "shop-sweeper", owner="dead:1@f", lease=10).acquire(1)
     other = registry.create(QueueConfig("other", shards=1))
@@ -349,7 +371,9 @@ def test_expired_messages_are_told_of_for_a_day_with_their_side(registry, queue,
     reports(queue)
     state, what = told(registry)["expired"]
     assert (state, "ready messages that expired unread: 3 since the queue was made" in what) == (WARNING, True)
-    assert what.endswith("; when is not known, as nobody has taken messages from there since"), "not `just now` for ever"
+    assert what.endswith("; when is not known, as nobody has taken messages from there since"), (
+        "not `just now` for ever"
+    )
     for _ in range(3):
         assert queue.receive(10) == []
         clock.advance(10)
