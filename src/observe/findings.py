@@ -121,13 +121,15 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
     """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for each cause, and
     one for all where no process works on any queue.
     """
-    waits = {queue.name: queue for queue in taken.queues if _waits(queue)}
+    stopped = _stopped(taken)
+    has_just_stopped = stopped is not None and stopped.renewed_ago < WAITED
+    waits = {queue.name: queue for queue in taken.queues if not has_just_stopped and _waits(queue)}
     somebody = any(queue.at_work for queue in taken.queues)
     # 1. Those that died: one line for all that worked on the same queues.
     left: dict[tuple[str, bool], list[tuple[QueueState, WorkerReport]]] = {}
     for queue in taken.queues:
-        goes_on = bool(queue.at_work)
         for one in queue.workers:
+            goes_on = bool(queue.at_work) or (stopped is not None and stopped.renewed_ago < one.ago)
             if one.is_silent and _is_told(queue, one, taken) and (goes_on or not queue.stats.is_streamed):
                 left.setdefault((one.worker, goes_on), []).append((queue, one))
     together: dict[tuple[tuple[str, ...], bool], list[tuple[QueueState, WorkerReport]]] = {}
@@ -135,11 +137,11 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
         same = tuple(queue.name for queue, _ in found) if somebody else ()
         together.setdefault((same, goes_on), []).extend(found)
     for (_, goes_on), found in together.items():
-        also = [] if somebody else [name for name, queue in waits.items() if not _is_for_groups(queue)]
+        also = [] if somebody or goes_on else [name for name, queue in waits.items() if not _is_for_groups(queue)]
         names = tuple(sorted({*(queue.name for queue, _ in found), *also}))
         dead = list({one.worker: one for _, one in found}.values())
-        behind = [waits.pop(name) for name in names if name in waits]
-        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
+        behind = [waits.pop(name) for name in names if name in waits and not goes_on]
+        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found, stopped if goes_on else None)}"
         what += (f"; {_backlog(behind)}" if behind else "") + _back(found, taken)
         state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
         yield Finding(state, what, remedy, kind, taken.client, names)
@@ -194,11 +196,23 @@ def _dead(dead: list[WorkerReport]) -> str:
     return f"{len(dead):,} workers died or hang: {_named(dead)}"
 
 
-def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
-    """Return who else works there, and who of them may be dead too."""
+def _stopped(taken: Snapshot) -> Leader | None:
+    """Return the worker that stopped last, if none has led since: it gave the upkeep up. None: no worker is known to
+    have stopped so; a command that sweeps by hand leads for a moment only.
+    """
+    leader = taken.leader
+    if leader is None or leader.held or leader.led_for - leader.renewed_ago < SUCCEEDED_WITHIN:
+        return None
+    return leader
+
+
+def _others(found: list[tuple[QueueState, WorkerReport]], stopped: Leader | None) -> str:
+    """Return who else works there, and who of them may be dead too, or who stopped last."""
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
     late = [one for one in others if one.is_overdue]
     good = [short_name(one.worker) for one in others if not one.is_overdue]
+    if not others and stopped is not None:
+        return f"the last other one, {short_name(stopped.name)}, stopped {shown_time(stopped.renewed_ago)} ago"
     if not others:
         return "no other worker is there"
     work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"

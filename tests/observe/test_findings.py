@@ -13,7 +13,7 @@ from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
 from latchwork.observe.snapshot import clients_in, of_client
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
-from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.queue.sharded.workers import WorkerReport, leaving, reporting
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
@@ -252,6 +252,37 @@ def test_a_queue_that_has_nothing_in_flight_is_not_named_as_one_whose_messages_c
         reports(queue, "fresh")
     (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
     assert found.queues == ("held",), "that line goes after 10 minutes"
+
+
+def test_a_clean_stop_of_the_last_worker_is_no_death_and_blames_no_earlier_one(registry, queue, store, clock):
+    """As a deploy soon after a crash: the worker that goes gives the upkeep up, and takes back its report."""
+    reports(queue, "vm:1:ab@f")
+    queue.publish_many(range(3))
+    grant = FencedLock(store, "shop-sweeper", owner="vm:2:cd@f", lease=10).acquire(1)
+    for _ in range(24):
+        clock.advance(5)
+        reports(queue, "vm:2:cd@f")
+        grant.renew()
+    grant.release()
+    store.repeat(leaving(queue, ["vm:2:cd@f"]))
+    clock.advance(6)
+    (one,) = findings_of(of_client(registry))
+    assert (one.state, one.kind) == (WARNING, "worker_died")
+    assert "vm:1, which last reported 2 min ago, died or hangs; the last other one, vm:2, stopped 6 s ago" in one.what
+    clock.advance(30)
+    found = {one.kind: (one.state, one.what) for one in findings_of(of_client(registry))}
+    assert found["no_worker"][0] == PROBLEM
+    assert "queue q of shop: no worker; 3 ready messages wait" in found["no_worker"][1]
+    assert "vm:1" not in found["no_worker"][1]
+
+
+def test_a_sweep_by_hand_after_a_death_makes_it_no_clean_stop(registry, queue, store, clock):
+    reports(queue, "vm:1:ab@f")
+    clock.advance(60)
+    grant = FencedLock(store, "shop-sweeper", owner="vm:9:ef@f", lease=10).acquire(1)
+    clock.advance(1)
+    grant.release()
+    assert told(registry)["no_worker"][0] == PROBLEM
 
 
 def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):
