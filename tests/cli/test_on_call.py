@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from io import StringIO
+import sys
+from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 from rich.console import Console
@@ -148,6 +149,39 @@ def test_a_search_that_finds_nothing_says_where_it_looked(lw, queue):
     done = lw("queue", "search", "q", *SHOP, "--id", "x")
     assert (done.code, done.out) == (0, "no messages\n")
     assert "only parked messages were looked at; --side sideline or --side delayed looks elsewhere" in done.err
+
+
+def test_who_looks_for_a_message_that_a_handler_has_is_sent_to_where_it_is_shown(lw, queue):
+    message = queue.publish("m")
+    queue.receive()
+    hint = "what a handler has in hand is not shown here; latchwork queue show q --client shop --id "
+    assert f"{hint}{message} says who has it" in lw("queue", "search", "q", *SHOP, "--id", message).err
+    done = lw("queue", "peek", "q", *SHOP)
+    assert (done.code, done.out) == (0, "no messages\n")
+    assert f"{hint}ID says who has it" in done.err
+    assert lw("queue", "peek", "q", *SHOP, "--side", "parked").err == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_publishing_without_a_payload_says_what_it_reads_and_that_there_was_nothing(lw, queue, monkeypatch, terminal):
+    nothing = TextIOWrapper(BytesIO())
+    monkeypatch.setattr(nothing, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr(sys, "stdin", nothing)
+    done = lw("queue", "publish", "q", *SHOP)
+    assert (done.code, done.out) == (0, "")
+    reads = "latchwork: reads messages from standard input, a line each; Ctrl-D ends\n"
+    assert done.err == (reads if terminal else "") + "latchwork: nothing was published\n"
+    assert lw("queue", "publish", "q", *SHOP, "--json").json == {"published": []}
+
+
+def test_a_dry_run_says_that_nothing_was_brought_back(lw, queue):
+    queue = queue.registry.create(QueueConfig("spent", shards=1, max_deliveries=1))
+    queue.publish("m")
+    queue.receive()[0].nack()
+    rehearsed = lw("queue", "redrive", "spent", *SHOP, "--dry-run")
+    assert "latchwork: would be brought back: 1 message" in rehearsed.err
+    done = lw("queue", "redrive", "spent", *SHOP)
+    assert (done.err, done.out) == ("latchwork: brought back: 1 message\n", rehearsed.out)
 
 
 def test_a_live_table_keeps_the_problems_with_their_remedies_in_24_lines():

@@ -10,10 +10,10 @@ import typer
 
 from ...errors import InvalidRequest
 from ...plain import shown
-from ...queue import Message, ShardedQueue
+from ...queue import Message, QueueGroup, ShardedQueue
 from ..jsontext import from_json, to_json
 from ..options import Client, Farm
-from ..session import Session
+from ..session import Session, note
 from .consume import consume
 from .queue import Name, app, queue_of
 
@@ -36,7 +36,10 @@ def peek(
     if side not in SIDES:
         raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked")
     view = SIDES[side](queue_of(session, name, client, farm))
-    session.table([row_of(message, json_value=session.json) for message in view.peek(limit)], empty="no messages")
+    found = view.peek(limit)
+    session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
+    if not found and side == "main":
+        note(in_hand(view, client))
 
 
 def publish(
@@ -50,20 +53,31 @@ def publish(
 ) -> None:
     """Publish messages; prints their ids.
 
-    Lines of stdin end at a newline and at nothing else, and empty ones are left out. They are JSON in UTF-8; a queue of
-    bytes takes them as they are.
+    Without a payload it reads stdin, and says so on a terminal. Lines of stdin end at a newline and at nothing else,
+    and empty ones are left out. They are JSON in UTF-8; a queue of bytes takes them as they are.
 
     Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     headers = dict(header_of(pair) for pair in header or [])
+    if not payload and sys.stdin.isatty():
+        note("reads messages from standard input, a line each; Ctrl-D ends")
     ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
-    session.say(*ids, published=ids)
+    if not ids:
+        note("nothing was published")
+    if ids or session.json:
+        session.say(*ids, published=ids)
 
 
 for _command in (publish, peek, consume):
     app.command()(_command)
+
+
+def in_hand(queue: ShardedQueue, client: str, message: str = "ID") -> str:
+    """Return that messages in hand are not shown, and where they are: for a person who found none."""
+    where = f"; latchwork queue show {queue.name} --client {client} --id {message} says who has it"
+    return f"what a handler has in hand is not shown here{'' if isinstance(queue, QueueGroup) else where}"
 
 
 def header_of(pair: str) -> tuple[str, str]:

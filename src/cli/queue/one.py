@@ -11,7 +11,7 @@ import typer
 
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
-from ...plain import shown
+from ...plain import counted, shown
 from ...queue import Outcome, QueueGroup, ShardedQueue, State, Status
 from ...queue.sharded.envelope import date
 from ..jsontext import to_json
@@ -19,7 +19,7 @@ from ..options import Client, Farm
 from ..session import Session, note
 from . import batch as queue_batch
 from . import group as queue_group
-from .messages import header_of, row_of
+from .messages import header_of, in_hand, row_of
 from .queue import Name, app, queue_of
 
 SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
@@ -62,10 +62,11 @@ def search(
         raise InvalidRequest("--key with --side delayed: which shard a delayed message goes to may not be decided yet")
     if key is not None:
         wanted["key"] = key
-    found = _side(queue_of(session, name, client, farm), side).search(**wanted)
+    queue = queue_of(session, name, client, farm)
+    found = _side(queue, side).search(**wanted)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
     if not found:
-        note(_only(side))
+        note(f"{_only(side)}; {in_hand(queue, client, id or 'ID')}")
 
 
 def discard(
@@ -107,6 +108,8 @@ def redrive(
             raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
         found = queue.redrive(limit, reason=reason, dry_run=dry_run)
         session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
+        if found:
+            note(f"{'would be ' if dry_run else ''}brought back: {counted(len(found), 'message')}")
         return
     if reason is not None or dry_run:
         raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
