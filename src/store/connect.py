@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -48,7 +49,8 @@ def connect(url: str | None = None) -> RecordStore:
         raise InvalidRequest(f"the store's URL is {given}; use {EXAMPLES}, or None for the one that ${VARIABLE} names")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in _BACKENDS:
-        raise InvalidRequest(f"no store has the URL {shown(hidden(url))}{_as_path(url)}; use {EXAMPLES}")
+        hint = _as_path(url) or _as_scheme(scheme, rest if colon else "")
+        raise InvalidRequest(f"no store has the URL {shown(hidden(url))}{hint}; use {EXAMPLES}")
     return _BACKENDS[scheme](url, rest)
 
 
@@ -98,6 +100,17 @@ def _as_path(url: str) -> str:
         return ""
     is_plain = not re.search("[@:?#%]", url)
     return f": a file is named with sqlite: in front, {shown(f'sqlite:{url}') if is_plain else 'sqlite:/path'}"
+
+
+def _as_scheme(scheme: str, rest: str) -> str:
+    """Return that there is no such scheme, and which was perhaps meant; empty where it may be a user's name, or a part
+    of a password.
+    """
+    near = get_close_matches(scheme, list(_BACKENDS), n=1, cutoff=0.75)
+    is_scheme = re.fullmatch("[A-Za-z][A-Za-z0-9+.-]*", scheme) and rest.startswith("/") and "@" not in rest
+    if not rest or not (near or is_scheme):
+        return ""
+    return f": there is no scheme {shown(scheme)}" + (f" (did you mean {shown(near[0])}?)" if near else "")
 
 
 def embedded() -> str:

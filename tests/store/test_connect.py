@@ -85,6 +85,10 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
     ("url", "named"),
     [
         ("redis://h", "redis"),
+        ("sqlit:/tmp/x", "there is no scheme 'sqlit' (did you mean 'sqlite'?); use memory:, sqlite:PATH or aero"),
+        ("aerospik:me:s3cret@h/ns", "there is no scheme 'aerospik' (did you mean 'aerospike'?)"),
+        ("file:/tmp/x", "there is no scheme 'file'; use memory:"),
+        ("me:s3cret@h/ns", "'***'; use memory:"),
         ("store.db", "sqlite:PATH"),
         (":x", "sqlite:PATH"),
         ("/var/lib/shop.db", "'sqlite:/var/lib/shop.db'"),
