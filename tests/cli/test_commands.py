@@ -316,6 +316,18 @@ def test_a_sweep_stands_for_election_and_is_seen_in_the_statistics(lw):
     assert lw("stats", *SHOP, "--json").json[0]["swept_s_ago"] >= 0
 
 
+def test_a_sweep_says_in_words_what_it_did_and_when_the_rest_is_due(lw, sqlite_url):
+    registry = QueueRegistry(connect(sqlite_url), "shop")
+    queue = registry.create(QueueConfig("q", shards=1, sweep_duration=3600))
+    queue.publish_many(range(2))
+    queue.receive()
+    out = lw("queue", "sweep", *SHOP).out
+    assert ": brought back 0 messages (slots looked at: 1, done with: 0); in flight and not due yet: 1\n" in out
+    assert "the first is due within 60 min, if its handler is gone: a sweep then brings it back" in out
+    facts = lw("queue", "sweep", *SHOP, "--json").json
+    assert (facts["live"], 3500 < facts["first_due_s"] <= 3600) == (1, True)
+
+
 def test_the_statistics_say_who_leads_and_what_is_in_somebodys_hands(lw, sqlite_url):
     store = connect(sqlite_url)
     queue = QueueRegistry(store, "shop").create(QueueConfig("q", retry=False, shards=4))

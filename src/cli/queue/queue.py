@@ -20,7 +20,7 @@ from ...inputs import checked_timeout, farm_or_default
 from ...observe.findings import findings_of
 from ...observe.snapshot import clients_in
 from ...plain import counted, exact_time, one_line, shown, shown_time
-from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper
+from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper, SweepReport
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport, short_name
@@ -385,7 +385,7 @@ class _Sweep:
     """One sweeper for as long as the command runs, because it remembers when it first saw each mark."""
 
     def __init__(self, session: Session, registry: QueueRegistry, election: str) -> None:
-        self._session = session
+        self._session, self._registry = session, registry
         self._contest = LeaseElection(session.store, election)
         self._sweeper = Sweeper(registry, self._contest)
 
@@ -410,9 +410,33 @@ class _Sweep:
 
     def _sweep_once(self) -> bool:
         report = self._sweeper.run_once()
-        counts = {name: getattr(report, name) for name in ("scanned", "acked", "rehomed", "tombstones", "refused")}
-        self._session.say(str(report), epoch=report.epoch, queues=report.queues, **counts, failures=report.failures)
+        names = ("scanned", "acked", "rehomed", "live", "tombstones", "refused")
+        counts = {name: getattr(report, name) for name in names}
+        due = self._first_due(report)
+        lines = [str(report)]
+        if due is not None:
+            when = f"the first is due within {shown_time(due)}, if its handler is gone"
+            lines.append(f"{when}: a sweep then brings it back")
+        self._session.say(
+            *lines, epoch=report.epoch, queues=report.queues, **counts,
+            first_due_s=None if due is None else round(due, 1), failures=report.failures,
+        )  # fmt: skip
         return report.ok
+
+    def _first_due(self, report: SweepReport) -> float | None:
+        """Return in how many seconds the first of the messages in flight counts as left alone; None = there are none.
+
+        One call for each queue that has some.
+        """
+        now, durations, due = self._registry.store.seams.wall(), dict[str, float](), list[float]()
+        for shard in report.shards:
+            if not shard.live and not shard.stamped:
+                continue
+            if shard.queue not in durations:
+                durations[shard.queue] = self._registry.get(shard.queue).config.sweep_duration.total_seconds()
+            since = [one.stamped / 1000 for one in shard.live_messages] + ([now] if shard.stamped else [])
+            due += [max(0.0, one + durations[shard.queue] - now) for one in since]
+        return min(due, default=None)
 
 
 @app.command()

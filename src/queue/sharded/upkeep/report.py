@@ -159,6 +159,11 @@ class SweepReport:
         return sum(shard.refused for shard in self.shards)
 
     @property
+    def live(self) -> int:
+        """Messages that consumers hold, or that were claimed a moment ago: not due yet."""
+        return sum(shard.live + shard.stamped for shard in self.shards)
+
+    @property
     def damaged(self) -> tuple[ShardReport, ...]:
         """The shards whose pointers are damaged."""
         return tuple(shard for shard in self.shards if shard.damage)
@@ -187,6 +192,9 @@ class SweepReport:
     def __str__(self) -> str:
         if not self.led:
             return "nothing was swept: this process does not lead"
-        counts = f"scanned {self.scanned}, re-homed {self.rehomed}, settled {self.acked}, refused {self.refused}"
+        looked = f"slots looked at: {self.scanned}, done with: {self.acked}"
+        counts = f"brought back {counted(self.rehomed, 'message')} ({looked})"
+        counts += f"; could not be moved, and stay for the next sweep: {self.refused}" if self.refused else ""
+        counts += f"; in flight and not due yet: {self.live}" if self.live else ""
         failures = "".join(f"; {queue}: {error}" for queue, error in self.failures)
         return f"swept {counted(len(self.queues), 'queue')} as epoch {self.epoch}: {counts}{failures}"

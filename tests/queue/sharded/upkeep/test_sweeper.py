@@ -230,7 +230,7 @@ def test_a_shard_can_be_swept_elsewhere_and_the_reports_add_up(sim):
     parts = [pickle.loads(pickle.dumps(sweep_shards(sim.store, [task], 4, lambda: None))) for task in tasks]
     report = sum((SweepReport(4, ("q",), tuple(part)) for part in parts), SweepReport(4))
     assert (report.rehomed, report.queues, report.ok) == (5, ("q",), True)
-    assert "re-homed 5" in str(report)
+    assert "brought back 5 messages" in str(report)
 
 
 def test_a_task_of_a_deposed_epoch_writes_no_pointer(sim):

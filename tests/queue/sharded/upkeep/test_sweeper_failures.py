@@ -47,7 +47,7 @@ def test_in_the_background_each_sweep_is_told_and_a_failed_one_is_followed_by_th
     assert failed.getMessage().startswith("the sweep failed; the next one is in 900 s (UNAVAILABLE): ")
     assert not failed.exc_info, "one line is enough for a store that is away"
     assert "UNAVAILABLE" in warned.getMessage()
-    assert "re-homed 3" in informed.getMessage()
+    assert "brought back 3 messages" in informed.getMessage()
 
 
 def test_a_defect_in_one_queue_does_not_stop_the_sweep_of_the_others(caplog, monkeypatch):
