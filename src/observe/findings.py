@@ -173,8 +173,8 @@ def _backlog(queues: Sequence[QueueState]) -> str:
     """Return what waits in these queues, and for how long."""
     messages = sum(queue.stats.ready.waiting for queue in queues)
     oldest = max(queue.stats.ready.oldest_age or 0.0 for queue in queues)
-    wait, them = ("waits", "it") if messages == 1 else ("wait", "the oldest")
-    return f"{counted(messages, 'ready message')} {wait}, {them} for {shown_time(oldest)}"
+    waits = "waits, for" if messages == 1 else "wait, the oldest for"
+    return f"{counted(messages, 'ready message')} {waits} {shown_time(oldest)}"
 
 
 def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:

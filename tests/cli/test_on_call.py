@@ -263,7 +263,7 @@ def test_an_election_with_candidates_and_no_leader_yet_is_none_that_never_existe
     Candidates(connect(sqlite_url), "e").report("w", 60)
     done = lw("leader", "status", "e")
     told = "e: nobody leads yet; an election is under way, candidates: 1"
-    assert (done.code, told in done.out, "contenders: w" in done.out) == (0, True, True)
+    assert (done.code, told in done.out, "candidates: w\n" in done.out) == (0, True, True)
 
 
 def test_an_interrupted_pause_says_that_it_is_stored_and_who_has_not_taken_it(lw, queue, monkeypatch):
@@ -332,7 +332,7 @@ def test_a_candidate_that_died_is_no_contender(lw, queue):
     queue.store.operate(Key("shop_meta_set", "q_WORKERS"), died, repeatable=True)
     done = lw("leader", "status", "shop-sweeper")
     assert "candidates: 1" in done.out
-    assert "contenders: vm:2:cd@local\n" in done.out
+    assert "candidates: vm:2:cd@local\n" in done.out
 
 
 READING = """

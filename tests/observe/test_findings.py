@@ -100,6 +100,12 @@ def test_a_backlog_without_a_worker_is_told_and_so_is_the_worker_that_died(regis
     assert told(registry)["worker_died"][0] == WARNING
 
 
+def test_a_single_message_that_waits_is_told_in_plain_words(registry, queue, clock):
+    queue.publish("m")
+    clock.advance(57)
+    assert told(registry)["no_worker"][1].endswith("no worker; 1 ready message waits, for 57 s")
+
+
 def test_the_only_worker_that_died_is_told_within_a_minute_though_nothing_waits(registry, queue, clock):
     reports(queue)
     clock.advance(60)

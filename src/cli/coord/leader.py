@@ -93,7 +93,7 @@ def _reports(store: RecordStore, name: str, candidates: Sequence[str]) -> list[l
 
 
 def _standing(contenders: Sequence[str]) -> list[str]:
-    return [f"contenders: {', '.join(contenders)}"] if contenders else []
+    return [f"candidates: {', '.join(contenders)}"] if contenders else []
 
 
 def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeeper: str | None) -> None:

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ...logs import Log
+from ...plain import exact_time
 from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.decode import Counter
@@ -229,10 +230,14 @@ def as_switched(wanted: QueueConfig, bins: Mapping[str, Any]) -> QueueConfig:
 def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
     """Return the settings in which two queues differ, for people: `shards: 4, not 8`."""
     return [
-        f"{field.name}: {getattr(found, field.name)!r}, not {getattr(wanted, field.name)!r}"
+        f"{field.name}: {_in_words(getattr(found, field.name))}, not {_in_words(getattr(wanted, field.name))}"
         for field in fields(QueueConfig)
         if field.name not in ("unsafe_limits", "codec") and getattr(wanted, field.name) != getattr(found, field.name)
     ] + ([f"codec: {found.codec!r}, not {wanted.codec!r}"] if _codec_name(wanted) != _codec_name(found) else [])
+
+
+def _in_words(value: Any) -> str:
+    return exact_time(value) if isinstance(value, timedelta) else repr(value)
 
 
 def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:

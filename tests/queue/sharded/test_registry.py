@@ -74,6 +74,12 @@ def test_other_settings_are_refused_and_named(registry, world, shards):
     assert refused.value.code == "ALREADY_EXISTS"
 
 
+def test_times_that_differ_are_said_in_words(registry):
+    registry.create(QueueConfig("q", message_expiry=108))
+    with pytest.raises(AlreadyExists, match=r"\(message_expiry: 108 s, not 3 min\)"):
+        registry.create(QueueConfig("q", message_expiry=180))
+
+
 def test_a_queue_that_was_scaled_is_still_the_same(registry, world):
     registry.create(QueueConfig("q", concurrency=2)).scale(5)
     assert other(world).create(QueueConfig("q", concurrency=2)).concurrency == 5
