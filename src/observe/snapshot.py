@@ -358,8 +358,8 @@ class ClientView:
 
         Three calls, and one for every 500 queues or part of them. One more at the first look, where a queue was
         deactivated since the last, and once a minute if looks are rarer than each 5 s; two more for each queue of which
-        a worker died; more where messages have expired, as `ShardedQueue.depth` says. Raises the store's errors;
-        whoever asks within `max_age` seconds of a look that failed gets its error.
+        a worker died, until it was swept; more where messages have expired, as `ShardedQueue.depth` says. Raises the
+        store's errors; whoever asks within `max_age` seconds of a look that failed gets its error.
         """
         with within_call(self._lock, "the look at the queues"):
             if not max_age or self._seams.monotonic() - self._tried > max_age:
@@ -393,10 +393,11 @@ class ClientView:
         rows = registry.store.repeat_many([*election.reading, *(reading(queue) for queue, _ in listed)])
         leader, candidates = election.found(rows[:2])
         reports = reports_in(Rows(rows[2:]))
+        at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
         states = tuple(
-            self._state(queue, bins, found, workers, interval, has_groups=queue.name in followed)
+            self._state(queue, bins, found, workers, interval, at=at, has_groups=queue.name in followed)
             for (queue, bins), found, workers in zip(listed, stats, reports, strict=True)
             if found is not None
         )
@@ -404,7 +405,7 @@ class ClientView:
         self.taken = Snapshot(
             registry.client_id,
             registry.farm_id,
-            leader.now if leader else self._seams.wall(),
+            at,
             leader,
             states,
             {name: str(failure) for name, failure in unreadable.items()},
@@ -436,14 +437,16 @@ class ClientView:
         workers: Sequence[WorkerReport],
         interval: float,
         *,
+        at: float,
         has_groups: bool,
     ) -> QueueState:
         made: Any = bins.get("createdAt")
-        none_in_hand = not stats.depth.fired
-        if not none_in_hand and any(one.is_silent for one in workers):
+        abandoned = REPORT + queue.config.sweep_duration.total_seconds()
+        # What a worker that died had in hand is back once a sweep has been, so long after its last report.
+        none_in_hand, swept = not stats.depth.fired, at - stats.last_sweep.success / 1000
+        if not none_in_hand and any(one.is_silent and one.ago - abandoned < swept for one in workers):
             held = in_flight(queue, bins)
             none_in_hand = held.is_all and not held.messages
-        abandoned = REPORT + queue.config.sweep_duration.total_seconds()
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
