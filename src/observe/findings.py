@@ -290,7 +290,8 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     if failed > acked:
-        what = f"{counted(failed, 'attempt')} failed, and {counted(acked, 'message')} succeeded, {_when_counted(queue)}"
+        failures = f"{counted(failed, 'attempt')} failed{_reasons(queue)}"
+        what = f"{failures}, and {counted(acked, 'message')} succeeded, {_when_counted(queue)}"
         remedy = "the logs of its workers have each failure"
         if side := _where_failed(queue):
             remedy += f"; latchwork queue search {name} --side {side}"
@@ -312,6 +313,12 @@ def _why(error: str) -> str:
     """Return the first line of an error, in brackets; empty for none."""
     first = error.strip().partition("\n")[0]
     return f" ({shortened(one_line(first), ERROR_SHOWN)})" if first else ""
+
+
+def _reasons(queue: QueueState) -> str:
+    """Return why attempts failed, in brackets, the most frequent reason first; empty where workers do not report it."""
+    counts = sum((Counter(one.reasons) for one in queue.at_work), Counter[str]())
+    return f" ({', '.join(f'{reason}: {n}' for reason, n in counts.most_common())})" if counts else ""
 
 
 def _when_counted(queue: QueueState) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from latchwork.cli import hoist, main
+from latchwork.cli.coord.waiting import holder_of
 from latchwork.cli.demo import NEXT
 from latchwork.cli.snapshot import all_rows
 from latchwork.coord import CountDownLatch, FencedLock
@@ -1160,6 +1161,7 @@ def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_u
     assert (held["held"], held["owner"], held["fence"], held["lease"]) == (True, "web-1", grant.fence, 0.05)
     until(lambda: lw("--json", "lock", "show", "nightly").json["ran_out"])
     assert re.search(r"renewed \d+\.\d s ago, its lease is 0\.05 s: it has run out", lw("lock", "show", "nightly").out)
+    assert holder_of(store, "nightly").endswith("its lease has run out, so it is free within 0.05 s")
     grant.release()
     assert lw("lock", "show", "nightly").out == f"nightly is free; its last fence is {grant.fence}\n"
 

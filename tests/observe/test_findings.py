@@ -509,6 +509,8 @@ def test_failing_faster_than_succeeding_is_told_with_the_time_that_it_is_of(regi
     assert told(registry)["failing"] == (PROBLEM, f"{what}, 12 s ago")
     reports(queue, "other")
     assert told(registry)["failing"][1].endswith("before its workers last reported, up to 12 s ago")
+    reports(queue, acked=0, failed=4, reasons={"timeout": 3, "exception": 1})
+    assert "4 attempts failed (timeout: 3, exception: 1), and 0 messages succeeded" in told(registry)["failing"][1]
 
 
 def test_a_sideline_that_nothing_brings_back_is_told(registry, queue, store):

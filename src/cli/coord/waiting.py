@@ -65,7 +65,7 @@ def holder_of(store: RecordStore, name: str) -> str:
     holder, _ = election_now(store, name)
     if holder is None or not holder.held:
         return ""
-    late = "" if holder.leads else f": its lease of {holder.lease:g} s has run out"
+    late = "" if holder.leads else f": its lease has run out, so it is free within {holder.lease:g} s"
     return f"held by {holder.name}, renewed {shown_time(holder.renewed_ago)} ago{late}"
 
 
