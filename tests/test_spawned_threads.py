@@ -10,6 +10,8 @@ import ast
 import asyncio
 import io
 import logging
+import signal
+import socket
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ import urllib.error
 import urllib.request
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,8 +32,12 @@ from latchwork.aio.pool import Pool
 from latchwork.aio.seams import LoopSeams
 from latchwork.background import parallel_map
 from latchwork.cli.coord import waiting
+from latchwork.cli.processes.channel import Channel
+from latchwork.cli.processes.child import Child
+from latchwork.cli.processes.parent import _shared_memory
 from latchwork.cli.queue import consume
 from latchwork.cli.serving import TEXT, Server
+from latchwork.cli.top.feed import Feed
 from latchwork.coord import FencedLock, GlobalElection, Group, LeaseElection
 from latchwork.errors import Unavailable
 from latchwork.logs import Log
@@ -56,12 +63,6 @@ from tests.support.zoo import Client, Zoo
 SOURCE = Path(latchwork.__file__).parent
 DEFECT = ValueError("zip() argument 2 is shorter than argument 1")
 STARTS = ("spawn", "Background", "Activity", "parallel_map")
-UNSHOWN = {
-    "cli/processes/child.py:Child.begin spawn", "cli/processes/child.py:Child.run spawn",
-    "cli/processes/child.py:Child._heed spawn", "cli/top/feed.py:Feed.start spawn",
-    "observe/snapshot.py:snapshot parallel_map",
-}  # fmt: skip
-"""Places that have no case yet: take one out with the case that it gets."""
 CASES = {}
 """For each place, as `file:function how`, its case."""
 
@@ -524,11 +525,79 @@ def end_of_a_consumer_whose_loop_has_ended(tmp_path):
     assert ended.wait(20)
 
 
+# ---- the command
+
+
+PARENTS = []
+"""Kept open to the end: a child whose parent has died ends its process."""
+
+
+@case(
+    "cli/processes/child.py:Child.begin spawn",
+    "cli/processes/child.py:Child.run spawn",
+    "cli/processes/child.py:Child._heed spawn",
+)
+def child_of_a_worker(tmp_path):
+    """It answers its parent, and drains when it is asked to."""
+    ours, theirs = socket.socketpair()
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    before = {number: signal.getsignal(number) for number in numbers}
+    child, parent = Child(f"1:{theirs.detach()}:{_shared_memory()}"), Channel(ours)
+    PARENTS.append(parent)
+    worker, told, asked = Worker(queue_of().registry), [], []
+    worker.handler("q")(print)
+    pulse, heed, answer = child._pulse, child._heed, child._answer
+
+    def talk():
+        while not told or not asked:
+            for document in parent.received() or ():
+                told.extend([1] * ("pulse" in document))
+                asked.extend([1] * ("answer" in document))
+                if "ready" in document:
+                    parent.send(ask=1, path="/healthz", totals=None)
+        parent.send(drain=True)
+
+    child._pulse = lambda: (says(), pulse())  # what runs in these threads logs something first
+    child._heed = lambda document: (says(), heed(document))
+    child._answer = lambda document: (says(), answer(document))
+    child.begin()
+    talker = threading.Thread(target=talk)
+    talker.start()
+    try:
+        assert child.run(worker), "all handlers had finished"
+    finally:
+        talker.join(20)
+        logs._ends.clear()  # this process does not end
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert told
+    assert asked
+
+
+@case("cli/top/feed.py:Feed.start spawn", "observe/snapshot.py:snapshot parallel_map")
+def screen(tmp_path):
+    """A look that fails is followed by another one."""
+    queue = queue_of()
+    feed = Feed({"here": queue.store}, ["c"], 0.01, queue.store.seams)
+    module = import_module("latchwork.observe.snapshot")
+    real = module._farm
+    struck = Struck(module, "_farm")
+    try:
+        struck.inner = lambda *given: says(real(*given))
+        feed.start()
+        until(lambda: struck.went_on and feed.found is not None and feed.failure is None)
+        feed.act(lambda: says("done"))
+        until(lambda: feed.said == "done")
+    finally:
+        module._farm = real
+        feed.stop()
+
+
 # ----
 
 
 def test_each_place_where_a_thread_is_started_has_a_case():
-    assert set(PLACES.values()) == set(CASES) | UNSHOWN
+    assert set(PLACES.values()) == set(CASES)
     assert len([place for place in CASES if place.endswith(" spawn")]) >= 15
 
 

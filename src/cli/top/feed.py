@@ -111,6 +111,9 @@ class Feed:
         except LatchworkError as failure:
             self.failure = str(failure)
             return
+        except Exception as defect:  # noqa: BLE001 - the next look may succeed; without this there would be none
+            self.failure = f"it failed: {type(defect).__name__}: {defect}"
+            return
         self.failure = None
         for one in self.found.clients:
             for queue in one.taken.queues if one.taken and not one.away else ():
