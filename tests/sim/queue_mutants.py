@@ -89,7 +89,7 @@ ORDERED_RULES = (
     ("a claim in doubt is made anew", "P5: with its own token", _swap(Shards, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
      _swap(Subqueue, "take_over", lambda self, *args: None)),
-    ("claims of a former holder count", "P5: sealed by the fence", _swap(shards, "_IN_TURN", UNSEALED)),
+    ("claims of a former holder count", "P5: sealed by the fence", _swap(shards, "_IN_TURN", UNSEALED), True),
     ("only the newest claim is taken over", "P5: claimed together, in hand together",
      _swap(Shards, "claim", _never_more)),
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),

@@ -63,6 +63,36 @@ def first_of_two_that_cannot_be_read():
     return stage.play().said["c"] == ["m", "n"]
 
 
+def claim_of_a_dead_holder_that_comes_late():
+    """P5: a holder's claim is under way for 44 s; it has died, and its successor is at work, when the claim arrives."""
+    late = [Fault(Kind.LATE, 44.0), *[Fault(Kind.DROPPED)] * 99]
+    stage = Stage({"a": {"Put:claimed-from": late}})
+
+    def publisher(store):
+        queue = queue_on(store)
+        queue.publish("m", key="k")
+        store.seams.sleep(36)
+        queue.publish("n", key="k")
+
+    def successor(store):
+        seen = []
+
+        def handle(deliveries):
+            store.seams.sleep(25)  # the second message and the claim come meanwhile
+            seen.extend(delivery.payload for delivery in deliveries)
+
+        consumer = Consumer(queue_on(store), handle, concurrency=1, ordered=True, upkeep=False).start()
+        store.seams.sleep(200)
+        consumer.stop()
+        return seen
+
+    stage.act("p", publisher)
+    holder = stage.act("a", lambda store: handled_by(store, 500), after=1)
+    stage.act("b", successor, after=2)
+    stage.world.at(3.0, holder.die)
+    return stage.play().said["b"] == ["m", "n"]
+
+
 RULES = [
     (
         "P5 ordered, late renewal",
@@ -73,5 +103,10 @@ RULES = [
         "P5 ordered, behind",
         first_of_two_that_cannot_be_read,
         rule("ordered", "what is behind a message on its way is given out"),
+    ),
+    (
+        "P5 ordered, late claim",
+        claim_of_a_dead_holder_that_comes_late,
+        rule("ordered", "claims of a former holder count"),
     ),
 ]
