@@ -43,6 +43,7 @@ SYNC_ONLY = {
     "test_a_handle_travels_without_what_it_has_seen": TRAVELS,
     "test_whatever_fails_at_whatever_call_there_is_one_message_and_both_have_its_id": STAGED,
     "test_a_write_grant_that_nobody_has_any_more_counts_as_abandoned": STAGED,
+    "test_a_wait_for_a_latch_that_expires_names_the_parties_that_were_missing": STAGED,
 }
 """Tests there that only the sync surface can run, and why."""
 
