@@ -107,11 +107,10 @@ COMMANDS = {
 }  # fmt: skip
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
-    "queue discard": 3, "queue move": 3, "doctor": 1,
-    "queue pause": 4, "queue resume": 4, "queue scale": 4,
+    "queue discard": 3, "queue move": 3,
+    "queue pause": 4, "queue scale": 4,
 }  # fmt: skip
-"""Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id;
-a member of a group has died; the worker that has reported runs no more."""
+"""Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id."""
 ELSEWHERE = {"worker", "demo", "outbox stats"}
 """A worker does what its queues' verbs do; a demo has a store of its own; an outbox's files: `test_paged_files`."""
 REPORTS = ("stats", "doctor")
