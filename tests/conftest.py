@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from latchwork import logs
 from tools import servers
 
 from .support import backends, cost, matrix, surfaces
@@ -29,6 +30,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # SIGSEGV, as the client's threads are not there.
 # So nothing is collected from before the fork until the child has let go of what was there.
 os.register_at_fork(before=gc.disable, after_in_parent=gc.enable, after_in_child=lambda: (gc.freeze(), gc.enable()))
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before():
+    """Forget that this process was told to end, as a test may: from then on logs are written in another way."""
+    yield
+    logs._ends.clear()
 
 
 @pytest.fixture(scope="session")
