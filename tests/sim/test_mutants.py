@@ -15,6 +15,7 @@ from .workload import SCENARIOS
 SEARCHED = [mutant for mutant in MUTANTS if not mutant.scripted]
 
 
+@pytest.mark.slow  # one whose seed is not known any more is searched for
 @pytest.mark.parametrize("mutant", SEARCHED, ids=lambda mutant: mutant.id)
 def test_a_rule_taken_out_is_noticed(mutant, proved):
     """In the run that is known to show it; in any, where the code has changed since. `make soak` searches for all."""
