@@ -137,7 +137,7 @@ class LoopLock:
             gate = Gate(verb.loop)
             timer = None if end is None else verb.loop.call_at(end, gate.expire)
             self._waiting.append(gate)
-            taken = False
+            taken = stays = False
             try:
                 taken = self._lock.acquire(False)  # it may have been freed before the gate was in the list
                 if not taken:
@@ -145,13 +145,14 @@ class LoopLock:
                     taken = self._lock.acquire(False)
                 if taken or gate.is_late:
                     return taken
+                stays = True  # whoever has it now wakes one of those that wait
             finally:
                 if timer is not None:
                     timer.cancel()
                 try:
                     self._waiting.remove(gate)
                 except ValueError:  # a release has chosen this verb; if it leaves without the lock, another is to try
-                    if not taken:
+                    if not (taken or stays):
                         self._wake_one()
 
     def release(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from latchwork import aio, coord
+from latchwork.aio.bridge import Gate
 from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
@@ -184,6 +185,40 @@ def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
         assert await store._run(lambda: mutex.acquire(timeout=0.05)) is False
         asyncio.get_running_loop().call_later(0.05, mutex.release)
         assert await store._run(lambda: mutex.acquire(timeout=5)) is True
+
+    run(main())
+
+
+def test_tasks_that_wait_for_a_mutex_do_not_wake_each_other_while_it_is_held(run, monkeypatch):
+    seams, store, made = LoopSeams(SYSTEM), aio.Store(MemoryStore()), []
+
+    class Counted(Gate):
+        __slots__ = ()
+
+        def __init__(self, loop):
+            super().__init__(loop)
+            made.append(self)
+
+    monkeypatch.setattr("latchwork.aio.seams.Gate", Counted)
+    mutex = seams.lock()
+
+    def held():
+        with mutex:
+            return True
+
+    async def main():
+        mutex.acquire()
+        waiting = [asyncio.ensure_future(store._run(held)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert len(made) == 3
+        mutex.release()  # one of them is woken
+        assert mutex.acquire(False), "and another one is faster"
+        for _ in range(50):
+            await asyncio.sleep(0)
+        looks = len(made)
+        mutex.release()
+        assert await asyncio.gather(*waiting) == [True] * 3
+        assert looks == 4, "one has looked once, and waits again"
 
     run(main())
 
