@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .. import queue as sync
-from ..errors import Interrupted, InvalidMessageHandler
+from ..errors import Interrupted
 from ..forks import awaited_as_called
 from ..inputs import checked_number
 from ..queue.sharded.config import MAX_CONSUMERS
-from ..queue.sharded.consumer.handler import HandlerCall, Runs
+from ..queue.sharded.consumer.handler import HandlerCall, Runs, check_called
 from ..queue.sharded.tasks.signature import Signature
 from ..queue.sharded.tasks.task import Upcast, checked_upcast
 from ..seams import Task as Activity
@@ -37,14 +37,6 @@ RS = TypeVar("RS", bound="_Runner[Any]")
 EXCEPTIONS = type[BaseException] | Collection[type[BaseException]]
 MOST = 1_000
 """Handlers of a consumer that run at a time, at most: a task costs less than a thread."""
-
-
-def check_callable(handler: Any) -> None:
-    """Raise `InvalidMessageHandler` for an object that cannot be called."""
-    if not callable(handler):
-        raise InvalidMessageHandler(
-            f"the handler is a {type(handler).__name__}; give an async function of one argument"
-        )
 
 
 class _Runs(Runs):
@@ -68,7 +60,7 @@ class _Consumer(sync.Consumer):
     _most = MOST
     _runs_of = _Runs
     _runs: _Runs
-    checks = staticmethod(check_callable)
+    checks = staticmethod(partial(check_called, wanted="an async function"))
 
     def __init__(self, queue: sync.ShardedQueue, handler: Handler, **settings: Any) -> None:
         self.checks(handler)
@@ -313,7 +305,7 @@ class Worker(_Runner[_LoopWorker]):
         )  # fmt: skip
 
         def made(function: Callable[..., Any]) -> Task[Any, Any]:
-            check_callable(function)
+            _Consumer.checks(function)
             task: sync.Task[Any, Any] = sync.Task(
                 self.registry.of, queue, function, Signature(function, (Delivery, sync.Delivery)), upcast
             )

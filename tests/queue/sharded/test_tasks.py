@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
 import msgspec
 import pytest
@@ -175,6 +176,19 @@ async def awaited(a: int) -> None: ...
 def test_a_function_whose_parameters_are_no_fields_is_refused_where_it_is_decorated(store, function):
     with pytest.raises(InvalidRequest, match=function.__name__):
         task_of(store, function)
+
+
+class Called:
+    def __call__(self, n: int) -> None:
+        """A task that is an object."""
+
+
+@pytest.mark.parametrize("function", [Called(), partial(Called(), n=2), partial(Called().__call__, n=2)])
+def test_an_object_and_a_function_with_some_arguments_given_are_tasks(store, function):
+    task = task_of(store, function)
+    assert task.payload(n=3) == {"n": 3}
+    with pytest.raises(InvalidRequest, match=r"__call__\(.*n: int.*Expected `int`, got `str`"):
+        task.payload(n="3")
 
 
 def test_what_cannot_be_a_task_is_refused_in_words(store):

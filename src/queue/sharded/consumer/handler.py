@@ -42,13 +42,25 @@ Verdict = tuple[Reason, str | None] | None
 
 
 def check_handler(handler: Any) -> None:
-    """Raise `InvalidMessageHandler` for an object that cannot be called, and for a coroutine function."""
-    if not callable(handler):
-        raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give a function of one argument")
+    """Raise `InvalidMessageHandler` for an object that cannot be called, and for a coroutine or generator function."""
+    check_called(handler, "a function")
     if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
         raise InvalidMessageHandler(
             "the handler is an async function, and nothing would run what it returns: use the Consumer or the Worker "
             "of latchwork.aio"
+        )
+
+
+def check_called(handler: Any, wanted: str) -> None:
+    """Raise `InvalidMessageHandler` for an object that cannot be called, and for a generator function, whose call runs
+    nothing.
+    """
+    if not callable(handler):
+        raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give {wanted} of one argument")
+    called = (handler, getattr(handler, "__call__", None))  # noqa: B004 - of an object
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
+        raise InvalidMessageHandler(
+            "the handler has a `yield`, so a call of it makes a generator and runs nothing: return instead"
         )
 
 

@@ -10,6 +10,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_type_hints
 
 import msgspec
@@ -45,15 +46,17 @@ class Signature:
     """
 
     def __init__(self, function: Callable[..., Any], deliveries: tuple[type, ...] = (Delivery,)) -> None:
-        self.name = getattr(function, "__name__", type(function).__name__)
+        plain = _defined(function)
+        self.name = getattr(function, "__name__", None) or plain.__qualname__
         try:
-            hints = get_type_hints(function, include_extras=True)
+            hints = get_type_hints(plain, include_extras=True)
         except NameError as failure:
             raise InvalidRequest(
                 f"{self.name} has a type that is not known where it is defined ({failure}): import it at run time too, "
                 "not only for the type checker"
             ) from None
-        own = list(inspect.signature(function).parameters.values())
+        written = inspect.signature(function).parameters.values()
+        own = [one.replace(annotation=hints.get(one.name, one.empty)) for one in written]
         self.delivered = bool(own) and hints.get(own[0].name) in deliveries
         parameters = own[1:] if self.delivered else own
         for one in parameters:
@@ -119,6 +122,13 @@ class Signature:
                 "types"
             )
         return text
+
+
+def _defined(function: Any) -> Any:
+    """Return what was written with `def`, of a function with some arguments given, or of an object that is called."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 @dataclass(frozen=True)

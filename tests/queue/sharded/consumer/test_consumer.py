@@ -16,6 +16,7 @@ from functools import partial
 
 import pytest
 
+from latchwork import aio
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, OutcomeUnknown, TooManyConsumers, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer.consumer import SUPERVISE_EVERY
@@ -276,6 +277,27 @@ def test_an_async_handler_is_refused_with_the_remedy(handler):
         Consumer(queue, handler)
     with pytest.raises(InvalidMessageHandler, match="async function"):
         Worker(queue.registry).handler("q")(handler)
+
+
+def yielding(delivery):
+    yield delivery
+
+
+async def async_yielding(delivery):
+    yield delivery
+
+
+@pytest.mark.parametrize("handler", [yielding, async_yielding, partial(yielding)])
+def test_a_handler_whose_call_would_run_nothing_is_refused(handler):
+    queue = made(MemoryStore())
+    for use in (
+        lambda: Consumer(queue, handler),
+        lambda: Worker(queue.registry).handler("q")(handler),
+        lambda: Worker(queue.registry).task("q")(handler),
+        lambda: aio.Worker(aio.QueueRegistry(aio.Store(MemoryStore()), "c")).handler("q")(handler),
+    ):
+        with pytest.raises(InvalidMessageHandler, match="yield"):
+            use()
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
