@@ -32,10 +32,12 @@ from latchwork.errors import InvalidRequest, LatchworkError, OutcomeUnknown, Una
 from latchwork.logs import Log
 from latchwork.observe.snapshot import of_client
 from latchwork.plain import one_line
-from latchwork.queue import QueueConfig, QueueRegistry, Schedule, Shovel, Sweeper
+from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule, ShardedQueue, Shovel, Sweeper, Worker
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.history import history
 from latchwork.queue.sharded.stats import all_stats
+from latchwork.queue.sharded.tasks.known import report, signatures_of
+from latchwork.queue.sharded.tasks.signature import Signature
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
@@ -43,6 +45,8 @@ from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
 from latchwork.spark import SparkLatch, once_per_batch
 from latchwork.store import NEVER, Add, Exists, Key, Put, RecordStore, Removal, SQLiteStore, Update
+from latchwork.testing import Crash
+from latchwork.testing.stores import FaultyStore
 from tests.support.backends import BACKENDS
 from tests.support.cost import peak_memory
 from tests.support.scale import FIRST, scaled
@@ -57,6 +61,8 @@ MEMORY = 120
 """Megabytes that damages may add to what a process has."""
 SECRET = "canary"
 """A payload."""
+ENDING = Key("fuzz", "ending")
+"""A record that somebody is deleting with a message."""
 LONG_AGO = datetime(2020, 1, 1, tzinfo=timezone.utc)
 KINDS: dict[str, Callable[[Random], Any]] = {
     "absent": lambda random: None,
@@ -185,9 +191,17 @@ MORE: dict[str, Callable[[World], Any]] = {
     "effects, of another process": lambda w: (marks._known.clear(), [effect(w, name) for name in "abcg"]),
     "step": lambda w: (step(w), w.queue.steps("later")),
     "step by key": lambda w: once(w.store, key="k", keep=60, timeout=0).run(int),
+    "with a write": lambda w: w.store.operate(KEY, Put("n", 1), publish=Publish("one more", queue=w.queue)),
+    "with its end": lambda w: w.store.delete(ENDING, publish=Publish("one more", queue=w.queue)),
+    "delivery, with a write": lambda w: w.delivery.operate(KEY, Add("n", 1), publish=Publish("on", queue=w.queue)),
+    "task": lambda w: (signatures_of(w.queue), Worker(w.registry).task("q")(work).publish(1)),
     "fences": lambda w: (w.grant.operate(KEY, Put("n", 1)), w.permits.operate(KEY, Put("n", 1)), w.grant.seal(KEY)),
     "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
 }
+
+
+def work(n: int) -> None:
+    """A task."""
 
 
 def spark_batch(world, batch, checkpoint, run):
@@ -248,8 +262,23 @@ class Full(World):
             effect(self, name)
         _ = step(self), once(self.store, key="k", keep=60).run(int)
         _ = self.grant.operate(KEY, Put("n", 1)), self.permits.operate(KEY, Put("n", 1))
+        self.dies(4, lambda store, queue: store.operate(KEY, Put("n", 1), publish=Publish("with a write", queue=queue)))
+        self.store.operate(ENDING, Put("n", 1), exists=Exists.ANY)
+        self.dies(5, lambda store, queue: store.delete(ENDING, publish=Publish("with its end", queue=queue)))
+        report(self.queue, Signature(work).stored(upcasts=False))
+        noted = Recording(Farms(self.registry))
+        _ = noted.run(Term()), noted.run(Term())
         self.beside = QueueRegistry(self.store, "beside").create(QueueConfig("q", shards=1))
         self.beside.publish("kept")
+
+    def dies(self, at: int, work: Callable[[RecordStore, ShardedQueue], object]) -> None:
+        """Let a process die before this call of its work."""
+        store = FaultyStore(self.store)
+        queue = QueueRegistry(store, "c").get("q")
+        store.plan[store._number + at] = "crash_before"
+        with suppress(Crash):
+            work(store, queue)
+        assert store.dead
 
     def neighbours(self) -> None:
         """What has nothing to do with the damage works."""
