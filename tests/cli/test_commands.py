@@ -247,9 +247,22 @@ def test_a_message_is_cancelled_in_any_state(lw, sqlite_url):
     outcomes = lw("queue", "cancel", "q", *SHOP, *some, "--json")
     assert (outcomes.code, [row["outcome"] for row in outcomes.json]) == (0, ["asked", "done"])
     shown = lw("queue", "show", "q", *SHOP, *some, "--json").json
-    assert [(row["state"], row["cancelled"]) for row in shown] == [("running", True), ("done", True)]
+    assert [(row["state"], row["cancelled"]) for row in shown] == [("running", True), ("gone", True)]
     assert lw("queue", "cancel", "q", *SHOP, "--id", ids[1]).code == 3
     assert lw("queue", "cancel", "q", *SHOP).code == 2
+
+
+def test_a_mistyped_id_is_unknown_and_the_command_says_what_may_be_wrong(lw, sqlite_url):
+    for name in ("q", "other"):
+        lw("queue", "create", name, *SHOP, "--shards", "1")
+        of = lw("queue", "publish", name, "1", *SHOP).out.strip()
+        QueueRegistry(connect(sqlite_url), "shop").get(name).receive()[0].ack()
+    assert "done" in lw("queue", "show", "other", *SHOP, "--id", of).out
+    mistyped = of[:5] + ("0" if of[5] != "0" else "1") + of[6:]
+    wrong = [("other", mistyped, "a character is wrong"), ("q", of, "another queue"), ("other", of[:24], "whole id")]
+    for queue, one, why in wrong:
+        shown = lw("queue", "show", queue, *SHOP, "--id", one)
+        assert (shown.code, "unknown" in shown.out, why in shown.err) == (3, True, True)
 
 
 def test_a_message_that_waits_for_its_write_is_named_by_show_and_doctor(lw, sqlite_url):
@@ -265,7 +278,7 @@ def test_a_message_that_waits_for_its_write_is_named_by_show_and_doctor(lw, sqli
     assert (found["state"], "queue discard" in found["remedy"]) == ("warning", True)
     discarded = lw("queue", "discard", "q", *SHOP, "--side", "delayed", "--id", "mail", "--json")
     assert discarded.json == [{"message_id": "mail", "outcome": "done"}]
-    assert "done" in lw("queue", "show", "q", *SHOP, "--id", "mail").out
+    assert "gone" in lw("queue", "show", "q", *SHOP, "--id", "mail").out
 
 
 def test_one_message_at_a_time_is_searched_discarded_brought_back_and_moved(lw):

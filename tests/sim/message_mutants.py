@@ -29,7 +29,7 @@ def _both(name: str, value: Any, *owners: Any) -> Any:
 def _named_each_time(self: Any, slots: Any, *, real: Any = transfer._Loading._named) -> Any:
     for place in self.names:
         one = self.envelopes[place]
-        self.envelopes[place] = transfer.replace(one, msg_id=one.msg_id.partition("~")[0])
+        self.envelopes[place] = transfer.replace(one, msg_id=one.msg_id[:20])
     self.renamed = False
     return real(self, slots)
 

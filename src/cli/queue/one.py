@@ -76,7 +76,7 @@ def discard(
 
     Exit code 3 if some were not there, 1 if the outcome of some is unknown.
 
-    Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f5061728
+    Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     view = _side(queue_of(session, name, client, farm), side)
@@ -127,7 +127,7 @@ def move(
 ) -> None:
     """Move messages to another queue of the client. Prints the outcome of each, as `discard` does.
 
-    Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f5061728
+    Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     view, target = _side(queue_of(session, name, client, farm), side), queue_of(session, to, client, farm)
@@ -137,14 +137,15 @@ def move(
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
     """Say where messages are, and which of their steps are done.
 
-    The state of each, whatever has happened to it: ready, running, retrying, parked, delayed, done, expired or unknown.
+    The state of each, whatever has happened to it: ready, running, retrying, parked, delayed, done, gone, expired or
+    unknown. An id that is mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved.
     Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
     message lives, so this also answers for one that is gone. Of a group: give QUEUE@GROUP, which says the steps alone.
     What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
     A message that goes with a write says which write it waits for. Exit code 3 if some are unknown, and no step of them
     is done.
 
-    Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f5061728
+    Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
@@ -153,6 +154,8 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
         found, waits = None, None
         if not isinstance(queue, QueueGroup):
             found, waits = queue.status(one), queue.delayed.waits_for(one)
+            if found.hint is not None:
+                note(f"{shown(one)}: {found.hint}")
         steps = [
             _row_of_step(step, done) for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
         ]
@@ -168,7 +171,7 @@ def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, f
     Prints the outcome of each. What waits is gone: done. What a consumer has is asked: its handler's next
     `delivery.check()` ends it. Exit code 3 if some were not there, 1 if the outcome of some is unknown.
 
-    Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f5061728
+    Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)

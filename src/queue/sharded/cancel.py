@@ -85,7 +85,8 @@ class Cancelling:
         key, of = self._find.key(place), self._find.message_id
         if place.slot is None:
             return [self._find.delayed.cancelling(place.entry, self._me), Update(key, _LOOK_LATER)]
-        ttl = int(self._find.sides[place.side].sweep) + 1
+        side = self._find.sides[place.side]
+        ttl = max(int(side.sweep) + 1, side.ttl)  # what is left says, as long as it would live, that it was not done
         drop = dropping(key, of, self._me, self._now, ttl)
         return [drop, ASKING.fill(key, id=of, me=self._me), Update(key, _LOOK)]
 

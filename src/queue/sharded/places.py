@@ -7,6 +7,7 @@ Set `{client}_place_set`, key `{queue}/{id}`. Bins: `places`, a map whose keys a
 from __future__ import annotations
 
 import re
+from binascii import crc_hqx
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -16,7 +17,7 @@ from ...store.model.expr import Bound
 from ...store.model.form import Form
 from ...store.model.ops import Op
 from ...store.model.record import Exists
-from .envelope import CONTENT
+from .envelope import CONTENT, UNIQUE
 from .slots import Slot
 from .stamps import ALONE, SEEN
 
@@ -27,7 +28,7 @@ MAIN, SIDE, PARKED, DELAYED = "main", "side", "parked", "delayed"
 TAKEN = "taken"
 """The bin with the id of who deletes, or moves, a message that waits."""
 
-_NAMED = re.compile(r"~([0-9a-f]{1,10})\.([0-9]{1,3})\.([0-9]{1,18})\Z")
+_NAMED = re.compile(rf"({UNIQUE})([0-9a-f]{{4}})?(~([0-9a-f]{{1,10}})\.([0-9]{{1,3}})\.([0-9]{{1,18}}))")
 _PLACE = re.compile(r"([0-9]{14}) (main|side|parked) ([0-9]{1,3}):([0-9]{1,18})\Z|([0-9]{14}) (delayed) (.+)\Z", re.S)
 
 _DELIVERY = Bin("delivery", str)
@@ -45,22 +46,36 @@ def dropping(key: Key, message_id: str, me: str, now_ms: int, ttl: int) -> Updat
     return Update(key, ops, Bound(_WAITS, {"id": message_id}), ttl=ttl)
 
 
-def named(message_id: str, seconds: int, slot: Slot) -> str:
-    """Return the id of a message that names its first slot, and when it was published."""
-    return f"{message_id}~{seconds:x}.{slot.shard}.{slot.pointer}"
+def named(queue: str, unique: str, seconds: int, slot: Slot) -> str:
+    """Return the id of a message that names its first slot, and when it was published, with check characters."""
+    rest = f"~{seconds:x}.{slot.shard}.{slot.pointer}"
+    return f"{unique}{_check(queue, unique + rest)}{rest}"
+
+
+def _check(queue: str, id: str) -> str:
+    """Return the check characters of an id without them: CRC-16 of it and its queue. No id of which one character, or
+    two neighbours, are wrong has the same.
+    """
+    return f"{crc_hqx(f'{queue}/{id}'.encode(errors='surrogatepass'), 0):04x}"
 
 
 class FirstSlot(NamedTuple):
-    """The slot in an id, and when the message was published: seconds since the epoch, by its publisher's clock."""
+    """The slot in an id, and when the message was published: seconds since the epoch, by its publisher's clock.
+
+    checked: whether its check characters are right; an id of an earlier version has none.
+    """
 
     slot: Slot
     at: int
+    checked: bool
 
 
-def first_slot(message_id: str) -> FirstSlot | None:
-    """Return what an id of our own making says; None for every other id."""
-    found = _NAMED.search(message_id)
-    return FirstSlot(Slot(int(found[2]), int(found[3])), int(found[1], 16)) if found else None
+def first_slot(queue: str, message_id: str) -> FirstSlot | None:
+    """Return what an id that `publish` of this queue made says; None for every other id."""
+    found = _NAMED.fullmatch(message_id)
+    if found is None or (found[2] and found[2] != _check(queue, found[1] + found[3])):
+        return None
+    return FirstSlot(Slot(int(found[5]), int(found[6])), int(found[4], 16), bool(found[2]))
 
 
 class Place(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +13,7 @@ from ...inputs import is_int, is_number
 from ...store import Key
 from .delayed.entries import DelayedMessages
 from .delayed.stored import Entry, is_retry
-from .envelope import MAX_TIME, date, from_bins
+from .envelope import MAX_TIME, UNIQUE, date, from_bins
 from .places import DELAYED, MAIN, PARKED, SIDE, TAKEN, Place, Places, Trace, first_slot
 from .pointers import ShardPointers
 from .shards import Shards
@@ -31,7 +32,9 @@ class State(str, Enum):
     RETRYING: it has failed, and waits for its next attempt.
     PARKED: it had its last attempt.
     DELAYED: it is not due yet.
-    DONE: it was acknowledged, discarded or cancelled, and does not come again.
+    DONE: it was acknowledged, and does not come again.
+    GONE: it does not come again: somebody has cancelled, discarded or moved it. A consumer that was asked to stop may
+        have acknowledged it instead; so may a program that receives from the sideline or the parked messages.
     EXPIRED: its life ended before anybody took it.
     UNKNOWN: nothing in the store says where it is: there was none of this id, or it is not remembered any more.
     """
@@ -42,6 +45,7 @@ class State(str, Enum):
     PARKED = "parked"
     DELAYED = "delayed"
     DONE = "done"
+    GONE = "gone"
     EXPIRED = "expired"
     UNKNOWN = "unknown"
 
@@ -57,6 +61,7 @@ class Status:
     due: when it comes, of one that is delayed or retrying.
     error: of its last failure, or the reason.
     cancelled: whether it is known that somebody has cancelled or discarded it.
+    hint: of an id that is unknown, what may be wrong with it; None = nothing is to be seen.
 
     The repr leaves out what may be confidential: the note and the error.
     """
@@ -70,6 +75,7 @@ class Status:
     due: datetime | None = None
     error: str | None = field(default=None, repr=False)
     cancelled: bool = False
+    hint: str | None = None
 
 
 class Finder:
@@ -78,7 +84,7 @@ class Finder:
     def __init__(self, sides: Sequence[Shards], delayed: DelayedMessages, places: Places, message_id: str) -> None:
         self.sides, self.delayed = {shards.side: shards for shards in sides}, delayed
         self.places, self.message_id = places, message_id
-        first = first_slot(message_id)
+        first = first_slot(sides[0].name, message_id)
         self.first = first if first is not None and first.slot.shard < sides[0].shards else None
 
     def known(self) -> list[Place]:
@@ -97,31 +103,35 @@ def status(find: Finder) -> Status:
 
     Raises the store's errors, also that of a record that cannot be read.
     """
-    store, seen, found = find.delayed.store, set[object](), list[Status]()
+    store, seen, found = find.delayed.store, set[object](), list[tuple[Place, Status]]()
     trace, shard, open_ = None, ShardPointers(0, 0, 0, None, 0), find.known()
     pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
     for _ in range(LOOKS):
         # 1. Read the places that are not read yet, and the trace.
         records = store.get_many([*map(find.key, open_), find.places.key(find.message_id), *pointers])
         bins = [record.bins if record else None for record in records]
-        found += [one for place, has in zip(open_, bins, strict=False) if has and (one := at_place(find, place, has))]
+        found += [
+            (place, one) for place, has in zip(open_, bins, strict=False) if has and (one := at_place(find, place, has))
+        ]
         if pointers and find.first is not None:
             shard, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}), []
         # 2. The trace may name others. What was empty has left one, before it was: so the trace is read once more.
         before, trace = open_, Trace.of(bins[-1])
         seen.update(place[1:] for place in before)
         open_ = [place for place in trace.places if place[1:] not in seen] if trace else []
-        if not open_ and (not before or any(one.state is not State.DONE for one in found)):
+        if not open_ and (not before or any(one.state in _LIVES for _, one in found)):
             break
-    # 3. Of several copies the one that is nearest to a handler.
-    cancelled = trace is not None and trace.cancelled is not None
-    best = min(found, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
-    return replace(best, cancelled=best.cancelled or cancelled)
+    # 3. Of several copies the one that is nearest to a handler. What was left where it is no more says nothing.
+    last = trace.places[-1][1:] if trace and trace.places else None
+    counts = [one for place, one in found if one.state in _LIVES or last in (None, place[1:])]
+    best = min(counts, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
+    if trace is None or trace.cancelled is None:
+        return best
+    return replace(best, cancelled=True, state=State.GONE if best.state is State.DONE else best.state)
 
 
-_ORDER = (
-    State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED, State.DONE, State.EXPIRED, State.UNKNOWN,
-)  # fmt: skip
+_LIVES = (State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED)
+_ORDER = (*_LIVES, State.DONE, State.GONE)
 
 
 def _gone(find: Finder, trace: Trace | None, shard: ShardPointers) -> Status:
@@ -130,15 +140,33 @@ def _gone(find: Finder, trace: Trace | None, shard: ShardPointers) -> Status:
     if trace is not None and trace.places:
         last = trace.places[-1]
         life = find.delayed.kept if last.slot is None else find.sides[last.side].ttl
-        return Status(State.DONE if now < last.at / 1000 + life else State.UNKNOWN)
+        # Who tries it again brings it to the queue: only there it is acknowledged by a handler of the queue.
+        over = State.DONE if last.side == MAIN else State.GONE
+        return Status(over if now < last.at / 1000 + life else State.UNKNOWN)
     if trace is not None and trace.cancelled is not None:
-        return Status(State.DONE)
-    if find.first is None:
-        return Status(State.UNKNOWN)
+        return Status(State.GONE)
+    if find.first is None or not find.first.checked:
+        return Status(State.UNKNOWN, hint=_hint(find))
     # Nobody has the id before the message is safe, so it was there.
     if now < find.first.at + find.sides[MAIN].ttl:
         return Status(State.DONE if find.first.slot.pointer <= shard.loaded else State.UNKNOWN)
     return Status(State.UNKNOWN if find.first.slot.pointer <= shard.fired else State.EXPIRED)
+
+
+def _hint(find: Finder) -> str | None:
+    if find.first is not None:
+        return "it has no check characters, as ids of an earlier version: nothing shows that there was such a message"
+    if "~" in find.message_id:
+        return "publish of this queue gives no such id: a character is wrong, or it is an id of another queue"
+    if _SHORT.fullmatch(find.message_id):
+        return (
+            "if publish gave it, it goes on with a '~': give the whole id; "
+            "an id that was known before its message is not found until that has failed or moved"
+        )
+    return None
+
+
+_SHORT = re.compile(rf"{UNIQUE}([0-9a-f]{{4}})?")
 
 
 def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | None:
@@ -148,8 +176,9 @@ def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | No
     if bins.get("msgId") != find.message_id:
         return None
     envelope = from_bins(bins)
-    if envelope is None:  # acknowledged, and its id is kept, or groups have it; discarded, or moved
-        return Status(State.DONE, cancelled=TAKEN in bins)
+    if envelope is None:  # discarded or moved; else acknowledged, and its id is kept, or groups have it
+        taken = TAKEN in bins
+        return Status(State.GONE if taken or place.side != MAIN else State.DONE, cancelled=taken)
     delivery, error = bins.get("delivery"), envelope.last_error or envelope.reason
     if isinstance(delivery, str) and delivery != SEEN:
         part, note = _progress(bins.get("progress"), delivery)
@@ -166,7 +195,7 @@ _WAITING = {MAIN: State.READY, SIDE: State.RETRYING, PARKED: State.PARKED}
 
 def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) -> Status | None:
     if entry.cancelled is not None:
-        return Status(State.DONE, cancelled=True) if name == message_id else None
+        return Status(State.GONE, cancelled=True) if name == message_id else None
     message = entry.message
     if message is None or message.msg_id != message_id:
         return None

@@ -227,12 +227,12 @@ class _Loading(Struct, eq=False):
         """Let ids name the slots of their messages, once; return which messages leave a trace, as theirs do not."""
         traced = [self.given, self.names] if self.renamed else [self.given]
         if self.names and not self.renamed:
-            envelopes = self.envelopes
+            envelopes, name = self.envelopes, self.queue.name
             assert isinstance(envelopes, list)  # noqa: S101 - as `load` says
             for place, slot in slots.items():
                 if place in self.names:
                     one = envelopes[place]
-                    envelopes[place] = replace(one, msg_id=named(one.msg_id, one.enqueued_at // 1000, slot))
+                    envelopes[place] = replace(one, msg_id=named(name, one.msg_id, one.enqueued_at // 1000, slot))
             self.renamed = True
         return [n for n, place in enumerate(slots) if any(place in some for some in traced)] if any(traced) else ()
 

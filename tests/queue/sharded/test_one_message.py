@@ -11,7 +11,7 @@ import pytest
 from latchwork.errors import Cancelled, InvalidRequest, Refused
 from latchwork.queue import BatchingConfig, Consumer, Outcome, Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
-from latchwork.queue.sharded.places import first_slot
+from latchwork.queue.sharded.places import first_slot, named
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
@@ -91,7 +91,7 @@ def test_a_cancelled_message_does_not_come_again_whatever_its_state(store, clock
     assert queue.status(of).cancelled
     if running:
         return
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
     assert queue.cancel(of) is NOT_THERE
     assert due(queue, clock, 70) == []
     assert (queue.depth().ready, queue.depth().delayed) == (0, 0)
@@ -118,7 +118,7 @@ def test_one_that_was_asked_and_fails_is_not_tried_again(store, clock, extended)
     if extended:
         delivery.extend()
     delivery.nack(error="it broke")
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
     assert due(queue, clock, 20) == []
 
 
@@ -129,7 +129,7 @@ def test_one_that_was_asked_and_is_given_back_is_not_handed_out_again(store):
     assert queue.cancel(of) is ASKED
     queue.give_back(held)
     assert queue.receive() == []
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
 
 
 def test_one_that_was_asked_and_whose_consumer_dies_does_not_come_back(store):
@@ -139,7 +139,7 @@ def test_one_that_was_asked_and_whose_consumer_dies_does_not_come_back(store):
     assert queue.cancel(of) is ASKED
     bring_back(queue)
     assert queue.receive() == []
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
 
 
 def test_a_delayed_message_on_its_way_is_dropped_as_it_arrives(store, clock):
@@ -149,7 +149,7 @@ def test_a_delayed_message_on_its_way_is_dropped_as_it_arrives(store, clock):
     store.operate(entry, Put("moving", 1))
     assert queue.cancel(of) is ASKED
     assert due(queue, clock) == []
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
 
 
 @pytest.mark.parametrize("batching", [None, BatchingConfig(2, 1)])
@@ -167,7 +167,7 @@ def test_a_handler_that_lets_a_cancel_pass_ends_its_message_alone(batching):
     counters = Counters(queue.store.seams)
     verdicts = Invoker(queue, handler, (), counters, lambda: False).verdicts(deliveries)
     Settlements(queue, counters).settle(deliveries, verdicts)
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
     assert counters.counts["cancelled"] == 1
     assert [(one.message_id, one.attempts) for one in queue.receive(10)] == [(one, 1) for one in others]
 
@@ -204,7 +204,8 @@ def test_what_is_over_is_done_expired_or_unknown(store, clock):
     assert queue.status(acked).state is State.DONE
     assert queue.status(expired).state is State.READY
     assert queue.status("nobody").state is State.UNKNOWN
-    assert queue.status(f"0~{2**32:x}.0.999").state is State.UNKNOWN
+    never = named(queue.name, "0" * 20, 2**32, Slot(0, 999))
+    assert queue.status(never).state is State.UNKNOWN
     clock.advance(101)
     assert queue.status(acked).state is State.UNKNOWN
     assert queue.status(expired).state is State.EXPIRED
@@ -215,18 +216,98 @@ def test_an_id_names_the_first_slot_and_stays_where_that_is_spent(store):
     queue = made(store, shards=1)
     queue.pointers.write_tombstones([Slot(0, 1)])
     of = queue.publish("m")
-    assert first_slot(of).slot == Slot(0, 1)
+    assert first_slot(queue.name, of).slot == Slot(0, 1)
     (message,) = queue.peek()
     assert (message.message_id, message.pointer) == (of, 2)
     assert queue.status(of).state is State.READY
     assert queue.cancel(of) is DONE
 
 
+def done_with(queue):
+    """The id of a message that is acknowledged."""
+    of = queue.publish("m")
+    queue.receive()[0].ack()
+    assert queue.status(of).state is State.DONE
+    return of
+
+
+def test_an_id_of_which_a_character_is_wrong_or_two_are_swapped_is_unknown_and_says_so(store):
+    queue = made(store)
+    of = done_with(queue)
+    wrong = [of[:n] + other + of[n + 1 :] for n in range(len(of)) for other in "0a.~" if other != of[n]]
+    wrong += [of[:n] + of[n + 1] + of[n] + of[n + 2 :] for n in range(len(of) - 1) if of[n] != of[n + 1]]
+    wrong += [of[:n] + of[n + 1 :] for n in range(len(of))]
+    for one in wrong:
+        found = queue.status(one)
+        assert (found.state, bool(found.hint)) == (State.UNKNOWN, "~" in one), one
+
+
+def test_an_id_of_another_queue_is_unknown_also_where_that_has_passed_its_slot(store):
+    queue, other = made(store), made(store, "other")
+    ids = [done_with(queue) for _ in range(10)]
+    done_with(other), done_with(other)
+    for one in ids:
+        found = other.status(one)
+        assert (found.state, "another queue" in found.hint) == (State.UNKNOWN, True)
+
+
+def test_an_id_of_an_earlier_version_says_what_a_record_shows(store):
+    queue = made(store)
+    of = queue.publish("m")
+    earlier = of[:20] + of[24:]
+    bins = store.get(queue.pointers.key(first_slot(queue.name, of).slot)).bins
+    store.operate(queue.pointers.key(first_slot(queue.name, of).slot), Put("msgId", earlier))
+    assert bins["msgId"] == of
+    assert queue.status(earlier).state is State.READY
+    (delivery,) = queue.receive()
+    assert queue.status(earlier).state is State.RUNNING
+    delivery.ack()
+    found = queue.status(earlier)
+    assert (found.state, "earlier version" in found.hint) == (State.UNKNOWN, True)
+
+
+def test_a_part_of_an_id_is_unknown_with_a_hint_where_the_rest_is_missing(store):
+    queue = made(store)
+    of = queue.publish("m")
+    for part in (of.split("~")[0], of[:20]):
+        assert "whole id" in queue.status(part).hint
+    assert queue.status("nobody").hint is None
+    assert queue.status(of).hint is None
+
+
+@pytest.mark.parametrize("seconds", [0, 70])
+@pytest.mark.parametrize("how", ["discard", "move", "received", "cancelled"])
+def test_done_is_not_said_of_what_a_person_has_removed(store, clock, how, seconds):
+    queue = made(store)
+    of = on_its_way(queue, clock, "ready" if how == "cancelled" else "parked")
+    if how == "discard":
+        queue.parked.discard([of])
+    elif how == "move":
+        queue.parked.move([of], made(store, "other"))
+    elif how == "received":
+        queue.parked.receive()[0].ack()
+    else:
+        queue.cancel(of)
+    clock.advance(seconds)
+    assert queue.status(of).state is State.GONE
+
+
+def test_one_that_was_brought_back_is_done_once_it_is_acknowledged(store, clock):
+    queue = made(store)
+    of = on_its_way(queue, clock, "parked")
+    clock.advance(1)
+    queue.parked.redrive([of])
+    assert queue.status(of).state is State.READY
+    queue.receive()[0].ack()
+    found = queue.status(of)
+    assert (found.state, found.cancelled) == (State.DONE, False)
+
+
 def test_ids_of_a_large_call_name_the_slots_of_their_messages(store):
     queue = made(store)
     ids = queue.publish_many(list(range(2_100)))
     at = {message.message_id: Slot(message.shard, message.pointer) for message in queue.peek_all()}
-    assert {of: first_slot(of).slot for of in ids} == at
+    assert {of: first_slot(queue.name, of).slot for of in ids} == at
 
 
 def test_publishing_costs_two_calls_and_an_acknowledgement_one_as_before():
@@ -302,11 +383,11 @@ def test_a_life_on_every_store(world):
     with pytest.raises(Cancelled):
         delivery.check()
     delivery.nack(error="it broke")
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
     ready, delayed = queue.publish("n"), queue.publish("n", delay=60)
     assert queue.status(delayed).state is State.DELAYED
     assert [queue.cancel(one) for one in (ready, delayed, of)] == [DONE, DONE, NOT_THERE]
-    assert [queue.status(one).state for one in (ready, delayed)] == [State.DONE] * 2
+    assert [queue.status(one).state for one in (ready, delayed)] == [State.GONE] * 2
     assert queue.receive() == []
 
 
@@ -342,5 +423,5 @@ def test_a_running_handler_ends_once_its_worker_has_extended_the_message(kind, r
         until(lambda: consumer.stats["cancelled"] + consumer.stats["timed_out"])
     assert consumer.stats["cancelled"] == 1
     assert at_the_end in ([0], [1]), "an extension that was under way, or the next one"
-    assert queue.status(of).state is State.DONE
+    assert queue.status(of).state is State.GONE
     assert queue.depth().ready == queue.depth().delayed == 0

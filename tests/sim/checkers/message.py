@@ -66,9 +66,9 @@ def a_cancelled_message_does_not_come_again(run: Messages) -> None:
 
 
 def a_message_that_is_done_does_not_come_again(run: Messages) -> None:
-    """Done is said of nothing that comes again."""
+    """Done, and gone, are said of nothing that comes again."""
     for entry in run.history.named("status"):
-        if entry.ok and entry.result.state is State.DONE and _one_copy(run, entry.args[0]):
+        if entry.ok and entry.result.state in (State.DONE, State.GONE) and _one_copy(run, entry.args[0]):
             came = _comes_after(run, entry)
             left = entry.args[0] in run.visible
             run.require(not came and not left, "done is said of what is done", f"{entry.args[0]}: {came} {left}")
@@ -84,12 +84,14 @@ def a_message_that_lives_is_known(run: Messages) -> None:
 
 
 def an_acknowledged_message_is_done(run: Messages) -> None:
-    """Once its acknowledgement has returned."""
+    """Once its acknowledgement has returned; one that was asked to stop is gone."""
+    asked = {entry.args[0] for entry in run.history.named("cancel")}
     acked = {entry.args[0]: entry.returned for entry in run.history.named("ack") if entry.ok}
     for entry in run.history.named("status"):
         since = acked.get(entry.args[0])
         if entry.ok and since is not None and entry.called > since and _one_copy(run, entry.args[0]):
             run.require(
-                entry.result.state is State.DONE, "an acknowledged message is done",
+                entry.result.state is State.DONE or (entry.result.state is State.GONE and entry.args[0] in asked),
+                "an acknowledged message is done",
                 f"{entry.args[0]}: {entry.result.state}",
             )  # fmt: skip
