@@ -63,7 +63,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--partitions", type=count, default=8, help="of each farm (default 8)")
     parser.add_argument("--every", type=count, default=1, metavar="N", help="only every N-th flight (default: all)")
     parser.add_argument(
-        "--timeout", type=seconds, default=300, help="seconds without any progress after which it gives up (default 300)"
+        "--timeout",
+        type=seconds,
+        default=300,
+        help="seconds without any progress after which it gives up (default 300)",
     )
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
