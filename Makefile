@@ -64,7 +64,7 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
-test: java $(STAMP) ## the tests: six minutes on two cores, with a table of what was proved
+test: java $(STAMP) ## the tests: seven minutes on two cores, with a table of what was proved
 	@$(COMPILE)
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 

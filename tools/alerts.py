@@ -114,7 +114,7 @@ ALERTS = (
     Alert(
         "LatchworkHoldersReplaced",
         "latchwork_fences_refused_total",
-        "Holders of locks, or leaders, were paused for longer than their lease",
+        "Holders of locks, or leaders, were paused, or without the store, for longer than their lease",
         per_second=True,
         above=0,
         severity=TICKET,

@@ -20,7 +20,10 @@ TESTS = ROOT / "tests"
 def changed_files(since: str) -> list[str]:
     """The files that differ from a commit, and those that git does not know yet."""
     asked = (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"])
-    answers = [subprocess.run(["git", *one], cwd=ROOT, capture_output=True, text=True, check=True) for one in asked]
+    answers = [subprocess.run(["git", *one], cwd=ROOT, capture_output=True, text=True, check=False) for one in asked]
+    for answer in answers:
+        if answer.returncode:
+            sys.exit(answer.stderr.strip())
     return [line for answer in answers for line in answer.stdout.splitlines()]
 
 

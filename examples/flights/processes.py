@@ -50,7 +50,7 @@ class Children:
     ) -> None:
         """Start a script with the run's directory.
 
-        again: the command that starts it again, said where it is killed.
+        again: the command that starts it again, said where it fails or is killed.
         planned: what to do where it is killed, if that is meant to happen.
         """
         with self._starting:
@@ -85,15 +85,13 @@ class Children:
         status = self._running[name].wait()
         if not status or self._stopping or name in self._ended:
             return
-        if status > 0:
-            self._event(f"{name} failed, see {self._log(name)}", f"{name} failed")
-            return
-        how = f"{name} was killed by signal {-status}"
-        if planned is not None:
+        how = f"{name} failed, see {self._log(name)}" if status > 0 else f"{name} was killed by signal {-status}"
+        if status < 0 and planned is not None:
             self._event(f"{how}, as planned; what it held is swept and handled by others", f"{name} killed, as planned")
             planned()
         else:
-            self._event(f"{how}; to run it again: {again}" if again else how, f"{name} killed")
+            short = f"{name} failed" if status > 0 else f"{name} killed"
+            self._event(f"{how}; to run it again: {again}" if again else how, short)
 
     def _log(self, name: str) -> Path:
         return self._directory / f"{name}.log"

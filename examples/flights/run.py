@@ -42,6 +42,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # children are ended the same way as on Ctrl-C
     every = Plan.read(options.resume).every if options.resume else options.every
     flights = data.load()[::every]
+    if without := sorted({*data.FARMS} - {*flights["origin"]}):
+        sys.exit(f"every {every}th flight leaves none to {', '.join(without)}: give a smaller --every")
     plan = Plan.read(options.resume) if options.resume else begin(options, flights)
     try:
         status = coordinate(plan, flights, options)
@@ -58,10 +60,13 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Three farms of Spark jobs on real flights, one latch.")
-    parser.add_argument("--partitions", type=int, default=8, help="of each farm (default 8)")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every N-th flight (default: all)")
+    parser.add_argument("--partitions", type=count, default=8, help="of each farm (default 8)")
+    parser.add_argument("--every", type=count, default=1, metavar="N", help="only every N-th flight (default: all)")
     parser.add_argument(
-        "--timeout", type=float, default=300, help="seconds without any progress after which it gives up (default 300)"
+        "--timeout",
+        type=seconds,
+        default=300,
+        help="seconds without any progress after which it gives up (default 300)",
     )
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the chart goes (default out)")
     parser.add_argument("--dir", type=Path, help="keep the run's files here (default: a temporary directory)")
@@ -76,6 +81,20 @@ def parse() -> argparse.Namespace:
     if options.farm and not options.resume:
         parser.error("--farm goes with --resume DIR: the answer needs all farms")
     return options
+
+
+def count(text: str) -> int:
+    """An option of 1 or more."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"it is {text}, and must be 1 or more")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """An option of 0 seconds or more."""
+    if not 0 <= float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"it is {text}, and must be 0 or more")
+    return float(text)
 
 
 def begin(options: argparse.Namespace, flights: data.pd.DataFrame) -> Plan:

@@ -135,7 +135,8 @@ class Across(Scenario):
             self.idle(process, 1.0)
 
     def _job(self, farm: str, process: Process, election: GlobalElection, leadership: Fenced) -> None:
-        epoch, unsealed = leadership.epoch, election.unsealed
+        # The public one is empty once the term is lost, and a job may begin in just that moment.
+        epoch, unsealed = leadership.epoch, election.unsealed or election._unsealed
         self.elected.append((self.world.tick(), epoch, farm, unsealed))
         for _ in range(self.rng.randint(1, 3)):
             self.call(process, "write", lambda: self._write(leadership), epoch)
