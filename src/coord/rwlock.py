@@ -20,6 +20,7 @@ from typing import ClassVar, TypeVar
 from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
 from ..inputs import checked_kind, checked_switch, checked_timeout, is_int
+from ..plain import one_line
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.decode import damaged
@@ -236,7 +237,8 @@ class _RWContender(SharedContender):
     def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
         entries = list(self.observed.entries.values()) if self.observed else []
-        return ", ".join(f"{entry.owner!r} had it to {entry.held}" for entry in entries[:8]) or "others were faster"
+        held = [f"{entry.owner!r} had it to {one_line(str(entry.held))}" for entry in entries[:8]]
+        return ", ".join(held) or "others were faster"
 
 
 def _release_ops(mode: Mode) -> tuple[Op, ...]:

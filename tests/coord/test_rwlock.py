@@ -255,6 +255,14 @@ def test_a_holder_that_neither_reads_nor_writes_is_said_to_be_corrupt(memory, he
         ReadWriteLock(memory, "l").holders()
 
 
+def test_a_damaged_holder_controls_no_terminal_from_the_error_that_names_it(memory):
+    entry = {"a": [1, 1000, 3, "o", "\x1b[2J\n"]}
+    memory.operate(Key(RWLOCKS, "l"), Put(HOLDERS, entry), Put(RENEWED, {"a": 3}), exists=Exists.CREATE)
+    with pytest.raises(LockUnavailable) as refused:
+        ReadWriteLock(memory, "l").write(0)
+    assert str(refused.value).isprintable()
+
+
 def test_a_write_grant_that_nobody_has_any_more_counts_as_abandoned():
     stage = Stage()
 

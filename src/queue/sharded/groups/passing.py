@@ -13,7 +13,7 @@ from ..shards import Shards
 from ..slots import Slot
 from ..stamps import GROUPS, SEEN
 from ..sweep_record import MARKS, SubqueueKind, SweepRecord, mark_name, pointer_bin
-from .pointers import shared_pointers_key
+from .pointers import counted, shared_pointers_key
 
 
 def not_given(groups: Any) -> set[str]:
@@ -35,7 +35,7 @@ def passed_by_groups(queue: Shards, slots: Collection[Slot]) -> set[Slot]:
     behind = [
         pair
         for pair, one in zip(pairs, fired, strict=True)
-        if isinstance(one, Record) and pair[0].pointer <= one.bins.get(FIRE, 0)
+        if isinstance(one, Record) and pair[0].pointer <= counted(one.bins.get(FIRE))
     ]
     there = read_each(queue.store, [queue.key(slot) for slot, _ in behind], GROUPS)
     found = zip(behind, there, strict=True)

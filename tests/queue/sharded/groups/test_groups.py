@@ -14,9 +14,10 @@ from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
+from latchwork.queue.sharded.pointers import FIRE
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
-from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
@@ -414,6 +415,21 @@ def test_a_ledger_that_wrote_late_where_a_group_had_passed_comes_to_the_group_al
     assert payloads(audit) == ["m"]
     if own == "has not come to it":
         assert payloads(queue) == ["m"]
+
+
+def test_a_damaged_pointer_of_a_group_keeps_no_message_from_being_published_again(simulated):
+    simulated.options = {"shards": 1}
+    process = simulated.process()
+    process.queue.group("audit")
+    process.queue.publish("m", dedup="d")
+    (pointers,) = [
+        record.key for record in simulated.store.scan(f"{simulated.client}_meta_set") if "SHARED" in record.key.name
+    ]
+    (ledger,) = simulated.store.scan(f"{simulated.client}_ledger_set")
+    simulated.store.operate(pointers, Put(FIRE, {"a": 1}))
+    simulated.store.operate(ledger.key, Put("written", None))
+    process.queue.publish("m", dedup="d")
+    assert payloads(process.queue) == ["m"]
 
 
 @pytest.mark.parametrize("quick", ["own", "first"])
