@@ -324,4 +324,4 @@ def run_on_own_loop(worker: Worker, call: Callable[[], bool]) -> bool:
     """Run a blocking call that starts and stops the worker's `of`, such as `of.run`, on a loop made for it; return what
     it returns.
     """
-    return asyncio.run(worker._run(call))
+    return asyncio.run(worker._run(call))  # noqa: SLF001 - a part of it

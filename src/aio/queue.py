@@ -247,6 +247,7 @@ class QueueBatch(Twin[sync.QueueBatch]):
     publish = verb(sync.QueueBatch.publish)
     publish_many = verb(sync.QueueBatch.publish_many)
     close = verb(sync.QueueBatch.close, way_out=True)
+    cancel = verb(sync.QueueBatch.cancel)
     wait = verb(sync.QueueBatch.wait)
     progress = verb(sync.QueueBatch.progress)
     missing = verb(sync.QueueBatch.missing)

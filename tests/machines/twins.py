@@ -115,10 +115,8 @@ class Plain:
             return self._number(value)
         if type(value) is bytes and len(value) == TOKEN and not self.exact:
             return value[-UNIQUE:]
-        if isinstance(value, datetime) and not self.exact:
-            return ("moment",)
         if value is None or isinstance(value, ATOMS):
-            return (type(value), value)
+            return ("moment",) if isinstance(value, datetime) and not self.exact else (type(value), value)
         return (type(value), self(_parts(value)))
 
     def _all(self, values):

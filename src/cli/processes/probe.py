@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -64,7 +62,7 @@ class ParentProbe:
             failed = next((answer for answer in found.values() if answer[0] != 200), None)
             return failed or (503, TEXT, b"no child has answered\n")
         kind = next(kind for status, kind, _ in found.values() if status == 200)
-        texts |= {"parent": text for text in _own_metrics()}
+        texts["parent"] = _own_metrics()
         return 200, kind, merged(texts, queues[2].decode() if queues and queues[0] == 200 else "").encode()
 
     def _scale(self, path: str) -> Answer:
@@ -75,12 +73,11 @@ class ParentProbe:
         return next(iter(found.values()), (503, JSON, json.dumps(none).encode() + b"\n"))
 
 
-def _own_metrics() -> Iterator[str]:
-    """Yield the metrics of this process, in which no handler runs; nothing where the extra is not installed."""
-    with suppress(ImportError):
-        from prometheus_client import REGISTRY, generate_latest  # noqa: PLC0415 - an extra
+def _own_metrics() -> str:
+    """Return the metrics of this process, in which no handler runs."""
+    from prometheus_client import REGISTRY, generate_latest  # noqa: PLC0415 - an extra; a child has answered, so it is there
 
-        yield generate_latest(REGISTRY).decode()
+    return generate_latest(REGISTRY).decode()
 
 
 def merged(texts: dict[str, str], common: str) -> str:

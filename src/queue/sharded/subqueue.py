@@ -269,6 +269,7 @@ class Subqueue(Unpicklable, ABC):
                 failure = failed
         if failure and not held:
             raise failure
+        held = self._of_no_cancelled_batch(held)
         # 3. Hand them out, except messages that were delivered too often or cannot be decoded.
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
@@ -287,6 +288,24 @@ class Subqueue(Unpicklable, ABC):
                 continue
             deliveries.append(Delivery(payload, one, self, received))
         return deliveries
+
+    def _of_no_cancelled_batch(self, held: list[Stamped]) -> list[Stamped]:
+        """Drop messages of batches that were cancelled; return the others. One call where any is of a batch.
+
+        Where that fails, none is handed out now.
+        """
+        batches = {n: place.batch for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
+        if not batches or self.reader:
+            return held
+        received = self.store.seams.monotonic()
+        try:
+            cancelled = Blocks(self.store, self.pointers.client_id).cancelled(batches.values())
+        except BaseException:  # whatever it is, they must not wait for the sweep
+            self.pending.add(ClaimedSlot(one.slot, one.delivery, received + GRACE) for one in held)
+            raise
+        gone = {n for n, batch in batches.items() if batch in cancelled}
+        self.drop_cancelled([Delivery(None, held[n], self, received) for n in gone])
+        return [one for n, one in enumerate(held) if n not in gone]
 
     # ---- claimed now
 
