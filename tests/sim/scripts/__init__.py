@@ -9,6 +9,7 @@ from . import (
     defects,
     effects,
     ground,
+    hand,
     interrupted,
     latch,
     later,
@@ -22,6 +23,7 @@ from . import (
     semaphore,
     sharded,
     stored,
+    tasks,
 )
 
 RULES = [
@@ -30,6 +32,7 @@ RULES = [
     *circular.RULES,
     *sharded.RULES,
     *interrupted.RULES,
+    *hand.RULES,
     *defects.RULES,
     *ordered.RULES,
     *one.RULES,
@@ -44,5 +47,6 @@ RULES = [
     *across.RULES,
     *later.RULES,
     *stored.RULES,
+    *tasks.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""
