@@ -14,8 +14,7 @@ from latchwork.queue.sharded.batches import ends, records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
 from latchwork.queue.sharded.publishing.batch import QueueBatch
-from latchwork.queue.sharded.upkeep import ending
-from latchwork.store import Param, Put, has, missing
+from latchwork.store import Param, Put, has
 
 
 def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
@@ -71,11 +70,6 @@ def _followed_without_ledger(queue: Any, state: BatchState, then: Any) -> None:
     queue.publish("next")
 
 
-def _told_without_ledger(queue: Any, state: BatchState) -> None:
-    queue.publish("parked")
-    queue.batches.note_told(state)
-
-
 def _handed_out_unless_known(self: Any, batches: Any, real: Any = Blocks.cancelled) -> set[str]:
     try:
         return real(self, batches)
@@ -108,16 +102,10 @@ BATCH_RULES = (
     ("a batch ends while it is open", "P18: ended: closed", _ended_while_open),
     ("the follow-up is published without the ledger", "P18: published through the ledger",
      _swap(ends, "follow", _followed_without_ledger)),
-    ("a cancelled batch is followed", "P18.11: who publishes the follow-up notes that first, unless it was cancelled",
-     _swap(records, "_MAY_FOLLOW", records._SAME)),
-    ("a batch is cancelled as it is followed", "P18.11: none is cancelled whose follow-up is being published",
-     _swap(records, "_MAY_CANCEL", records._SAME & missing("ended"))),
     ("messages of a cancelled batch are handed out", "P18.12: a consumer asks before it hands out",
      _swap(Blocks, "cancelled", lambda *_: set())),
     ("where it cannot be asked, they are handed out", "P18.12: what could not be asked is not handed out",
      _swap(Blocks, "cancelled", _handed_out_unless_known)),
-    ("that one was parked is told without the ledger", "P18.13: published through the ledger",
-     _swap(ending, "tell_parked", _told_without_ledger)),
     ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
      _swap(ends, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

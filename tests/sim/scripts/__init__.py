@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     across,
     barrier,
+    batches,
     circular,
     defects,
     effects,
@@ -47,6 +48,7 @@ RULES = [
     *across.RULES,
     *later.RULES,
     *stored.RULES,
+    *batches.RULES,
     *tasks.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""
