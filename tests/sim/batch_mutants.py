@@ -70,13 +70,6 @@ def _followed_without_ledger(queue: Any, state: BatchState, then: Any) -> None:
     queue.publish("next")
 
 
-def _handed_out_unless_known(self: Any, batches: Any, real: Any = Blocks.cancelled) -> set[str]:
-    try:
-        return real(self, batches)
-    except LatchworkError:
-        return set()
-
-
 class _OwnBlockAlone:
     """Who acknowledges the last message of a block asks for no other block."""
 
@@ -104,8 +97,6 @@ BATCH_RULES = (
      _swap(ends, "follow", _followed_without_ledger)),
     ("messages of a cancelled batch are handed out", "P18.12: a consumer asks before it hands out",
      _swap(Blocks, "cancelled", lambda *_: set())),
-    ("where it cannot be asked, they are handed out", "P18.12: what could not be asked is not handed out",
-     _swap(Blocks, "cancelled", _handed_out_unless_known)),
     ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
      _swap(ends, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

@@ -269,7 +269,7 @@ class Subqueue(Unpicklable, ABC):
                 failure = failed
         if failure and not held:
             raise failure
-        held = self._of_no_cancelled_batch(held)
+        held = self._without_cancelled(held)
         # 3. Hand them out, except messages that were delivered too often or cannot be decoded.
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
@@ -289,7 +289,7 @@ class Subqueue(Unpicklable, ABC):
             deliveries.append(Delivery(payload, one, self, received))
         return deliveries
 
-    def _of_no_cancelled_batch(self, held: list[Stamped]) -> list[Stamped]:
+    def _without_cancelled(self, held: list[Stamped]) -> list[Stamped]:
         """Drop messages of batches that were cancelled; return the others. One call where any is of a batch.
 
         Where that fails, none is handed out now.

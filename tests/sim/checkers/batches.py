@@ -75,7 +75,7 @@ def nothing_of_a_cancelled_batch_is_handed_out_or_follows(run: Batches) -> None:
     if done:
         run.require(run.progress.cancelled, "who was told that the batch is cancelled finds it so", f"{run.progress}")
         for entry in run.history.named("receive"):
-            late = entry.called > min(done) and set(entry.tag or ()) - {"next", "parked"}
+            late = entry.order > min(done) and set(entry.tag or ()) - {"next", "parked"}
             run.require(not late, "nothing of a cancelled batch is handed out", f"{late} at {entry.called:.3f}")
     run.require(
         not (run.progress.cancelled and run.followed), "nothing follows on a cancelled batch", f"{run.followed}"

@@ -130,7 +130,7 @@ class Batches(Sharded):
             self.call(process, "close", batch.close)
 
     def _canceller(self, process: Process, store: SimStore) -> None:
-        self.idle(process, self.rng.choice((0.5, 8.0, 12.0)))
+        self.idle(process, self.rng.choice((0.5, 3.0, 8.0)))
         queue = self._opened(process, store)
         batch = self._joined(process, queue) if queue else None
         if batch:

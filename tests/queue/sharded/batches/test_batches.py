@@ -1012,18 +1012,22 @@ def test_what_batches_cost():
     cost("join", lambda: queue.batch("b"))
     cost("publish one", lambda: batch.publish("a"))
     cost("publish hundreds", lambda: batch.publish_many(list(range(399))))
-    (one,) = queue.receive(1)
+    (one,) = cost("receive one", lambda: queue.receive(1))
     cost("acknowledge one", one.ack)
-    *others, last = queue.receive(399)
+    *others, last = cost("receive hundreds", lambda: queue.receive(399))
     cost("acknowledge hundreds", lambda: queue.ack_many(others))
     cost("close", batch.close)
     cost("acknowledge the last", last.ack)
     cost("wait", lambda: batch.wait(0))
     cost("progress", batch.progress)
+    other = queue.batch("c")
+    other.publish("a")
+    cost("cancel", other.cancel)
     cost("a leader without batches", lambda: Ending(Farms(queue_on(MemoryStore(ManualClock())))).run(Term()))
     assert costs == {
         "make": 1, "join": 2, "publish one": 4, "publish hundreds": 4, "acknowledge one": 2, "acknowledge hundreds": 2,
-        "close": 3, "acknowledge the last": 6, "wait": 2, "progress": 3, "a leader without batches": 0,
+        "receive one": 5, "receive hundreds": 4, "close": 3, "acknowledge the last": 6, "wait": 2, "progress": 3,
+        "cancel": 2, "a leader without batches": 0,
     }  # fmt: skip
 
 
