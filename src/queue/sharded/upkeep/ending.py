@@ -99,12 +99,24 @@ class Ending:
         if looked is None or now >= looked.since + ANEW:  # who parked one may have been paused before it was there
             looked = self._looked[queue.name] = _Looked(now, {})
         new = [slot for slot in unfired(parked) if slot.pointer > looked.last.get(slot.shard, 0)]
+        done = True
         for some in chunked(new, STEP):
             for envelope in readable(parked.look(some)):
                 place = place_of(envelope) if envelope else None
-                if place is not None and place.batch in states:
-                    tell_parked(queue, states.pop(place.batch))
-        looked.last.update((slot.shard, slot.pointer) for slot in new)
+                state = states.pop(place.batch, None) if place is not None else None
+                if state is not None:
+                    done = self._told(queue, state) and done
+        if done:
+            looked.last.update((slot.shard, slot.pointer) for slot in new)
+
+    def _told(self, queue: ShardedQueue, state: BatchState) -> bool:
+        """Tell of a parked message of one batch; whether that could be done."""
+        try:
+            tell_parked(queue, state)
+        except LatchworkError as failure:  # as where the queue that it goes to is deactivated
+            self._failure_log.record(failure, f"batch {state.name!r} of {queue.name} tells of parked messages later")
+            return False
+        return True
 
     def _state(
         self, queue: ShardedQueue, name: str, since: int, record: Record | LatchworkError | None

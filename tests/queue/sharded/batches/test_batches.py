@@ -1202,6 +1202,20 @@ def test_a_message_that_is_parked_late_where_others_were_looked_at_is_found_with
     assert drain(queue) == ["parked"]
 
 
+def test_a_batch_that_cannot_tell_of_a_parked_message_keeps_no_other_from_it_and_is_tried_again(alone):
+    queue, _ = (queue_on(alone.store, name, max_deliveries=1, retry=True, shards=1) for name in ("p", "away"))
+    for name, publish in (("a", Publish("parked a", queue="away")), ("b", Publish("parked b"))):
+        queue.batch(name, on_parked=publish).publish(name)
+        queue.receive(1)[0].nack()
+    alone.registry.deactivate("away")
+    ending = Ending(Farms(queue))
+    ending.run(Term())
+    assert drain(queue) == ["parked b"]
+    away = queue_on(alone.store, "away", max_deliveries=1, retry=True, shards=1)
+    ending.run(Term())
+    assert (drain(away), drain(queue)) == (["parked a"], [])
+
+
 def test_another_on_parked_is_refused(alone):
     alone.batch("b", on_parked=Publish("x"))
     alone.batch("b")
