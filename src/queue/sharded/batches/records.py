@@ -90,7 +90,8 @@ class BatchState:
     given: ordinals that were given out.
     open: the ordinals of calls that publish, by call.
     then: the follow-up.
-    on_parked: what is published once one of its messages is parked; None also after that.
+    on_parked: what is published once one of its messages is parked.
+    told: whether that was published.
     closed, ended, cancelled: ms by the server's clock, 0 = not.
     settled: nothing of what was open counts any more.
     """

@@ -246,12 +246,12 @@ class QueueBatch:
 
     def cancel(self) -> Cancel:
         """Cancel what is not done yet: no more messages may come, none that it has is handed out any more, and no
-        follow-up is published. Three calls.
+        follow-up is published. Two calls.
 
         DONE: that is so, also if it was cancelled before. A handler that runs learns it from `Delivery.check`, once its
         message was extended; if it fails instead, the message is not handed out again. What waits is deleted as a
         consumer comes to it: until then it counts as waiting, and as part of the depth. NOT_THERE: all was done, and
-        the follow-up is published. Only DONE is true as a condition.
+        the follow-up, if there is one, comes. Only DONE is true as a condition.
 
         A group gets its messages nevertheless, and so does a Spark stream. Raises `NotFound`, and the store's errors,
         after which it is not known: cancel it again.
