@@ -143,9 +143,10 @@ class Subqueue(Unpicklable, ABC):
         shards: from these only, and of each in its order: no message that is behind one which is being published.
 
         It takes one call to claim and one to stamp and read up to 1,000 messages, one more where messages of batches
-        are among them, and as many again for each 1,000 more. With a timeout above 0, the waiting threads of a process share their looks. They notice messages of other
-        processes within 0.1 s if the process waits for one queue (docs/scaling.md has the limits), or within 12 s (the
-        registry's `idle_look`, and longer for many shards) if the publisher could not ring the queue's bell.
+        are among them, and as many again for each 1,000 more. With a timeout above 0, the waiting threads of a process
+        share their looks. They notice messages of other processes within 0.1 s if the process waits for one queue
+        (docs/scaling.md has the limits), or within 12 s (the registry's `idle_look`, and longer for many shards) if the
+        publisher could not ring the queue's bell.
 
         A slot whose message is not written yet is tried again for 250 ms, even beyond the timeout if there is nothing
         else to return. Then the slot is given up, and its producer, if it is still alive, publishes again. A message
