@@ -15,9 +15,9 @@ from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
 from ..queue.sharded.config import Span
+from ..queue.sharded.outcome import Outcome
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
 from ..queue.sharded.sideline.delayed import DelayedView as SyncDelayed
-from ..queue.sharded.sideline.one import Outcome
 from ..queue.sharded.sideline.one import SideView as SyncSide
 from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
 from .bridge import Gate

@@ -32,6 +32,7 @@ from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
 from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers, shards_of
+from .outcome import Outcome
 from .pointers import ShardPointers
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
@@ -39,7 +40,7 @@ from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
 from .sideline.delayed import DelayedView
-from .sideline.one import Outcome, SideView
+from .sideline.one import SideView
 from .sideline.redrive import redrive
 from .slots import Stamped
 from .status import Finder, Status, status

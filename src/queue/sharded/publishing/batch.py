@@ -23,10 +23,10 @@ from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
+from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..shards import Shards
-from ..sideline.one import Outcome as Cancel
 from .publish import (
     Outcome,
     Prepared,
@@ -244,7 +244,7 @@ class QueueBatch:
         if not self._state.ended and self._records.blocks.close(place):
             end_done(self._queue, [place.batch])
 
-    def cancel(self) -> Cancel:
+    def cancel(self) -> Named:
         """Cancel what is not done yet: no more messages may come, none that it has is handed out any more, and no
         follow-up is published. Two calls.
 
@@ -256,7 +256,7 @@ class QueueBatch:
         A group gets its messages nevertheless, and so does a Spark stream. Raises `NotFound`, and the store's errors,
         after which it is not known: cancel it again.
         """
-        return Cancel.DONE if self._records.cancel(self._state) else Cancel.NOT_THERE
+        return Named.DONE if self._records.cancel(self._state) else Named.NOT_THERE
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the batch is closed and all of it is done, for at most `timeout` seconds (None = no limit); return

@@ -26,7 +26,7 @@ AGAIN = 15.0
 """Seconds after which a batch whose end failed is tried again."""
 STEP = 1_000
 """Batches that are read at once."""
-ANEW = 60.0
+WHOLE = 60.0
 """Seconds after which all parked messages are looked at again, and not only the ones that are new."""
 
 
@@ -96,7 +96,7 @@ class Ending:
         """
         parked, now = queue.parked.pointers, queue.store.seams.monotonic()
         looked = self._looked.get(queue.name)
-        if looked is None or now >= looked.since + ANEW:  # who parked one may have been paused before it was there
+        if looked is None or now >= looked.since + WHOLE:  # who parked one may have been paused before it was there
             looked = self._looked[queue.name] = _Looked(now, {})
         new = [slot for slot in unfired(parked) if slot.pointer > looked.last.get(slot.shard, 0)]
         done = True

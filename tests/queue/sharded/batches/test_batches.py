@@ -28,7 +28,7 @@ from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches import ends as ends_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
-from latchwork.queue.sharded.upkeep.ending import AGAIN, ANEW, DISCOVER, LOOK, Ending
+from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, WHOLE, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.store import Key, MemoryStore, Put
@@ -1197,7 +1197,7 @@ def test_a_message_that_is_parked_late_where_others_were_looked_at_is_found_with
         ending.run(Term())
     ending.run(Term())
     assert drain(queue) == []
-    queue.store.seams.advance(ANEW)
+    queue.store.seams.advance(WHOLE)
     ending.run(Term())
     assert drain(queue) == ["parked"]
 
