@@ -318,3 +318,10 @@ class Worker(_Runner[_LoopWorker]):
             return Task(task, self.bridged)
 
         return made
+
+
+def run_on_own_loop(worker: Worker, call: Callable[[], bool]) -> bool:
+    """Run a blocking call that starts and stops the worker's `of`, such as `of.run`, on a loop made for it; return what
+    it returns.
+    """
+    return asyncio.run(worker._run(call))  # noqa: SLF001 - a part of it

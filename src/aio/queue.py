@@ -15,9 +15,9 @@ from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
 from ..queue.sharded.config import Span
+from ..queue.sharded.outcome import Outcome
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
 from ..queue.sharded.sideline.delayed import DelayedView as SyncDelayed
-from ..queue.sharded.sideline.one import Outcome
 from ..queue.sharded.sideline.one import SideView as SyncSide
 from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
 from .bridge import Gate
@@ -247,6 +247,7 @@ class QueueBatch(Twin[sync.QueueBatch]):
     publish = verb(sync.QueueBatch.publish)
     publish_many = verb(sync.QueueBatch.publish_many)
     close = verb(sync.QueueBatch.close, way_out=True)
+    cancel = verb(sync.QueueBatch.cancel)
     wait = verb(sync.QueueBatch.wait)
     progress = verb(sync.QueueBatch.progress)
     missing = verb(sync.QueueBatch.missing)

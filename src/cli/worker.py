@@ -6,9 +6,10 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -95,20 +96,20 @@ def worker(
     if as_child is not None:
         as_child.begin()
     with _logging(level, "" if as_child is None else f"[{as_child.name}] "):
-        found = _found(where)
+        found, run = _found(where)
     if own_client is not None and own_client != found.registry.client_id:
         raise InvalidRequest(
             f"--client is {shown(client)}, and the worker of {where} is of client {shown(found.registry.client_id)}: "
             f"leave the option out, or let the module read ${CLIENT_VARIABLE}"
         )
     if as_child is not None:
-        finished = as_child.run(found)
+        finished = run(partial(as_child.run, found))
     elif probe is None:
-        finished = found.run()
+        finished = run(found.run)
     else:
         with Probe(found, probe_host, probe) as served:
             note(f"probes at http://{probe_host}:{served.port}/healthz")
-            finished = found.run()
+            finished = run(found.run)
     if not finished:
         raise typer.Exit(1)
 
@@ -160,7 +161,8 @@ def _named(where: str) -> tuple[str, str]:
     return module, name
 
 
-def _found(where: str) -> Worker:
+def _found(where: str) -> tuple[Worker, Callable[[Callable[[], bool]], bool]]:
+    """Return the worker, and what makes a blocking call that runs it: on a loop where its handlers are async."""
     module, name = _named(where)
     here = str(Path.cwd())
     if here not in sys.path:
@@ -173,6 +175,10 @@ def _found(where: str) -> Worker:
         raise InvalidRequest(f"no module {shown(module)}: run this in the folder where it is, or install it") from None
     except AttributeError:
         raise InvalidRequest(f"module {module} has no {shown(name)}: name the variable that holds its Worker") from None
-    if not isinstance(found, Worker):
-        raise InvalidRequest(f"{where} is a {type(found).__name__}; it must be a latchwork.queue.Worker")
-    return found
+    if isinstance(found, Worker):
+        return found, lambda call: call()
+    if (aio := sys.modules.get("latchwork.aio")) is not None and isinstance(found, aio.Worker):
+        return found.of, partial(aio.consumer.run_on_own_loop, found)
+    raise InvalidRequest(
+        f"{where} is a {type(found).__name__}; it must be a Worker of latchwork.queue or of latchwork.aio"
+    )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
+    from .sharded.outcome import Outcome
     from .sharded.publishing.batch import BatchProgress, QueueBatch
     from .sharded.publishing.publication import Publication
     from .sharded.publishing.publisher import Publisher
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from .sharded.record import LastSweep
     from .sharded.registry import QueueRegistry
     from .sharded.sideline.drain import PassReport
-    from .sharded.sideline.one import Outcome
     from .sharded.status import State, Status
     from .sharded.tasks.task import Task
     from .sharded.upkeep.report import ShardReport, SweepReport
@@ -62,7 +62,7 @@ __getattr__, __dir__ = offer(
         ".sharded.publishing.publisher": "Publisher",
         ".sharded.publishing.with_write": "Publish",
         ".sharded.queue": "QueueGroup ShardedQueue",
-        ".sharded.sideline.one": "Outcome",
+        ".sharded.outcome": "Outcome",
         ".sharded.status": "State Status",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",

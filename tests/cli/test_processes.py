@@ -12,7 +12,9 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 import warnings
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,6 +62,12 @@ def slow(delivery):
 def hangs(delivery):
     slow(delivery)
 """
+AWAITED = (
+    JOBS.partition('@worker.handler("slow"')[0]
+    .replace("from latchwork.queue import", "from latchwork.aio import connect,")
+    .replace("latchwork.connect", "connect").replace("def handle", "async def handle")
+)  # fmt: skip
+"""Its handler is async, and so is the worker."""
 
 
 @pytest.fixture
@@ -67,15 +75,26 @@ def place(tmp_path):
     """A folder with a program, the environment in which its store is known, and its queues."""
     (tmp_path / "jobs.py").write_text(JOBS.replace("THREADS", "1"))
     url = f"sqlite:{tmp_path / 'store.db'}?synchronous=off"
-    registry = QueueRegistry(latchwork.connect(url), "shop")
+    queues = queues_of(QueueRegistry(latchwork.connect(url), "shop"), 2)
+    return tmp_path, {**os.environ, "LATCHWORK_STORE": url}, queues
+
+
+def queues_of(registry, shards):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        queues = [
-            registry.create(QueueConfig("orders", shards=2, backoff=0.1)),
+        return [
+            registry.create(QueueConfig("orders", shards=shards, backoff=0.1)),
             registry.create(QueueConfig("slow", shards=1)),
             registry.create(QueueConfig("hangs", shards=1, handler_timeout=1, backoff=0.1, unsafe_limits=True)),
         ]
-    return tmp_path, {**os.environ, "LATCHWORK_STORE": url}, queues
+
+
+def on_the_server(place, store, server):
+    """The same queues on a real server, for the same program, as a client of its own."""
+    client = f"children{uuid.uuid4().hex[:8]}"
+    (place[0] / "jobs.py").write_text(JOBS.replace("THREADS", "2").replace('"shop"', f'"{client}"'))
+    place[1]["LATCHWORK_STORE"] = server.url
+    return queues_of(QueueRegistry(store, client), 4)
 
 
 class Run:
@@ -157,7 +176,9 @@ def is_empty(queue):
     return not (depth.ready or depth.sideline or depth.parked or depth.delayed)
 
 
-def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt_more(place):
+@pytest.mark.parametrize("jobs", [JOBS, AWAITED], ids=["sync", "async"])
+def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt_more(place, jobs):
+    (place[0] / "jobs.py").write_text(jobs.replace("THREADS", "1"))
     orders = place[2][0]
     words = [f"m{n}" for n in range(40)]
     orders.publish_many([*words[:20], "die", *words[20:]])
@@ -176,13 +197,9 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
 
 @pytest.mark.long
 def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_nobody_else_an_attempt(
-    place, aerospike_store, aerospike_server
+    place, aerospike_store, aerospike_server, proved
 ):
-    client = f"children{os.getpid()}"
-    (place[0] / "jobs.py").write_text(JOBS.replace("THREADS", "2").replace('"shop"', f'"{client}"'))
-    registry = QueueRegistry(aerospike_store, client)
-    orders, _, _ = (registry.create(QueueConfig(name, shards=4, backoff=0.2)) for name in ("orders", "slow", "hangs"))
-    place[1]["LATCHWORK_STORE"] = aerospike_server.url
+    orders, _, _ = on_the_server(place, aerospike_store, aerospike_server)
     published, deaths, seconds = 0, 0, scaled(300)
     with running(place, "--processes", "4") as run:
         run.await_log("works, ", 4)
@@ -200,12 +217,16 @@ def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_no
         assert run.end() == 0
     killed = set(re.findall(r"child \d+ \(pid (\d+)\) was killed by SIGKILL", "\n".join(run.logged)))
     assert len(killed) == deaths > 0
-    rows = [line.split("|") for line in run.printed]
-    begun = {(word, pid) for word, pid, *_ in rows}
-    again = [(word, int(attempts)) for word, _, attempts, *_ in rows if attempts != "1" and word != "die"]
-    for word, attempts in again:
-        died_with_it = [pid for pid in killed if (word, pid) in begun]
-        assert attempts == 1 + len(died_with_it), f"{word} was begun in {died_with_it} of the processes that died"
+    begun = defaultdict[str, list[tuple[int, str]]](list)
+    for word, pid, attempts, *_ in (line.split("|") for line in run.printed):
+        if word != "die":
+            begun[word].append((int(attempts), pid))
+    # A child may have handled a message well, and be killed minutes later: it died with what was begun once more.
+    for word, runs in begun.items():
+        assert [attempts for attempts, _ in runs] == [*range(1, len(runs) + 1)], f"{word}: {runs}"
+        assert {pid for _, pid in runs[:-1]} <= killed, f"{word} came again, and its process had not died: {runs}"
+    again = sum(len(runs) > 1 for runs in begun.values())
+    proved("processes", "worker --processes, Aerospike", killed=deaths, messages=len(begun), again=again)
 
 
 def test_all_children_are_seen_at_one_port_and_one_that_hangs_delays_no_answer(place):
@@ -219,18 +240,21 @@ def test_all_children_are_seen_at_one_port_and_one_that_hangs_delays_no_answer(p
         status, text = run.get("/metrics")
         assert status == 200
         assert text.count('latchwork_queue_depth{part="ready",queue="orders"}') == 1
-        assert len(re.findall(r'^process_resident_memory_bytes\{child="[12]"\}', text, re.MULTILINE)) == 2
+        shown = re.findall(r'^process_resident_memory_bytes\{child="(\w+)"\}', text, re.MULTILINE)
+        assert sorted(shown) == ["1", "2", "parent"]
         stopped = max(run.pids)
         os.kill(stopped, signal.SIGSTOP)
         status, text = run.get("/metrics")
-        assert len(re.findall(r"^process_resident_memory_bytes\{", text, re.MULTILINE)) == 1
+        assert len(re.findall(r"^process_resident_memory_bytes\{", text, re.MULTILINE)) == 2, "the parent and the other"
         os.kill(stopped, signal.SIGCONT)
         run.process.kill()  # and nobody is left behind
         until(lambda: not any(map(is_there, run.pids)), PATIENCE)
 
 
-def test_a_handler_over_its_time_is_ended_with_its_process_and_costs_its_neighbours_nothing(place):
-    _, slow, hangs = place[2]
+def test_a_handler_over_its_time_is_ended_with_its_process_and_costs_its_neighbours_nothing(
+    place, aerospike_store, aerospike_server
+):
+    _, slow, hangs = on_the_server(place, aerospike_store, aerospike_server)
     with running(place, "--processes", "1") as run:
         slow.publish("neighbour")
         run.await_word("neighbour")

@@ -38,11 +38,26 @@ def test_batches_are_listed_looked_at_waited_for_and_closed(lw, orders):
     lines = lw("queue", "batch", "show", "orders", "load-7", *where).out.splitlines()
     assert [line.split() for line in lines] == [
         ["batch", "load-7"], ["published", "2"], ["done", "2"], ["discarded", "0"], ["parked", "0"], ["waiting", "0"],
-        ["closed", "True"], ["complete", "True"], ["ended", "True"], ["missing", "-"],
+        ["closed", "True"], ["complete", "True"], ["ended", "True"], ["cancelled", "False"],
+        ["missing", "-"],
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["show", "wait", "close"])
+def test_a_batch_is_cancelled_unless_all_was_done(lw, orders):
+    where = ("--client", "shop")
+    batch = orders.batch("load-7")
+    batch.publish_many([1, 2])
+    assert lw("queue", "batch", "cancel", "orders", "load-7", *where).out == "cancelled load-7 of orders\n"
+    assert orders.receive(2) == []
+    assert lw("--json", "queue", "batch", "show", "orders", "load-7", *where).json["cancelled"]
+    with orders.batch("load-8"):
+        """Nothing is in it."""
+    late = lw("queue", "batch", "cancel", "orders", "load-8", *where)
+    assert late.code == 3
+    assert "all messages of batch 'load-8' of orders are done" in late.err
+
+
+@pytest.mark.parametrize("verb", ["show", "wait", "close", "cancel"])
 def test_a_batch_that_is_not_there_is_said_in_one_line_and_not_made(lw, orders, verb):
     done = lw("queue", "batch", verb, "orders", "none", "--client", "shop")
     assert done.code == 3

@@ -38,6 +38,10 @@ other = 3
 def handle(delivery):
     print("handled", delivery.payload, flush=True)
 """
+AWAITED = (
+    JOBS.replace("from latchwork.queue import", "from latchwork.aio import connect,")
+    .replace("latchwork.connect", "connect").replace("def handle", "async def handle")
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -66,8 +70,10 @@ def get(port, path):
         return failure.code, failure.read().decode()
 
 
-def test_a_worker_serves_its_probes_and_drains_at_sigterm(place):
+@pytest.mark.parametrize("jobs", [JOBS, AWAITED], ids=["sync", "async"])
+def test_a_worker_serves_its_probes_and_drains_at_sigterm(place, jobs):
     folder, environment, queue = place
+    (folder / "jobs.py").write_text(jobs)
     queue.publish({"order": 7})
     process = subprocess.Popen(
         [sys.executable, "-m", "latchwork.cli", "worker", "jobs:worker", "--probe", "0"],
@@ -205,7 +211,7 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
         (".jobs:worker", "is no module's name"),
         ("shop..jobs:worker", "is no module's name"),
         ("jobs:nothing", "has no 'nothing'"),
-        ("jobs:other", "is a int; it must be a latchwork.queue.Worker"),
+        ("jobs:other", "is a int; it must be a Worker of latchwork.queue or of latchwork.aio"),
     ],
 )
 def test_what_is_no_worker_is_refused_in_one_line(place, where, said):

@@ -630,7 +630,9 @@ def batches() -> Iterator[Public]:
         asks_first=("queue",),
     )
     yield Public(
-        "ShardedQueue.batch", lambda w: w.queue.batch, {"name": "n", "then": Publish("p"), "life": 600, "create": True}
+        "ShardedQueue.batch",
+        lambda w: w.queue.batch,
+        {"name": "n", "then": Publish("p"), "on_parked": Publish("p"), "life": 600, "create": True},
     )
     yield Public(
         "QueueBatch.publish",

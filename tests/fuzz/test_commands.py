@@ -91,6 +91,7 @@ COMMANDS = {
     "queue batch show": ("q", "b", *CLIENT),
     "queue batch wait": ("q", "b", *CLIENT, "--timeout", "0.2"),
     "queue batch close": ("q", "b", *CLIENT),
+    "queue batch cancel": ("q", "b", *CLIENT),
     "queue group list": ("q", *CLIENT),
     "queue group create": ("q", "g", *CLIENT),
     "queue group drop": ("q", "g", *CLIENT),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from latchwork.background import FailureLog
-from latchwork.errors import Refused
+from latchwork.errors import Cancelled, Refused
 from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.ending import Ending
@@ -36,6 +36,7 @@ class Model:
     gone: set[str] = field(default_factory=set)
     closed: bool = False
     ended: bool = False
+    cancelled: bool = False
 
     @property
     def complete(self) -> bool:
@@ -115,11 +116,14 @@ class Batches(Twins):
             if payload.startswith("after "):
                 name = payload.removeprefix("after ")
                 assert self.models[name].ended, "nothing follows before all is done"
+                assert not self.models[name].cancelled, "nothing follows on a cancelled batch"
                 assert name not in self.followed, "what follows comes once"
                 self.followed.append(name)
                 self.both(lambda one: one.ack(), twins)
             else:
                 self.aside.pop(message_id, None)
+                cancelled = self.models[self.batch_of[message_id]].cancelled
+                assert not cancelled, "nothing of a cancelled batch is handed out"
                 self.hands.append(InHand(twins, message_id, self.batch_of[message_id]))
 
     @precondition(lambda self: self.hands)
@@ -148,7 +152,8 @@ class Batches(Twins):
     def fail(self, pick):
         held = self.hands.pop(-1 - pick % len(self.hands))
         assert came_to(self.both(lambda one: one.nack(), held.twins)) is None
-        self.aside[held.message_id] = held.batch
+        if not self.models[held.batch].cancelled:
+            self.aside[held.message_id] = held.batch
 
     @precondition(lambda self: self.aside)
     @rule(pick=picks)
@@ -173,6 +178,15 @@ class Batches(Twins):
         model.closed = True
         model.ended |= model.complete
 
+    @rule(name=names)
+    def cancel(self, name):
+        model = self.models[name]
+        outcome = came_to(self.both(lambda batch: batch.cancel(), self.batches[name]))
+        assert bool(outcome) == (model.cancelled or not model.ended)
+        if outcome:
+            model.cancelled = model.closed = model.ended = True
+            self.aside = {one: batch for one, batch in self.aside.items() if batch != name}
+
     @rule()
     def lead(self):
         self.both(lambda queue: Ending(Own(queue)).run(Term()), self.queues)
@@ -182,6 +196,10 @@ class Batches(Twins):
     @rule(name=names)
     def look(self, name):
         (progress, _), model = self.both(lambda batch: batch.progress(), self.batches[name]), self.models[name]
+        assert progress.cancelled is model.cancelled
+        if model.cancelled:
+            assert came_to(self.both(lambda batch: batch.wait(0), self.batches[name])) is Cancelled
+            return
         assert (progress.published, progress.done, progress.discarded, progress.waiting, progress.parked) == (
             len(model.messages), len(model.done), len(model.gone),
             len(model.messages - model.done - model.gone), 0,
@@ -205,10 +223,11 @@ class Batches(Twins):
                     self.receive(aside, 100)
                     self.acknowledge_all()
             self.receive(False, 100)
-            assert set(self.followed) == {name for name in NAMES if self.models[name].ended}
+            follow = [name for name in sorted(NAMES) if not self.models[name].cancelled]
+            assert set(self.followed) == {name for name in follow if self.models[name].ended}
             self.lead()
             self.receive(False, 100)
-            assert sorted(self.followed) == sorted(NAMES)
+            assert sorted(self.followed) == follow
         super().teardown()
 
 

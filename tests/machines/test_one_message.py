@@ -10,7 +10,7 @@ from latchwork.queue import Outcome, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.upkeep.timers import Timers
 
 from .test_delayed import Own, Term
-from .twins import Twins, came_to, time_passes
+from .twins import Server, Twins, came_to, time_passes
 
 picks = st.integers(0, 7)
 OVER = (State.DONE, State.GONE, State.UNKNOWN)
@@ -115,3 +115,13 @@ class OneMessage(Twins):
 
 def test_a_message_is_found_and_cancelled_in_any_state_alike_over_both_stores(agree):
     agree(OneMessage, "one_message")
+
+
+def test_a_delayed_message_is_found_alike_though_two_clocks_say_when_it_is_due(aerospike_store):
+    machine = OneMessage(Server(aerospike_store))
+    machine.make(shards=1)
+    machine.publish(given=False, delay=5, n=1)
+    machine.the_records_are_the_same()
+    machine.status(pick=1)
+    machine.the_records_are_the_same()
+    machine.teardown()

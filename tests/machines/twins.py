@@ -85,6 +85,8 @@ class Twins(RuleBasedStateMachine):
     def the_records_are_the_same(self):
         memory, second = self.stores
         keys = sorted({*memory._records, *self.second.keys(second)}, key=str)
+        if not self.movable:
+            keys = [key for key in keys if not _is_bucket(key)]
         if keys:
             first, other = (store.get_many(keys) for store in self.stores)
             assert [self.plain[0].record(one) for one in first] == [self.plain[1].record(one) for one in other]
@@ -114,7 +116,7 @@ class Plain:
         if type(value) is bytes and len(value) == TOKEN and not self.exact:
             return value[-UNIQUE:]
         if value is None or isinstance(value, ATOMS):
-            return (type(value), value)
+            return ("moment",) if isinstance(value, datetime) and not self.exact else (type(value), value)
         return (type(value), self(_parts(value)))
 
     def _all(self, values):
@@ -134,6 +136,11 @@ class Plain:
         if self.exact or value not in SET_BY_A_CLOCK:
             return value
         return ("moment",) if value < 10**15 else ("fence", self._seen.setdefault(value, len(self._seen)))
+
+
+def _is_bucket(key) -> bool:
+    """Whether a clock decides the key: of a bucket of delayed messages, which is one of the times when they are due."""
+    return key.set.endswith("_delay_set") and key.name.startswith("B/")
 
 
 def _parts(value):

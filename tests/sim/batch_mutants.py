@@ -95,6 +95,8 @@ BATCH_RULES = (
     ("a batch ends while it is open", "P18: ended: closed", _ended_while_open),
     ("the follow-up is published without the ledger", "P18: published through the ledger",
      _swap(ends, "follow", _followed_without_ledger)),
+    ("messages of a cancelled batch are handed out", "P18.12: a consumer asks before it hands out",
+     _swap(Blocks, "cancelled", lambda *_: set())),
     ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
      _swap(ends, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

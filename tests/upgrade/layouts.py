@@ -121,7 +121,7 @@ def _queues(store, clock, see):
     queue.pause(by="a person")
     queue.resume(by="a person")
     group = queue.group("g", start="oldest")
-    batch = queue.batch("b", then=Publish("then"))
+    batch = queue.batch("b", then=Publish("then"), on_parked=Publish("parked"))
     batch.publish_many(["x", "y"])
     queue.publish("plain", key="k", headers={"h": "1"})
     queue.publish("later", delay=60, message_id="later")
@@ -148,6 +148,7 @@ def _queues(store, clock, see):
         bring_back(queue)
         see()
     batch.close()
+    queue.batch("stopped").cancel()
     registry.create(QueueConfig("side", shards=1, retry=False)).publish("x")
     registry.get("side").receive()[0].nack()
 

@@ -88,7 +88,7 @@ class Child:
             )
             SYSTEM.spawn(self._pulse, "latchwork-child-pulse")
             while not self._asked:
-                SYSTEM.sleep(HEED)
+                worker.registry.store.seams.sleep(HEED)  # on a loop the handlers go on meanwhile
         finally:
             done = worker.stop()
             for member in self._upkeep:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...errors import WaitTimeout
+from ...errors import NotFound, WaitTimeout
 from ...queue import QueueBatch
 from ..options import Client, Farm
 from ..session import Session
@@ -68,6 +68,20 @@ def wait(
             f"{progress.parked} are parked" + ("" if progress.closed else "; it is not closed")
         )
     session.say(f"batch {batch} of {name} is done", queue=name, batch=batch)
+
+
+@app.command()
+def cancel(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
+    """Cancel a batch: none of its messages is handed out any more.
+
+    Handlers that run are asked to stop, and no follow-up is published. Exit code 3 where all was done before.
+
+    Example: latchwork queue batch cancel orders load-7 --client shop
+    """
+    session: Session = context.obj
+    if not queue_of(session, name, client, farm).batch(batch, create=False).cancel():
+        raise NotFound(f"all messages of batch {batch!r} of {name} are done: there is nothing to cancel")
+    session.say(f"cancelled {batch} of {name}", queue=name, batch=batch)
 
 
 @app.command()

@@ -10,9 +10,9 @@ from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
 from .batches.blocks import GONE, Blocks, place_of_text
+from .outcome import Outcome
 from .places import ASKING, TAKEN, Place, Trace, dropping
 from .shards import Shards
-from .sideline.one import Outcome
 from .slots import Slot
 from .stamps import GROUPS
 from .status import Finder

@@ -32,6 +32,7 @@ from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
 from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers, shards_of
+from .outcome import Outcome
 from .pointers import ShardPointers
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
@@ -39,7 +40,7 @@ from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
 from .sideline.delayed import DelayedView
-from .sideline.one import Outcome, SideView
+from .sideline.one import SideView
 from .sideline.redrive import redrive
 from .slots import Stamped
 from .status import Finder, Status, status
@@ -406,13 +407,21 @@ class ShardedQueue(Subqueue):
     # ---- batches
 
     def batch(
-        self, name: str, then: Publish | None = None, *, life: Span | None = None, create: bool = True
+        self,
+        name: str,
+        then: Publish | None = None,
+        *,
+        on_parked: Publish | None = None,
+        life: Span | None = None,
+        create: bool = True,
     ) -> QueueBatch:
         """Return the batch of this name: messages that are counted as they are done. Made if need be; one call, or two.
 
         name: 1 to 128 characters; another one for each run, as with the date in it.
         then: what is published once the batch is closed and all of it is done, exactly once, while a worker or a
             consumer runs in some process of the client. At most 64 KiB. None: nothing, or what it was made with.
+        on_parked: what is published, once, when a message of the batch has been parked: within 5 s, a minute where the
+            process that parked it was paused meanwhile; as `then`.
         life: seconds or a timedelta, 1 min to 730 days, default twice the queue's expiry: this time after it was made
             its records expire, done or not, and the name is free.
         create: False = `NotFound` where there is none.
@@ -422,13 +431,16 @@ class ShardedQueue(Subqueue):
         """
         checked_name(name)
         seconds, made = checked_life(life, self.config), checked_switch("create", create)
-        if then is not None and not isinstance(then, Publish):
-            raise InvalidRequest(f"then is {shown(then)}; give Publish(payload), or None")
-        target = self.target(None if then is None else then.queue)
-        kept = stored_follow_up(then, target.codec, target.name)
-        state = self.batches.make(name, kept, seconds) if made else self.batches.read(name)
-        check_alike(self.name, state, kept)
+        kept, parked = self._follow_up("then", then), self._follow_up("on_parked", on_parked)
+        state = self.batches.make(name, kept, seconds, parked) if made else self.batches.read(name)
+        check_alike(self.name, state, kept, parked)
         return QueueBatch(self, self.batches, state)
+
+    def _follow_up(self, what: str, given: Publish | None) -> dict[str, Any] | None:
+        if given is not None and not isinstance(given, Publish):
+            raise InvalidRequest(f"{what} is {shown(given)}; give Publish(payload), or None")
+        target = self.target(None if given is None else given.queue)
+        return stored_follow_up(given, target.codec, target.name)
 
     def list_batches(self) -> list[QueueBatch]:
         """Return the batches of this queue that have not ended, by name. Two calls.

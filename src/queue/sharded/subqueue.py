@@ -142,10 +142,11 @@ class Subqueue(Unpicklable, ABC):
 
         shards: from these only, and of each in its order: no message that is behind one which is being published.
 
-        It takes one call to claim and one to stamp and read up to 1,000 messages, and as many again for each 1,000
-        more. With a timeout above 0, the waiting threads of a process share their looks. They notice messages of other
-        processes within 0.1 s if the process waits for one queue (docs/scaling.md has the limits), or within 12 s (the
-        registry's `idle_look`, and longer for many shards) if the publisher could not ring the queue's bell.
+        It takes one call to claim and one to stamp and read up to 1,000 messages, one more where messages of batches
+        are among them, and as many again for each 1,000 more. With a timeout above 0, the waiting threads of a process
+        share their looks. They notice messages of other processes within 0.1 s if the process waits for one queue
+        (docs/scaling.md has the limits), or within 12 s (the registry's `idle_look`, and longer for many shards) if the
+        publisher could not ring the queue's bell.
 
         A slot whose message is not written yet is tried again for 250 ms, even beyond the timeout if there is nothing
         else to return. Then the slot is given up, and its producer, if it is still alive, publishes again. A message
@@ -269,6 +270,7 @@ class Subqueue(Unpicklable, ABC):
                 failure = failed
         if failure and not held:
             raise failure
+        held = self._without_cancelled(held)
         # 3. Hand them out, except messages that were delivered too often or cannot be decoded.
         received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
@@ -287,6 +289,24 @@ class Subqueue(Unpicklable, ABC):
                 continue
             deliveries.append(Delivery(payload, one, self, received))
         return deliveries
+
+    def _without_cancelled(self, held: list[Stamped]) -> list[Stamped]:
+        """Drop messages of batches that were cancelled; return the others. One call where any is of a batch.
+
+        Where that fails, none is handed out now.
+        """
+        batches = {n: place.batch for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
+        if not batches or self.reader:
+            return held
+        received = self.store.seams.monotonic()
+        try:
+            cancelled = Blocks(self.store, self.pointers.client_id).cancelled(batches.values())
+        except BaseException:  # whatever it is, they must not wait for the sweep
+            self.pending.add(ClaimedSlot(one.slot, one.delivery, received + GRACE) for one in held)
+            raise
+        gone = {n for n, batch in batches.items() if batch in cancelled}
+        self.drop_cancelled([Delivery(None, held[n], self, received) for n in gone])
+        return [one for n, one in enumerate(held) if n not in gone]
 
     # ---- claimed now
 

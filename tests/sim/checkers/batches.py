@@ -16,6 +16,8 @@ def check(run: Batches) -> None:
     nothing_follows_before_all_is_done(run)
     it_ends_once_faults_stop(run)
     it_counts_each_message_once(run)
+    nothing_of_a_cancelled_batch_is_handed_out_or_follows(run)
+    a_parked_message_is_told_once(run)
     only_what_was_published_is_delivered(run)
     sharded.a_stale_receipt_acknowledges_nothing(run)
     sharded.pointers_never_go_back(run)
@@ -43,7 +45,8 @@ def nothing_follows_before_all_is_done(run: Batches) -> None:
 def it_ends_once_faults_stop(run: Batches) -> None:
     """Whatever died: once it is closed, and what was published is done, it ends, and the follow-up is there."""
     run.require(
-        run.progress.complete and run.progress.ended and run.followed, "a batch ends once faults stop",
+        run.progress.ended and (run.progress.cancelled or (run.progress.complete and run.followed)),
+        "a batch ends once faults stop",
         f"{run.progress}, followed {run.followed}",
     )  # fmt: skip
 
@@ -53,13 +56,32 @@ def it_counts_each_message_once(run: Batches) -> None:
     safe = {payload for entry in run.history.named("publish") if entry.ok for payload in entry.args[0]}
     tried = [payload for entry in run.history.named("publish") for payload in entry.args[0]]
     run.require(
-        len(safe) <= run.progress.done <= len(tried), "each message counts once",
+        run.progress.cancelled or len(safe) <= run.progress.done <= len(tried), "each message counts once",
         f"{run.progress.done} are done of {len(safe)} to {len(tried)}",
     )  # fmt: skip
 
 
 def only_what_was_published_is_delivered(run: Batches) -> None:
     """And what follows."""
-    published = {payload for entry in run.history.named("publish") for payload in entry.args[0]} | {"next"}
+    published = {payload for entry in run.history.named("publish") for payload in entry.args[0]}
+    published |= {"next", "parked"}
     for entry in run.history.named("receive"):
         run.require(set(entry.tag or ()) <= published, "only published messages are delivered", f"{entry.tag}")
+
+
+def nothing_of_a_cancelled_batch_is_handed_out_or_follows(run: Batches) -> None:
+    """A consumer that asks after the cancel gets none of it; what follows does not come, before or after."""
+    done = [entry.returned for entry in run.history.named("cancel") if entry.ok and entry.result]
+    if done:
+        run.require(run.progress.cancelled, "who was told that the batch is cancelled finds it so", f"{run.progress}")
+        for entry in run.history.named("receive"):
+            late = entry.order > min(done) and set(entry.tag or ()) - {"next", "parked"}
+            run.require(not late, "nothing of a cancelled batch is handed out", f"{late} at {entry.called:.3f}")
+    run.require(
+        not (run.progress.cancelled and run.followed), "nothing follows on a cancelled batch", f"{run.followed}"
+    )
+
+
+def a_parked_message_is_told_once(run: Batches) -> None:
+    """However many are parked, and whoever leads and dies."""
+    run.require(len(run.told) <= 1, "that a message was parked is told once", f"{run.told}")

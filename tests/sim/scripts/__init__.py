@@ -5,10 +5,12 @@ from __future__ import annotations
 from . import (
     across,
     barrier,
+    batches,
     circular,
     defects,
     effects,
     ground,
+    hand,
     interrupted,
     latch,
     later,
@@ -22,6 +24,7 @@ from . import (
     semaphore,
     sharded,
     stored,
+    tasks,
 )
 
 RULES = [
@@ -30,6 +33,7 @@ RULES = [
     *circular.RULES,
     *sharded.RULES,
     *interrupted.RULES,
+    *hand.RULES,
     *defects.RULES,
     *ordered.RULES,
     *one.RULES,
@@ -44,5 +48,7 @@ RULES = [
     *across.RULES,
     *later.RULES,
     *stored.RULES,
+    *batches.RULES,
+    *tasks.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

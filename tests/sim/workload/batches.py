@@ -25,7 +25,7 @@ from ..world import Process
 from .base import SimStore
 from .sharded import SWEEP, Office, Sharded, Term
 
-NEXT = "next"
+NEXT, PARKED = "next", "parked"
 
 
 class _OneQueue:
@@ -42,7 +42,9 @@ class _OneQueue:
 
 
 class Batches(Sharded):
-    """Publishers into one batch, some with keys, workers, who closes it, sweepers, and who publishes what follows."""
+    """Publishers into one batch, some with keys, workers, who closes or cancels it, sweepers, and who publishes what
+    follows.
+    """
 
     name = "batches"
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
@@ -61,6 +63,8 @@ class Batches(Sharded):
         super().setup()
         self.followed: dict[str, float] = {}
         """When each message that follows was written first, by its id."""
+        self.told: set[str] = set()
+        """The ids of the messages that say that one was parked."""
         self._batch(self._queue(self.operator_store))
 
     def wrote(self, key: Any, change: Change) -> None:
@@ -68,9 +72,11 @@ class Batches(Sharded):
         super().wrote(key, change)
         if key.set == "c_data_set" and change.after.get("data") == f'"{NEXT}"':
             self.followed.setdefault(change.after["msgId"], self.world.now)
+        if key.set == "c_data_set" and change.after.get("data") == f'"{PARKED}"':
+            self.told.add(change.after["msgId"])
 
     def _batch(self, queue: ShardedQueue) -> QueueBatch:
-        return queue.batch("b", then=Publish(NEXT))
+        return queue.batch("b", then=Publish(NEXT), on_parked=Publish(PARKED))
 
     def _joined(self, process: Process, queue: ShardedQueue) -> QueueBatch | None:
         entry = self.call(process, "join", lambda: self._batch(queue))
@@ -88,6 +94,8 @@ class Batches(Sharded):
             self.person("shovel", self._shovel)
         for number in range(self.rng.randint(1, 2)):
             self.person(f"closer{number}", self._closer)
+        if self.rng.random() < 0.3:
+            self.person("canceller", self._canceller)
         for number in range(self.rng.randint(1, 2)):
             self.person(f"leader{number}", self._leader)
 
@@ -120,6 +128,13 @@ class Batches(Sharded):
         batch = self._joined(process, queue) if queue else None
         if batch:
             self.call(process, "close", batch.close)
+
+    def _canceller(self, process: Process, store: SimStore) -> None:
+        self.idle(process, self.rng.choice((0.5, 3.0, 8.0)))
+        queue = self._opened(process, store)
+        batch = self._joined(process, queue) if queue else None
+        if batch:
+            self.call(process, "cancel", batch.cancel)
 
     def _leader(self, process: Process, store: SimStore) -> None:
         queue = self._opened(process, store)

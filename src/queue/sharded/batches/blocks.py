@@ -160,6 +160,20 @@ class Blocks:
         settled = {block[0] for block, row in rows.items() if _is_whole(row)}
         return Marked([failures.get(_block(place)) for place in places], settled)
 
+    def cancelled(self, batches: Iterable[str]) -> set[str]:
+        """Return the ones among these batches, named by their ids, that were cancelled. One call; none for none.
+
+        Raises the store's errors.
+        """
+        ids = list(dict.fromkeys(batches))
+        keys = [Key(self._set, f"B/{batch.rpartition('/')[0]}") for batch in ids]
+        records = self.store.get_many(keys, "tag", "cancelled") if keys else []
+        return {
+            batch
+            for batch, record in zip(ids, records, strict=True)
+            if record is not None and record.bins.get("cancelled") and batch.endswith(f"/{record.bins.get('tag')}")
+        }
+
     def take_out(self, places: Sequence[BatchPlace], bin: str = OUT) -> None:
         """Stop waiting for these messages, except those that are done, or vouched for. Two calls, more if others write.
 

@@ -74,7 +74,7 @@ def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool
 def end_done(queue: Home, batches: Collection[str]) -> None:
     """End the batches that are done, of these; each is named by its id.
 
-    One call for each, one more if it is closed, and seven more if it is done. Raises no error of the store: the leader
+    One call for each, one more if it is closed, and eight more if it is done. Raises no error of the store: the leader
     ends the batches that could not be ended here.
     """
     for batch in batches:
@@ -99,19 +99,33 @@ def _end_if_done(queue: Home, of: str, name: str, tag: str) -> None:
 
 
 def end(queue: Home, state: BatchState, since: int) -> None:
-    """Publish the follow-up of a batch that is done, and note that it has ended. Seven calls, or one if it has ended.
+    """Publish the follow-up of a batch that is done, and note that it has ended. Eight calls, or two if it has ended.
+
+    Nothing is published of one that was cancelled.
 
     since: when the batch was listed, as read before.
 
     Raises the store's errors. Any number of processes may call it, again and again.
     """
     if state.then is not None and not state.ended:
+        if not queue.batches.may_follow(state):
+            return
         follow(queue, state, state.then)
     queue.batches.end(state, since)
 
 
-def follow(queue: Home, state: BatchState, then: Mapping[str, Any]) -> None:
-    """Publish the follow-up of a batch. It is published once, however many processes call this. Five calls, or one."""
+def tell_parked(queue: Home, state: BatchState) -> None:
+    """Publish, once, that a message of a batch is parked, and note that. Six calls."""
+    if state.on_parked is not None:
+        follow(queue, state, state.on_parked, why="/parked")
+        queue.batches.note_told(state)
+
+
+def follow(queue: Home, state: BatchState, then: Mapping[str, Any], *, why: str = "") -> None:
+    """Publish a follow-up of a batch. It is published once, however many processes call this. Five calls, or one.
+
+    why: the name of the follow-up, of one that does not come at the end.
+    """
     name, data, key, headers = (then.get(part) for part in ("queue", "data", "key", "headers"))
     if not isinstance(name, str) or data is None:
         raise Corrupt(f"the follow-up of batch {state.name!r} of {queue.name} cannot be read: publish it yourself")
@@ -122,5 +136,5 @@ def follow(queue: Home, state: BatchState, then: Mapping[str, Any]) -> None:
     bound = isinstance(key, str)
     shard = target.shard_of(key) if isinstance(key, str) else pointers.home(sum(state.tag.encode()))
     scope = f"{SCOPE}/{quote(queue.name, safe='')}"
-    wanted = KeyedMessage(f"{quote(state.name, safe='')}/{state.tag}", envelope, shard, bound)
+    wanted = KeyedMessage(f"{quote(state.name, safe='')}/{state.tag}{why}", envelope, shard, bound)
     publish_unless_there(target, [wanted], 2 * state.life, scope=scope).raise_unless()

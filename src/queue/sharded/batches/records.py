@@ -29,7 +29,8 @@ from ....store import (
     missing,
 )
 from ....store.decode import Counter, damaged, decoded
-from ....store.model.expr import SERVER_NOW, Bound, ListOf, MapSize, MapValue, has, lacks
+from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapSize, MapValue, has, lacks
+from ....store.model.ops import Op
 from ....store.port import MAX_TTL
 from ...rows import read_each, readable
 from .blocks import BLOCK, OUT, STEP, BatchPlace, Blocks, Counts, batch_id
@@ -51,6 +52,8 @@ _ME = Param("me", str)
 _FEW = missing("open") | (MapSize("open") < MOST)
 _MAY_BEGIN = _OPEN & lacks("open", _ME) & _FEW
 _MAY_END = _OPEN & has("open", _ME)
+_MAY_FOLLOW = _SAME & missing("cancelled")
+_MAY_CANCEL = _SAME & missing("ending") & missing("ended")
 _SPAN = ListOf((Bin("next"), Param("n")))
 _LISTED = missing(NAMES) | (MapSize(NAMES) < MOST) | has(NAMES, Param("name", str))
 _AS_LISTED = has(NAMES, Param("name", str)) & MapValue(NAMES, Param("name", str)).eq(Param("since"))
@@ -65,9 +68,12 @@ class _Stored(Struct, frozen=True):
     next: Annotated[int, Meta(ge=0, le=MAX_MESSAGES)]
     open: dict[str, tuple[int, int]] = {}
     then: dict[str, Any] | None = None
+    on_parked: dict[str, Any] | None = None
+    told: Counter = 0
     closed: Counter = 0
     settled: int = 0
     ended: Counter = 0
+    cancelled: Counter = 0
 
     def spans(self) -> dict[str, range]:
         """Return the ordinals of calls that publish. Raises `ValueError` where they cannot have been given out."""
@@ -84,7 +90,9 @@ class BatchState:
     given: ordinals that were given out.
     open: the ordinals of calls that publish, by call.
     then: the follow-up.
-    closed, ended: ms by the server's clock, 0 = not.
+    on_parked: what is published once one of its messages is parked.
+    told: whether that was published.
+    closed, ended, cancelled: ms by the server's clock, 0 = not.
     settled: nothing of what was open counts any more.
     """
 
@@ -94,9 +102,12 @@ class BatchState:
     given: int
     open: Mapping[str, range] = field(default_factory=dict)
     then: Mapping[str, Any] | None = None
+    on_parked: Mapping[str, Any] | None = None
+    told: bool = False
     closed: int = 0
     settled: bool = False
     ended: int = 0
+    cancelled: int = 0
 
     @property
     def complete(self) -> bool:
@@ -127,10 +138,12 @@ class BatchRecords:
 
     # ---- made, found
 
-    def make(self, name: str, then: Mapping[str, Any] | None, life: int) -> BatchState:
+    def make(
+        self, name: str, then: Mapping[str, Any] | None, life: int, on_parked: Mapping[str, Any] | None = None
+    ) -> BatchState:
         """Make the batch, or find it. One call, two if it exists. Raises `Refused` if there are too many."""
         tag = self.store.seams.unique()
-        bins = {"tag": tag, "life": life, "next": 0, "then": then}
+        bins = {"tag": tag, "life": life, "next": 0, "then": then, "on_parked": on_parked}
         create = tuple(Put(bin, value) for bin, value in bins.items() if value is not None)
         rows = self.store.repeat_many(
             [self._listing(name), Update(self.key(name), create, exists=Exists.CREATE, ttl=life)]
@@ -138,7 +151,9 @@ class BatchRecords:
         if isinstance(rows[0], Refused):
             raise Refused(f"queue {self.queue!r} has {MOST} batches that have not ended: close some, or wait")
         rows.raise_unless(AlreadyExists)
-        return self.read(name) if isinstance(rows[1], AlreadyExists) else BatchState(name, tag, life, 0, then=then)
+        if isinstance(rows[1], AlreadyExists):
+            return self.read(name)
+        return BatchState(name, tag, life, 0, then=then, on_parked=on_parked)
 
     def read(self, name: str, tag: str | None = None) -> BatchState:
         """Return the batch; `tag`: this very one. One call. Raises `NotFound`, `Corrupt`."""
@@ -155,8 +170,8 @@ class BatchRecords:
         except ValueError as wrong:
             raise damaged(self.key(name), f"bin 'open' {wrong}") from None
         return BatchState(
-            name, stored.tag, stored.life, stored.next, spans, stored.then,
-            stored.closed, bool(stored.settled), stored.ended,
+            name, stored.tag, stored.life, stored.next, spans, stored.then, stored.on_parked, bool(stored.told),
+            stored.closed, bool(stored.settled), stored.ended, stored.cancelled,
         )  # fmt: skip
 
     def names(self) -> dict[str, int]:
@@ -247,6 +262,34 @@ class BatchRecords:
         guard = Bound(_SAME, {"tag": state.tag})
         self.store.operate(self.key(state.name), Put("settled", 1), when=guard, repeatable=True)
 
+    def may_follow(self, state: BatchState) -> bool:
+        """Note that the follow-up is being published, after which the batch cannot be cancelled; False where it was
+        cancelled before. One call.
+        """
+        return self._noted(state, _MAY_FOLLOW, Put("ending", SERVER_NOW))
+
+    def note_told(self, state: BatchState) -> None:
+        """Note that it is published that a message was parked. One call."""
+        self._noted(state, _SAME, Put("told", SERVER_NOW))
+
+    def cancel(self, state: BatchState) -> bool:
+        """Close and end it, so that nothing follows, and hand out none of its messages; False where that was too late.
+        Two calls, or three.
+        """
+        none = (Put("then", None), Put("on_parked", None))
+        marks = tuple(Put(bin, SERVER_NOW) for bin in ("closed", "cancelled", "ended"))
+        if not self._noted(state, _MAY_CANCEL, *marks, Put("settled", 1), *none):
+            return bool(self.read(state.name, state.tag).cancelled)
+        unlisting = Update(self.index, (MapRemove(NAMES, (state.name,)),), Bound(_LISTED, {"name": state.name}))
+        self.store.repeat_many([unlisting])  # where that fails, the leader does it
+        return True
+
+    def _noted(self, state: BatchState, when: Expr, *ops: Op) -> bool:
+        row = self.store.repeat_many([Update(self.key(state.name), ops, Bound(when, _tag(state)))])[0]
+        if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
+            raise row
+        return not isinstance(row, LatchworkError)
+
     def end(self, state: BatchState, since: int) -> None:
         """Note that the follow-up is published, then list the batch no more. Two calls.
 
@@ -271,6 +314,10 @@ class BatchRecords:
     # ---- errors
 
     def _refused(self, now: BatchState) -> Refused:
+        if now.cancelled:
+            return Refused(
+                f"batch {now.name!r} of queue {self.queue!r} was cancelled: publish into one of another name"
+            )
         if now.closed:
             return Refused(
                 f"batch {now.name!r} of queue {self.queue!r} is closed: publish into one of another name; what it has "

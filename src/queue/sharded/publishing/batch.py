@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from ....deadline import Deadline
-from ....errors import AlreadyExists, InvalidRequest, LatchworkError, OutcomeUnknown
+from ....errors import AlreadyExists, Cancelled, InvalidRequest, LatchworkError, OutcomeUnknown
 from ....inputs import checked_seconds, checked_text, checked_timeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
@@ -23,6 +23,7 @@ from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
+from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..shards import Shards
@@ -55,7 +56,8 @@ class BatchProgress:
     waiting: all others: ready, delayed, held by a consumer, failed and to be tried again, or expired.
     closed: whether no more messages can be added.
     complete: whether it is closed and no message is waited for.
-    ended: whether it is complete and the follow-up is published.
+    ended: whether it is complete and the follow-up is published, or it was cancelled.
+    cancelled: whether it was cancelled; then the waiting ones are deleted as a consumer comes to them.
     """
 
     published: int
@@ -66,6 +68,7 @@ class BatchProgress:
     closed: bool
     complete: bool
     ended: bool
+    cancelled: bool = False
 
 
 class Parked(Protocol):
@@ -241,19 +244,36 @@ class QueueBatch:
         if not self._state.ended and self._records.blocks.close(place):
             end_done(self._queue, [place.batch])
 
+    def cancel(self) -> Named:
+        """Cancel what is not done yet: no more messages may come, none that it has is handed out any more, and no
+        follow-up is published. Two calls.
+
+        DONE: that is so, also if it was cancelled before. A handler that runs learns it from `Delivery.check`, once its
+        message was extended; if it fails instead, the message is not handed out again. What waits is deleted as a
+        consumer comes to it: until then it counts as waiting, and as part of the depth. NOT_THERE: all was done, and
+        the follow-up, if there is one, comes. Only DONE is true as a condition.
+
+        A group gets its messages nevertheless, and so does a Spark stream. Raises `NotFound`, and the store's errors,
+        after which it is not known: cancel it again.
+        """
+        return Named.DONE if self._records.cancel(self._state) else Named.NOT_THERE
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the batch is closed and all of it is done, for at most `timeout` seconds (None = no limit); return
         whether it is.
 
         It looks every 20 ms at first, every 2 s later, with two calls, and one more for each further 500,000 messages
         that are done, once. The follow-up comes at that moment; if the process that was to publish it died, up to 5 s
-        later, or 25 s if the one that does the upkeep died too. Raises `NotFound` once the batch has expired.
+        later, or 25 s if the one that does the upkeep died too. Raises `NotFound` once the batch has expired, and
+        `Cancelled` if it was cancelled.
         """
         seams, tally, limit = self.store.seams, Tally(self._records), checked_timeout(timeout)
         seams.may_wait("QueueBatch.wait", limit)
 
         def complete() -> bool | None:
             state = self._records.read(self.name, self._state.tag)
+            if state.cancelled:
+                raise Cancelled(f"{self!r} was cancelled: not all of it was done")
             return tally.is_done(state) or None
 
         with Deadline(seams, limit) as deadline:
@@ -272,6 +292,7 @@ class QueueBatch:
         return BatchProgress(
             published, counts.done, counts.gone, min(parked, waiting), max(0, waiting - parked),
             closed=bool(state.closed), complete=state.complete and not waiting, ended=bool(state.ended),
+            cancelled=bool(state.cancelled),
         )  # fmt: skip
 
     def missing(self) -> list[str]:
@@ -320,9 +341,12 @@ def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str
     return {name: value for name, value in kept.items() if value is not None}
 
 
-def check_alike(queue: str, state: BatchState, then: Mapping[str, Any] | None) -> None:
-    """Raise `AlreadyExists` if a batch has another follow-up than the one asked for."""
-    if then is not None and then != state.then:
+def check_alike(
+    queue: str, state: BatchState, then: Mapping[str, Any] | None, on_parked: Mapping[str, Any] | None
+) -> None:
+    """Raise `AlreadyExists` if a batch has other follow-ups than those asked for; not of one that was cancelled."""
+    asked = ((then, state.then), (on_parked, state.on_parked))
+    if not state.cancelled and any(given is not None and given != there for given, there in asked):
         raise AlreadyExists(
             f"batch {shown(state.name)} of queue {shown(queue)} is there, with another follow-up: give "
             "that, or another name"

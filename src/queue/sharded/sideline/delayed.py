@@ -20,7 +20,8 @@ from ..delayed.conditional import ConditionalMessages
 from ..delayed.entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
 from ..delayed.stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 from ..envelope import Codec, Message, date, message_of
-from .one import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
+from ..outcome import Outcome
+from .one import Criteria, checked_ids, name_of, outcome_of, outcomes_of
 
 BUCKETS = 1_000
 """Records of buckets, or messages, read in one call."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from enum import Enum
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +24,7 @@ from ..active import ActiveShards
 from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
 from ..batches.ends import Home, settle
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
+from ..outcome import Outcome
 from ..peek import CHUNK, messages_in, unfired
 from ..places import TAKEN
 from ..shards import Shards
@@ -45,25 +45,6 @@ _STILL_MINE = _WAITS & Bin(TAKEN, str).eq(Param("me", str))
 _DROP_ALL = tuple(Put(bin, None) for bin in CONTENT)
 _DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
 """The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
-
-
-class Outcome(str, Enum):
-    """The outcome for a message that was named.
-
-    NOT_THERE: no message of that id waits there, or a consumer has it by now; nothing was done.
-    ASKED: only of a cancel: a consumer has it, and was asked to end its work.
-    UNKNOWN: it may have been done, or was done to one of two copies, so that the message may be delivered twice.
-
-    As a condition only DONE is true.
-    """
-
-    DONE = "done"
-    ASKED = "asked"
-    NOT_THERE = "not there"
-    UNKNOWN = "unknown"
-
-    def __bool__(self) -> bool:
-        return self is Outcome.DONE
 
 
 class TargetQueue(Home, Protocol):

@@ -11,6 +11,7 @@ import pytest
 from latchwork.background import FailureLog
 from latchwork.errors import (
     AlreadyExists,
+    Cancelled,
     Corrupt,
     InvalidRequest,
     LatchworkError,
@@ -27,10 +28,11 @@ from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches import ends as ends_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
-from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, Ending
+from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, WHOLE, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.store import Key, MemoryStore, Put
+from latchwork.store.rows import Rows
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.everywhere import inject_everywhere
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
@@ -735,7 +737,7 @@ def test_a_close_that_cannot_be_listed_is_refused_until_it_can(alone):
 
 
 @left
-def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
+def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is(monkeypatch):
     class Busy(CountingStore):
         busy = False
 
@@ -753,8 +755,15 @@ def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is():
     queue = queue_on(store)
     with queue.batch("b", then=Publish(NEXT)) as batch:
         pass
-    store.busy = True
-    upkeep(queue)
+    follow = ends_file.follow
+
+    def followed(*given):
+        follow(*given)
+        store.busy = True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ends_file, "follow", followed)
+        upkeep(queue)
     store.busy = False
     assert drain(queue) == [NEXT]
     store.seams.advance(AGAIN + 1)
@@ -1003,18 +1012,22 @@ def test_what_batches_cost():
     cost("join", lambda: queue.batch("b"))
     cost("publish one", lambda: batch.publish("a"))
     cost("publish hundreds", lambda: batch.publish_many(list(range(399))))
-    (one,) = queue.receive(1)
+    (one,) = cost("receive one", lambda: queue.receive(1))
     cost("acknowledge one", one.ack)
-    *others, last = queue.receive(399)
+    *others, last = cost("receive hundreds", lambda: queue.receive(399))
     cost("acknowledge hundreds", lambda: queue.ack_many(others))
     cost("close", batch.close)
     cost("acknowledge the last", last.ack)
     cost("wait", lambda: batch.wait(0))
     cost("progress", batch.progress)
+    other = queue.batch("c")
+    other.publish("a")
+    cost("cancel", other.cancel)
     cost("a leader without batches", lambda: Ending(Farms(queue_on(MemoryStore(ManualClock())))).run(Term()))
     assert costs == {
         "make": 1, "join": 2, "publish one": 4, "publish hundreds": 4, "acknowledge one": 2, "acknowledge hundreds": 2,
-        "close": 3, "acknowledge the last": 6, "wait": 2, "progress": 3, "a leader without batches": 0,
+        "receive one": 5, "receive hundreds": 4, "close": 3, "acknowledge the last": 6, "wait": 2, "progress": 3,
+        "cancel": 2, "a leader without batches": 0,
     }  # fmt: skip
 
 
@@ -1033,3 +1046,180 @@ def test_a_leader_asks_all_queues_in_one_call_and_whole_blocks_once():
     store.reset()
     assert ending.run(Term()) == LOOK
     assert (store.total, sum(store.rows.values())) == (3, 5 + 1 + 1)
+
+
+# ---- cancelled
+
+
+def test_nothing_of_a_cancelled_batch_is_handed_out_and_nothing_follows(queue):
+    with queue.batch("b", then=Publish(NEXT)) as batch:
+        batch.publish_many(["a", "b", "c"])
+    queue.publish("other")
+    (first,) = queue.receive(1)
+    assert batch.cancel()
+    assert drain(queue) == ["other"]
+    first.extend()
+    with pytest.raises(Cancelled, match="was cancelled"):
+        first.check()
+    first.ack()
+    upkeep(queue)
+    assert drain(queue) == []
+    progress = batch.progress()
+    assert (progress.cancelled, progress.closed, progress.ended) == (True, True, True)
+    with pytest.raises(Cancelled, match="not all of it was done"):
+        batch.wait(0)
+    assert batch.cancel(), "again: it is"
+    assert queue.list_batches() == []
+
+
+def test_what_is_put_off_or_parked_goes_as_a_consumer_comes_to_it(alone):
+    queue = queue_on(alone.store, "p", max_deliveries=1, retry=True)
+    batch = queue.batch("b")
+    batch.publish("later", delay=5)
+    batch.publish("parked")
+    queue.receive(1)[0].nack()
+    assert batch.progress().parked == 1
+    assert batch.cancel()
+    run_until(Timers(Farms(queue)), queue.store.seams, 6)
+    assert drain(queue) == drain(queue.parked) == []
+    progress = batch.progress()
+    assert (progress.discarded, progress.waiting) == (2, 0)
+
+
+def test_a_batch_that_is_being_followed_is_not_cancelled_and_one_that_is_cancelled_is_not_followed(alone, monkeypatch):
+    batch = alone.batch("b", then=Publish(NEXT))
+    batch.publish("a")
+    follow, cancelled = ends_file.follow, []
+
+    def late(*given, **named):
+        cancelled.append(batch.cancel())
+        follow(*given, **named)
+
+    monkeypatch.setattr(ends_file, "follow", late)
+    batch.close()
+    assert drain(alone) == ["a", NEXT]
+    assert cancelled == [Outcome.NOT_THERE]
+    other = alone.batch("c", then=Publish(NEXT))
+    other.publish("a")
+    state = other._records.close(other._state)
+    other.cancel()
+    ends_file.end(alone, state, 0)
+    assert drain(alone) == []
+
+
+def test_publishing_into_a_cancelled_batch_is_refused(alone):
+    batch = alone.batch("b")
+    batch.publish("a")
+    batch.cancel()
+    with pytest.raises(Refused, match="was cancelled"):
+        batch.publish("b")
+
+
+def test_a_cancel_that_was_interrupted_is_completed_by_the_same_call():
+    def prepare(store):
+        queue_on(store).batch("b", then=Publish(NEXT)).publish("a")
+
+    def cancel(store, _):
+        assert queue_on(store).batch("b").cancel()
+
+    def check(store):
+        queue = queue_on(store)
+        upkeep(queue)
+        assert drain(queue) == queue.list_batches() == []
+        assert queue.batch("b").progress().cancelled
+
+    report = inject_everywhere(cancel, prepare=prepare, check=check)
+    assert not report.troubles, report
+
+
+def test_where_it_cannot_be_asked_whether_a_batch_was_cancelled_nothing_is_handed_out(alone, monkeypatch):
+    batch = alone.batch("b")
+    batch.publish("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Blocks, "cancelled", lambda *_: (_ for _ in ()).throw(Unavailable("away")))
+        with pytest.raises(Unavailable):
+            alone.receive(1)
+    (one,) = alone.receive(1)
+    assert (one.payload, one.attempts) == ("a", 1)
+
+
+def test_a_group_gets_the_messages_of_a_cancelled_batch(queue):
+    group = queue.group("g")
+    batch = queue.batch("b")
+    batch.publish("a")
+    batch.cancel()
+    assert drain(queue) == []
+    assert drain(group) == ["a"]
+
+
+# ---- parked
+
+
+def test_what_is_published_on_parked_comes_once_however_many_are_parked_and_who_looks(alone):
+    queue = queue_on(alone.store, "p", max_deliveries=1, retry=True)
+    with queue.batch("b", then=Publish(NEXT), on_parked=Publish("parked")) as batch:
+        batch.publish_many(["a", "b", "c"])
+    ending = Ending(Farms(queue))
+    ending.run(Term())
+    assert queue.depth().ready == 3, "nothing is parked"
+    done, *failed = queue.receive(3)
+    done.ack()
+    for one in failed:
+        one.nack()
+        ending.run(Term())
+        Ending(Farms(queue)).run(Term())
+    assert drain(queue) == ["parked"]
+    queue.parked.redrive([failed[0].message_id])
+    queue.receive(1)[0].nack()
+    ending.run(Term())
+    assert drain(queue) == []
+    queue.parked.discard(batch.missing())
+    ending.run(Term())
+    assert drain(queue) == [NEXT], "what follows comes as ever"
+
+
+def test_a_message_that_is_parked_late_where_others_were_looked_at_is_found_within_a_minute(alone, monkeypatch):
+    queue = queue_on(alone.store, "p", max_deliveries=1, retry=True, shards=1)
+    queue.publish_many(["other", "other"])
+    batch = queue.batch("b", on_parked=Publish("parked"))
+    batch.publish("a")
+    *others, late = queue.receive(3)
+    for one in (others[0], late, others[1]):
+        one.nack()
+    parked, look = queue.parked.pointers, queue.parked.pointers.look
+    ending = Ending(Farms(queue))
+
+    def before_it_was_there(slots):
+        return Rows([None if slot.pointer == 2 else one for slot, one in zip(slots, look(slots), strict=True)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parked, "look", before_it_was_there)
+        ending.run(Term())
+    ending.run(Term())
+    assert drain(queue) == []
+    queue.store.seams.advance(WHOLE)
+    ending.run(Term())
+    assert drain(queue) == ["parked"]
+
+
+def test_a_batch_that_cannot_tell_of_a_parked_message_keeps_no_other_from_it_and_is_tried_again(alone):
+    queue, _ = (queue_on(alone.store, name, max_deliveries=1, retry=True, shards=1) for name in ("p", "away"))
+    for name, publish in (("a", Publish("parked a", queue="away")), ("b", Publish("parked b"))):
+        queue.batch(name, on_parked=publish).publish(name)
+        queue.receive(1)[0].nack()
+    alone.registry.deactivate("away")
+    ending = Ending(Farms(queue))
+    ending.run(Term())
+    assert drain(queue) == ["parked b"]
+    away = queue_on(alone.store, "away", max_deliveries=1, retry=True, shards=1)
+    ending.run(Term())
+    assert (drain(away), drain(queue)) == (["parked a"], [])
+
+
+def test_another_on_parked_is_refused(alone):
+    alone.batch("b", on_parked=Publish("x"))
+    alone.batch("b")
+    with pytest.raises(AlreadyExists, match="with another follow-up"):
+        alone.batch("b", on_parked=Publish("y"))
+    with pytest.raises(InvalidRequest, match="on_parked is 3"):
+        alone.batch("c", on_parked=3)

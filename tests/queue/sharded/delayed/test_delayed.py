@@ -248,6 +248,17 @@ def test_a_cancelled_message_never_comes_and_one_that_has_come_cannot_be_cancell
     assert queue.depth().delayed == 0
 
 
+def test_one_that_was_moved_and_cancelled_counts_neither_as_delayed_nor_as_ready(store, clock):
+    queue = queue_on(store)
+    queue.publish("a", delay=0.1, message_id="a")
+    clock.advance(0.5)
+    Timers(Farms(queue)).run(Term())
+    assert queue.depth().ready == 1
+    assert queue.cancel("a") is Outcome.DONE
+    depth = queue.depth()
+    assert (depth.delayed, depth.ready, depth.expired) == (0, 0, 1)
+
+
 def test_an_id_that_waits_is_not_taken_twice(store, clock):
     queue = queue_on(store)
     queue.publish("a", delay=5, message_id="x")
