@@ -238,9 +238,12 @@ def _state(facts: dict[str, Any]) -> str | None:
 
 
 def _workers(facts: dict[str, Any]) -> str | None:
-    """Return how many work, and how many of these may be dead, as their reports are overdue."""
-    count, overdue = len(facts["workers"]), len(facts["overdue_workers"])
-    return f"{count} ({overdue} overdue)" if overdue else f"{count}" if count else None
+    """Return how many work, how many of these may be dead, as their reports are overdue, and how many take no more
+    messages, as their handlers hang.
+    """
+    count = len(facts["workers"])
+    some = [f"{len(facts[f'{word}_workers'])} {word}" for word in ("overdue", "saturated") if facts[f"{word}_workers"]]
+    return f"{count} ({', '.join(some)})" if some else f"{count}" if count else None
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

@@ -199,7 +199,7 @@ def _reports(found: Any, failures: Any, hung: Any, settled: Any, _: Any, now: in
             reports.append(
                 WorkerReport(
                     worker, ago, acts_on, threads, running, acked, failed, _reasons(counts),
-                    hangs if is_int(hangs) and hangs > 0 else 0, worker in settled,
+                    hangs if is_int(hangs) and hangs > 0 else 0, is_int(over := settled.get(worker)) and over >= at,
                 )
             )  # fmt: skip
     return reports
