@@ -53,7 +53,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
     failed = last.failure if last.failure >= last.success else 0  # a sweep notes its failure last
-    held = in_flight(queue) if depth.fired else InFlight(0, 0, is_all=True)
+    held = in_flight(queue) if depth.fired else InFlight((), 0, is_all=True)
     return {
         "queue": facts.name,
         "active": facts.active,

@@ -17,8 +17,8 @@ from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
-    "paused", "settings", "no_worker", "worker_died", "saturated", "expiring", "expired", "parked", "failing", "retrying",
-    "stranded", "upkeep", "unreadable",
+    "paused", "settings", "no_worker", "worker_died", "saturated", "expiring", "expired", "parked", "failing",
+    "retrying", "stranded", "upkeep", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -42,7 +42,7 @@ ID_SHOWN, ERROR_SHOWN = 40, 80
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
-_SETTLED = "another process has settled what it had in hand"
+_SETTLED = "what it had in hand was brought back already"
 _END_IT = (
     "the log of that worker names the messages; end its process, and start another: nothing else ends a handler that "
     "hangs (`latchwork worker --processes N` does both by itself)"
@@ -124,8 +124,8 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
-def _saturated(queue: QueueState, taken: Snapshot) -> _Found:  # noqa: ARG001 - as all rules are called
-    """Tell of workers whose handlers hang: Python cannot end them, and with so many the worker takes no more messages."""
+def _saturated(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of workers whose handlers hang: Python cannot end them, and with many of them a worker takes no messages."""
     full = [one for one in queue.at_work if one.is_saturated]
     if full:
         most = f"{'it takes' if len(full) == 1 else 'they take'} no more messages"
@@ -214,7 +214,7 @@ def _dead(dead: list[WorkerReport]) -> str:
     """Return the names of the workers that died."""
     if len(dead) > 1:
         return f"{len(dead):,} workers died or hang: {_named(dead)}"
-    how = f"was killed; {_SETTLED}" if dead[0].settled else "died or hangs"
+    how = f"died; {_SETTLED}" if dead[0].settled else "died or hangs"
     return f"worker {_named(dead)}, {how}"
 
 
@@ -266,7 +266,7 @@ def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
     together: dict[str, list[str]] = {}  # by when, soonest first
     for whose, seconds in sorted(within.items(), key=lambda one: one[1]):
         together.setdefault(f"within {shown_time(seconds)}" if seconds > 0 else "with the next one", []).append(whose)
-    if (not in_queues if is_one else len(together) == 1):
+    if not in_queues if is_one else len(together) == 1:
         parts = list(together)
     elif len(together) > _TIMES:
         first, last = max(0.0, min(within.values())), max(within.values())
@@ -521,6 +521,6 @@ def _named(workers: list[WorkerReport]) -> str:
     if len(workers) == 1:
         return f"{short_name(workers[0].worker)}, which last reported {shown_time(workers[0].ago)} ago"
     return _listed([
-        f"{short_name(one.worker)} (last report {shown_time(one.ago)} ago{'; settled' if one.settled else ''})"
+        f"{short_name(one.worker)} (last report {shown_time(one.ago)} ago{'; holds nothing' if one.settled else ''})"
         for one in workers
     ])  # fmt: skip

@@ -399,7 +399,7 @@ class ClientView:
         # 3. What is in them.
         stats = stats_of_each(listed)
         states = tuple(
-            self._state(queue, bins, found, workers, stop, interval, at=at, has_groups=queue.name in followed)
+            self._state(queue, bins, found, workers, interval, stopped=stop, at=at, has_groups=queue.name in followed)
             for (queue, bins), found, workers, stop in zip(listed, stats, reports, stops, strict=True)
             if found is not None
         )
@@ -437,9 +437,9 @@ class ClientView:
         bins: Mapping[str, Any],
         stats: QueueStats,
         workers: Sequence[WorkerReport],
-        stopped: Stop | None,
         interval: float,
         *,
+        stopped: Stop | None,
         at: float,
         has_groups: bool,
     ) -> QueueState:
@@ -454,6 +454,7 @@ class ClientView:
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
             self._counts[queue.name] = now
+        in_rate, out_rate = now.rates(before) if before is not None and now.at > before.at else (None, None)
         return QueueState(
             queue.name,
             queue.live,
@@ -467,7 +468,8 @@ class ClientView:
             abandoned + interval,
             made / 1000 if is_int(made) else 0.0,
             none_in_hand,
-            *(now.rates(before) if before is not None and now.at > before.at else (None, None)),
+            in_rate,
+            out_rate,
             stopped,
         )
 

@@ -811,9 +811,8 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
     assert facts["shard_balance"] == 1.0
     (row,) = lw("stats", *SHOP, "--json").json
     assert set(row) == set(facts) | {
-        "in_rate", "out_rate", "leader", "leader_epoch", "workers", "overdue_workers", "saturated_workers", "silent_workers",
-        "paused",
-        "changed_by", "changed_s_ago", "findings",
+        "in_rate", "out_rate", "leader", "leader_epoch", "workers", "overdue_workers", "saturated_workers",
+        "silent_workers", "paused", "changed_by", "changed_s_ago", "findings",
     }  # fmt: skip
     assert row["workers"] == []
     lw("large", "create", "bus", "10")

@@ -74,7 +74,7 @@ def search(
     found = _side(queue, side).search(**wanted)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
     if not found:
-        note(f"{_only(side)}; {in_hand(queue, client, id or 'ID')}")
+        note(f"{_only(side)}; {in_hand(queue, client, id)}")
 
 
 def discard(
@@ -353,13 +353,15 @@ def _tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None]) ->
     """Say which of these workers died, and when what they have in hand is back at the latest."""
     if not any(workers):
         return
-    (state,) = view_of(cast(QueueRegistry, queue.registry), queue.name).look().queues or (None,)
-    for name, dead in dead_workers(state.workers).items() if state is not None else ():
-        if name[-MAX_PROCESS:] in workers and not dead.settled:
+    taken = view_of(cast(QueueRegistry, queue.registry), queue.name).look()
+    for state in taken.queues:
+        for name, dead in dead_workers(state.workers).items():
+            if name[-MAX_PROCESS:] not in workers or dead.settled:
+                continue
             left = state.returns_within - dead.ago
             when = f"within {shown_time(left)}" if left > 0 else "with the next one"
             note(
                 f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: what it has in hand is "
-                f"back by the sweep, at the latest {when}, while any worker of {client} runs; have it sooner: latchwork "
-                f"queue recover {queue.name} --client {client}"
+                f"back by the sweep, at the latest {when}, while any worker of {client} runs; have it sooner: "
+                f"latchwork queue recover {queue.name} --client {client}"
             )

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +39,9 @@ ACTS_WITHIN = 10.0
 WITHIN = 3.0
 """Seconds after which each worker that lives acts on a change."""
 TIMED_OUT = 4
-_SOONER = "back at once by: latchwork queue recover QUEUE"
+MANY_CLIENTS = 20
+"""Clients that an error names."""
+_SOONER = "what a worker that died had in hand is back at once by: latchwork queue recover QUEUE"
 MANY = 1_000
 """Messages that were published, from which on people are shown how they are spread over the shards."""
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
@@ -55,8 +58,16 @@ def registry_of(session: Session, client: str, farm: str | None) -> QueueRegistr
 
 
 def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
-    """Return the queue that a command means. Raises `NotFound`."""
-    return registry_of(session, client, farm).get(name)
+    """Return the queue that a command means. Raises `NotFound`, which names the clients that have queues, if this one
+    has none.
+    """
+    registry = registry_of(session, client, farm)
+    try:
+        return registry.get(name)
+    except NotFound:
+        if any(registry.scan(active=None)):
+            raise
+        raise no_queues(session, client, farm) from None
 
 
 @app.command("list")
@@ -88,8 +99,11 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
 
 def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
     """Return the error that a client has no queues, which names the clients that have some, where that is known."""
-    others = clients_in(session.store, farm)
-    there = f"; the clients that have some: {', '.join(others)}" if others else ""
+    others = clients_in(session.store, farm) or ()
+    near = get_close_matches(client, others, n=1)
+    there = f"; the clients that have some: {', '.join(others[:MANY_CLIENTS])}" if others else ""
+    there += f" and {len(others) - MANY_CLIENTS} more" if others[MANY_CLIENTS:] else ""
+    there += f"; is {near[0]!r} meant?" if near else ""
     where = f"farm {farm_or_default(farm)!r} of {session.where}"
     return NotFound(f"client {client!r} has no queues in {where}{there}", client=client)
 
@@ -162,7 +176,7 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    registry.get(name)
+    queue_of(session, name, client, farm)
     show_stats(session, registry, name)
 
 
@@ -403,12 +417,12 @@ class _Sweep:
         """Return why this command was not elected, and what to do instead."""
         leader, _ = election_now(self._session.store, self._contest.name)
         if leader is not None and leader.leads:
-            return f"{short_name(leader.name)} leads, and sweeps every queue; what a worker that died had in hand is {_SOONER}"
+            return f"{short_name(leader.name)} leads, and sweeps every queue; {_SOONER}"
         lease = leader.lease if leader is not None and leader.held else self._contest.lease
         return (
             f"nobody leads, but a leader that died is replaced only once its lease was seen unchanged for {lease:g} s: "
             f"give --timeout {2 * lease:g} or more; a sweep takes only what was left alone for the queue's whole sweep "
-            f"duration; what a worker that died had in hand is {_SOONER}"
+            f"duration; {_SOONER}"
         )
 
     def for_ever(self, timeout: float | None, every: float) -> None:

@@ -71,7 +71,9 @@ def in_flight(queue: ShardedQueue, bins: Mapping[str, Any] | None = None, most: 
     held: list[InHand] = []
     for begin in range(0, len(slots), STEP):
         some = slots[begin : begin + STEP]
-        rows = queue.store.repeat_many([Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in some])
+        rows = queue.store.repeat_many(
+            [Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in some]
+        )
         for slot, (delivery, stamped, is_there, *_) in zip(some, rows.values((None, None, False)), strict=True):
             if is_there and slot not in ready:
                 known = delivery if isinstance(delivery, str) and delivery else None

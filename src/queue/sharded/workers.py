@@ -23,7 +23,7 @@ from ...store import Key, MapPut, MapRemove, Put, Read, Update, has
 from ...store.decode import Counter
 from ...store.model.expr import SERVER_NOW, Bound, ListOf, Param
 from ...store.model.form import Form
-from ...store.model.ops import Compute
+from ...store.model.ops import Compute, Op
 from ...store.port import Exists, RecordStore, Values
 from ...store.rows import Rows
 from ...typed import converted
@@ -46,7 +46,7 @@ to remove it.
 """
 WINDOW = 60.0
 """Seconds in which the acknowledged and the failed messages of a report were counted."""
-_READ = (*map(Read, (WORKERS, FAILURES, HUNG, SETTLED, STOPPED)), Compute(SERVER_NOW))
+_READ: tuple[Op, ...] = (*map(Read, (WORKERS, FAILURES, HUNG, SETTLED, STOPPED)), Compute(SERVER_NOW))
 _ABSENT = (None, None, None, None, None, 0)
 _STOP = ListOf((SERVER_NOW, Param("worker", str)))
 _REASONS = tuple(Reason)
@@ -134,19 +134,24 @@ def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
     """Return the update by which a process reports; harmless when repeated."""
     return _form(lifetime(queue.config)).fill(
         _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
-        acked=report.acked, failed=report.failed, hung=report.hung, **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
+        acked=report.acked, failed=report.failed, hung=report.hung,
+        **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
     )  # fmt: skip
 
 
 def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
     """Return the update that removes these processes; harmless when repeated."""
-    return Update(_key(queue), tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, SETTLED)))
+    return Update(_key(queue), _forgetting(workers))
+
+
+def _forgetting(workers: Sequence[str]) -> tuple[Op, ...]:
+    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, SETTLED))
 
 
 def stopping(queue: HasWorkers, worker: str) -> Update:
     """Return the update by which a process that stops takes its report back; harmless when repeated."""
-    ops = leaving(queue, [worker]).ops
-    return Update(_key(queue), (*ops, Put(STOPPED, Bound(_STOP, {"worker": worker}))))
+    ops: tuple[Op, ...] = (*_forgetting([worker]), Put(STOPPED, Bound(_STOP, {"worker": worker})))
+    return Update(_key(queue), ops)
 
 
 def settling(queue: HasWorkers, worker: str) -> Update:

@@ -93,6 +93,5 @@ def _why_not(name: str, reports: Sequence[WorkerReport]) -> str:
     if ago is None:
         known = ", ".join(sorted(dead_workers(reports))) or "none"
         return f"has not reported about this queue; the ones that died: {known}"
-    return (
-        f"reported {shown_time(ago)} ago: it counts as dead after {SILENT:.0f} s without a report; end its process first"
-    )
+    dead = f"it counts as dead after {SILENT:.0f} s without a report; end its process first"
+    return f"reported {shown_time(ago)} ago: {dead}"

@@ -26,7 +26,8 @@ def taken_by(monkeypatch):
         process = worker.rpartition(":")[0]
         with monkeypatch.context() as patched:
             patched.setattr(
-                "latchwork.queue.sharded.subqueue.delivery_of", lambda seams: f"{seams.unique()}{slots.MADE_BY}{process}"
+                "latchwork.queue.sharded.subqueue.delivery_of",
+                lambda seams: f"{seams.unique()}{slots.MADE_BY}{process}",
             )
             (one,) = queue.receive()
         reports(queue, worker)
