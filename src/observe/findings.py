@@ -44,8 +44,8 @@ _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
 _SETTLED = "what it had in hand was brought back already"
 _END_IT = (
-    "the log of that worker names the messages; end its process, and start another: nothing else ends a handler that "
-    "hangs (`latchwork worker --processes N` does both by itself)"
+    "the worker's log names the messages; end its process, and start another: nothing else ends a handler that hangs "
+    "(`latchwork worker --processes N` does both by itself)"
 )
 _TIMES = 3
 """Times of return that a line has; of more than these it has the first and the last."""
@@ -160,7 +160,8 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
     for goes_on, found in together.items():
         also = [] if somebody or goes_on else [name for name, queue in waits.items() if not _is_for_groups(queue)]
         names = tuple(sorted({*(queue.name for queue, _ in found), *also}))
-        dead = list({one.worker: one for _, one in found}.values())
+        # Of a worker that may hold something in one of its queues, that report counts.
+        dead = list({one.worker: one for _, one in sorted(found, key=lambda each: not each[1].settled)}.values())
         behind = [waits.pop(name) for name in names if name in waits and not goes_on]
         what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
         what += (f"; {_backlog(behind)}" if behind else "") + _back(found, taken)
