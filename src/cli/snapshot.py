@@ -37,6 +37,7 @@ def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
     return {
         "workers": [one.worker for one in state.at_work],
         "overdue_workers": [one.worker for one in state.at_work if one.is_overdue],
+        "saturated_workers": [one.worker for one in state.at_work if one.is_saturated],
         "silent_workers": [one.worker for one in state.workers if one.is_silent],
         "paused": state.paused,
         "changed_by": state.live.changed_by,
@@ -52,7 +53,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
     depth, last, now = facts.depth, facts.last_sweep, queue.store.seams.wall()
     sidelined = sample(queue.sideline.pointers, queue.codec, SAMPLE) if depth.sideline else []
     failed = last.failure if last.failure >= last.success else 0  # a sweep notes its failure last
-    held = in_flight(queue) if depth.fired else InFlight(0, 0, is_all=True)
+    held = in_flight(queue) if depth.fired else InFlight((), 0, is_all=True)
     return {
         "queue": facts.name,
         "active": facts.active,

@@ -20,7 +20,7 @@ from ..plain import one_line
 from ..queue import QueueRegistry
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
-from .findings import block_of, lines_of
+from .findings import block_of
 from .options import CLIENT_VARIABLE, Farm, checked_every
 from .queue.queue import balance, no_queues
 from .session import RowsOnTerminal, Session, absent_file, terminal
@@ -37,6 +37,8 @@ MANY = 20
 """Clients that an error names."""
 LEAST = 4
 """Lines of the tables that are shown whatever is wrong."""
+LEAST_SAID = 6
+"""Lines at least for what is wrong, however long the table is."""
 COLUMNS = {
     "queue": "queue",
     "state": "state",
@@ -139,8 +141,13 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
         session.table(_titled(rows), _title(taken))
     if named:
         session.table(named)
-    if sys.stdout.isatty():
-        session.say(*lines_of(findings_of(taken)))
+    if sys.stdout.isatty() and (found := findings_of(taken)):
+        console = terminal()
+        table = console.render_lines(RowsOnTerminal(_titled(rows), _title(taken)), pad=False) if rows else []
+        # As much as leaves the table on the screen, with a line for the prompt; what a person must act on is last.
+        blocks = [block_of(one, console.width) for one in found]
+        fit, more = _fitting(blocks, max(console.height - 2 - len(table), LEAST_SAID), client)
+        session.say(*more, *(line for block in reversed(fit) for line in block))
 
 
 def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) -> None:
@@ -176,14 +183,8 @@ class Screen:
         lines = console.render_lines(self._tables, options.update(height=None), pad=False)
         blocks = [block_of(one, options.max_width) for one in self._found]
         # 1. The findings, worst first, that fit beside some lines of the tables.
-        left = room - min(len(lines), LEAST)
-        shown = [line for block in blocks for line in block]
-        if len(shown) > left:
-            shown, fits = [], 0
-            while len(shown) + len(blocks[fits]) < left:
-                shown += blocks[fits]
-                fits += 1
-            shown.append(f"and {len(blocks) - fits} more: latchwork doctor --client {self._client}")
+        fit, more = _fitting(blocks, room - min(len(lines), LEAST), self._client)
+        shown = [line for block in fit for line in block] + more
         # 2. As much of the tables as there is room for.
         if len(lines) > room - len(shown):
             lines = lines[: max(room - len(shown) - 1, 0)]
@@ -192,6 +193,17 @@ class Screen:
             yield from line
             yield Segment.line()
         yield from (Text(one_line(line)) for line in shown)
+
+
+def _fitting(blocks: Sequence[list[str]], room: int, client: str) -> tuple[list[list[str]], list[str]]:
+    """Return the blocks, worst first, that are whole in this number of lines; and a line that says how many are not."""
+    if sum(map(len, blocks)) <= room:
+        return list(blocks), []
+    fits, used = 0, 0
+    while used + len(blocks[fits]) < room:
+        used += len(blocks[fits])
+        fits += 1
+    return list(blocks[:fits]), [f"and {len(blocks) - fits} more: latchwork doctor --client {client}"]
 
 
 class _Watcher:
@@ -238,9 +250,12 @@ def _state(facts: dict[str, Any]) -> str | None:
 
 
 def _workers(facts: dict[str, Any]) -> str | None:
-    """Return how many work, and how many of these may be dead, as their reports are overdue."""
-    count, overdue = len(facts["workers"]), len(facts["overdue_workers"])
-    return f"{count} ({overdue} overdue)" if overdue else f"{count}" if count else None
+    """Return how many work, how many of these may be dead, as their reports are overdue, and how many take no more
+    messages, as their handlers hang.
+    """
+    count = len(facts["workers"])
+    some = [f"{len(facts[f'{word}_workers'])} {word}" for word in ("overdue", "saturated") if facts[f"{word}_workers"]]
+    return f"{count} ({', '.join(some)})" if some else f"{count}" if count else None
 
 
 def _reasons(facts: dict[str, Any]) -> str | None:

@@ -17,8 +17,8 @@ from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
-    "paused", "settings", "no_worker", "worker_died", "expiring", "expired", "parked", "failing", "retrying",
-    "stranded", "upkeep", "unreadable",
+    "paused", "settings", "no_worker", "worker_died", "saturated", "expiring", "expired", "parked", "failing",
+    "retrying", "stranded", "upkeep", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -42,6 +42,13 @@ ID_SHOWN, ERROR_SHOWN = 40, 80
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
+_SETTLED = "what it had in hand was brought back already"
+_END_IT = (
+    "the worker's log names the messages; end its process, and start another: nothing else ends a handler that hangs "
+    "(`latchwork worker --processes N` does both by itself)"
+)
+_TIMES = 3
+"""Times of return that a line has; of more than these it has the first and the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ def findings_of(taken: Snapshot) -> list[Finding]:
 
 def _of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
     """Yield what is not as it should be with one queue of the snapshot, but for workers and upkeep that are missing."""
-    for rule in (_settings, _expiring, _expired, _failures, _stranded):
+    for rule in (_settings, _saturated, _expiring, _expired, _failures, _stranded):
         for state, kind, what, remedy in rule(queue, taken):
             yield Finding(
                 state, f"queue {queue.name} of {taken.client}: {what}", remedy, kind, taken.client, (queue.name,)
@@ -117,34 +124,49 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "settings", f"{what}: {_named(late)}", remedy
 
 
+def _saturated(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of workers whose handlers hang: Python cannot end them, and with many of them a worker takes no messages."""
+    full = [one for one in queue.at_work if one.is_saturated]
+    if full:
+        most = f"{'it takes' if len(full) == 1 else 'they take'} no more messages"
+        waits = f"; {_backlog([queue])}" if len(full) == len(queue.at_work) and queue.stats.ready.waiting else ""
+        yield PROBLEM, "saturated", f"{_hangs(full)}: {most}{waits}", _END_IT
+    if some := [one for one in queue.at_work if one.hung and not one.is_saturated]:
+        few = " and ".join(f"{short_name(one.worker)} with {2 * one.threads}" for one in some if one.threads)
+        limit = f"; takes no more messages: {few}" if few else ""
+        yield WARNING, "saturated", f"{_hangs(some)}{limit}", _END_IT
+
+
+def _hangs(workers: Sequence[WorkerReport]) -> str:
+    """Return how many handlers hang, and in which workers."""
+    hung = sum(one.hung for one in workers)
+    each = _listed([short_name(one.worker) + (f" ({one.hung})" if len(workers) > 1 else "") for one in workers])
+    return f"{counted(hung, 'handler')} of {each} {'hangs' if hung == 1 else 'hang'}, past the handler_timeout"
+
+
 def _workers(taken: Snapshot) -> Iterator[Finding]:
-    """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for each cause, and
-    one for all where no process works on any queue.
+    """Tell of workers that died, and of messages that wait in queues that nobody works on: one line for all queues
+    where others go on, and one for all where nobody does.
     """
-    stopped = _stopped(taken)
-    has_just_stopped = stopped is not None and stopped.renewed_ago < WAITED
-    waits = {queue.name: queue for queue in taken.queues if not has_just_stopped and _waits(queue)}
+    waits = {queue.name: queue for queue in taken.queues if _waits(queue)}
     somebody = any(queue.at_work for queue in taken.queues)
-    # 1. Those that died: one line for all that worked on the same queues.
-    left: dict[tuple[str, bool], list[tuple[QueueState, WorkerReport]]] = {}
+    # 1. Those that died.
+    together: dict[bool, list[tuple[QueueState, WorkerReport]]] = {}
     for queue in taken.queues:
         for one in queue.workers:
-            goes_on = bool(queue.at_work) or (stopped is not None and stopped.renewed_ago < one.ago)
+            goes_on = bool(queue.at_work) or (queue.stopped is not None and queue.stopped.ago < one.ago)
             if one.is_silent and _is_told(queue, one, taken) and (goes_on or not queue.stats.is_streamed):
-                left.setdefault((one.worker, goes_on), []).append((queue, one))
-    together: dict[tuple[tuple[str, ...], bool], list[tuple[QueueState, WorkerReport]]] = {}
-    for (_, goes_on), found in left.items():
-        same = tuple(queue.name for queue, _ in found) if somebody else ()
-        together.setdefault((same, goes_on), []).extend(found)
-    for (_, goes_on), found in together.items():
+                together.setdefault(goes_on, []).append((queue, one))
+    for goes_on, found in together.items():
         also = [] if somebody or goes_on else [name for name, queue in waits.items() if not _is_for_groups(queue)]
         names = tuple(sorted({*(queue.name for queue, _ in found), *also}))
-        dead = list({one.worker: one for _, one in found}.values())
+        # Of a worker that may hold something in one of its queues, that report counts.
+        dead = list({one.worker: one for _, one in sorted(found, key=lambda each: not each[1].settled)}.values())
         behind = [waits.pop(name) for name in names if name in waits and not goes_on]
-        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found, stopped if goes_on else None)}"
+        what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
         what += (f"; {_backlog(behind)}" if behind else "") + _back(found, taken)
         state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
-        yield Finding(state, what, remedy, kind, taken.client, names)
+        yield Finding(state, what, remedy + _sooner(found, taken), kind, taken.client, names)
     # 2. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
         what = f"queue {queue.name} of {taken.client}: {_backlog([waits.pop(queue.name)])}, and there is no worker"
@@ -158,8 +180,8 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
 
 def _waits(queue: QueueState) -> bool:
     """Whether messages wait in a queue that nobody works on."""
-    ready = queue.stats.ready
-    if queue.at_work or queue.stats.is_streamed or queue.paused:
+    ready, stopped = queue.stats.ready, queue.stopped
+    if queue.at_work or queue.stats.is_streamed or queue.paused or (stopped is not None and stopped.ago < WAITED):
         return False
     return bool(ready.waiting) and (ready.oldest_age or 0.0) > WAITED
 
@@ -186,66 +208,83 @@ def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
 def _is_back(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
     """Whether a sweep has brought back whatever a worker that died may have had in hand."""
     gone = taken.at - worker.ago + queue.abandoned_after
-    return queue.none_in_hand or queue.stats.last_sweep.success / 1000 >= gone
+    return worker.settled or queue.none_in_hand or queue.stats.last_sweep.success / 1000 >= gone
 
 
 def _dead(dead: list[WorkerReport]) -> str:
     """Return the names of the workers that died."""
-    if len(dead) == 1:
-        return f"worker {_named(dead)}, died or hangs"
-    return f"{len(dead):,} workers died or hang: {_named(dead)}"
+    if len(dead) > 1:
+        return f"{len(dead):,} workers died or hang: {_named(dead)}"
+    how = f"died; {_SETTLED}" if dead[0].settled else "died or hangs"
+    return f"worker {_named(dead)}, {how}"
 
 
-def _stopped(taken: Snapshot) -> Leader | None:
-    """Return the worker that stopped last, if none has led since: it gave the upkeep up. None: no worker is known to
-    have stopped so; a command that sweeps by hand leads for a moment only.
-    """
-    leader = taken.leader
-    if leader is None or leader.held or leader.led_for - leader.renewed_ago < SUCCEEDED_WITHIN:
-        return None
-    return leader
-
-
-def _others(found: list[tuple[QueueState, WorkerReport]], stopped: Leader | None) -> str:
+def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
     """Return who else works there, and who of them may be dead too, or who stopped last."""
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
     late = [one for one in others if one.is_overdue]
     good = [short_name(one.worker) for one in others if not one.is_overdue]
-    if not others and stopped is not None:
-        return f"the last other one, {short_name(stopped.name)}, stopped {shown_time(stopped.renewed_ago)} ago"
+    stops = [queue.stopped for queue, one in found if queue.stopped is not None and queue.stopped.ago < one.ago]
+    if not others and stops:
+        last = min(stops, key=lambda stop: stop.ago)
+        return f"the last other one, {short_name(last.worker)}, stopped {shown_time(last.ago)} ago"
     if not others:
         return "no other worker is there"
     work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"
     return work + (f"; overdue: {_named(late)}" if late else "")
 
 
+def _held(found: list[tuple[QueueState, WorkerReport]]) -> list[tuple[QueueState, WorkerReport]]:
+    """Return the dead workers that may have had messages in hand, each with its queue."""
+    return [
+        (queue, one)
+        for queue, one in found
+        if queue.stats.depth.fired and not one.settled and (one.running or not queue.none_in_hand)
+    ]
+
+
 def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
-    """Return when the messages are back that dead workers may have had in hand, for each queue; empty where there were
-    none.
+    """Return when the messages are back that dead workers may have had in hand: of one worker for each queue, of
+    several for each worker. Empty where there were none.
     """
-    some = [(queue, one) for queue, one in found if queue.stats.depth.fired and (one.running or not queue.none_in_hand)]
-    if not some:
+    held, is_one = _held(found), len({one.worker for _, one in found}) == 1
+    if not held:
         return ""
+    in_queues = len({queue.name for queue, _ in found}) > 1
     ran, within = Counter[str](), dict[str, float]()
-    for queue, one in some:
+    for queue, one in held:
         ran[queue.name] += one.running
         if not _is_back(queue, one, taken):
-            left = queue.returns_within - one.ago
-            within[queue.name] = max(left, within.get(queue.name, left))
-    they = "it" if len({one.worker for _, one in found}) == 1 else "they"
-    what = f"; what {they} {'had' if ran.total() else 'may have had'} in hand is back"
+            left, whose = queue.returns_within - one.ago, queue.name if is_one else short_name(one.worker)
+            within[whose] = max(left, within.get(whose, left))
+    handlers = [counted(n, "handler") + (f" in {name}" if in_queues else "") for name, n in ran.items() if n]
+    they, their = ("it", "its last report") if is_one else ("they", "their last reports")
+    what = f"; what {they} may have had in hand is back"
+    if handlers:
+        what = f"; what {they} had in hand (at {their} {_listed(handlers)}) is back"
     if not within:
         return what
     together: dict[str, list[str]] = {}  # by when, soonest first
-    for name, seconds in sorted(within.items(), key=lambda one: one[1]):
-        when = f"within {shown_time(seconds)}" if seconds > 0 else "with the next one"
-        together.setdefault(when, []).append(name + (f" ({counted(ran[name], 'handler')})" if ran[name] else ""))
-    if len({queue.name for queue, _ in found}) == 1:
-        ((name, when),) = ((names[0], when) for when, names in together.items())
-        parts = [when + name.removeprefix(found[0][0].name)]
+    for whose, seconds in sorted(within.items(), key=lambda one: one[1]):
+        together.setdefault(f"within {shown_time(seconds)}" if seconds > 0 else "with the next one", []).append(whose)
+    if not in_queues if is_one else len(together) == 1:
+        parts = list(together)
+    elif len(together) > _TIMES:
+        first, last = max(0.0, min(within.values())), max(within.values())
+        parts = [f"within {shown_time(first)} to {shown_time(last)}"]
     else:
-        parts = [f"{when} in {_listed(names)}" for when, names in together.items()]
-    return f"{what} by the sweep, at the latest {_listed(parts)}{'' if _works(taken) else ', once a worker runs again'}"
+        parts = [f"{when} in {_listed(of)}" if is_one else f"{when} ({_listed(of)})" for when, of in together.items()]
+    again = "" if _works(taken) else ", once a worker runs again"
+    return f"{what} by the sweep, at the latest {', '.join(parts)}{again}"
+
+
+def _sooner(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
+    """Return the command that brings back what dead workers have in hand, as the end of a remedy; empty if nothing is
+    in hand.
+    """
+    names = list(dict.fromkeys(queue.name for queue, one in _held(found) if not _is_back(queue, one, taken)))
+    also = f"; the same for {_listed(names[1:])}" if names[1:] else ""
+    return f"; have it sooner: latchwork queue recover {names[0]} --client {taken.client}{also}" if names else ""
 
 
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
@@ -482,4 +521,7 @@ def _named(workers: list[WorkerReport]) -> str:
     """Return the names of some workers, each with the age of its last report."""
     if len(workers) == 1:
         return f"{short_name(workers[0].worker)}, which last reported {shown_time(workers[0].ago)} ago"
-    return _listed([f"{short_name(one.worker)} (last report {shown_time(one.ago)} ago)" for one in workers])
+    return _listed([
+        f"{short_name(one.worker)} (last report {shown_time(one.ago)} ago{'; holds nothing' if one.settled else ''})"
+        for one in workers
+    ])  # fmt: skip

@@ -27,7 +27,7 @@ from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats, stats_of_each
 from ..queue.sharded.upkeep.reporter import consumers_here
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
-from ..queue.sharded.workers import REPORT, WorkerReport, reading, reports_in
+from ..queue.sharded.workers import REPORT, Stop, WorkerReport, reading, reports_in, stops_in
 from ..seams import DIED, Seams
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW
@@ -106,6 +106,7 @@ class QueueState:
     made: when it was made, in seconds since the epoch; 0 = not known.
     none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
+    stopped: the worker that stopped last, and took its report back; None = none is known to have.
     """
 
     name: str
@@ -122,6 +123,7 @@ class QueueState:
     none_in_hand: bool = False
     in_rate: float | None = None
     out_rate: float | None = None
+    stopped: Stop | None = None
 
     @property
     def paused(self) -> bool:
@@ -392,13 +394,13 @@ class ClientView:
         election = Election(registry.store, election_name(registry.client_id))
         rows = registry.store.repeat_many([*election.reading, *(reading(queue) for queue, _ in listed)])
         leader, candidates = election.found(rows[:2])
-        reports = reports_in(Rows(rows[2:]))
+        reports, stops = reports_in(Rows(rows[2:])), stops_in(Rows(rows[2:]))
         at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
         states = tuple(
-            self._state(queue, bins, found, workers, interval, at=at, has_groups=queue.name in followed)
-            for (queue, bins), found, workers in zip(listed, stats, reports, strict=True)
+            self._state(queue, bins, found, workers, interval, stopped=stop, at=at, has_groups=queue.name in followed)
+            for (queue, bins), found, workers, stop in zip(listed, stats, reports, stops, strict=True)
             if found is not None
         )
         self.queues = tuple(queue for (queue, _), found in zip(listed, stats, strict=True) if found is not None)
@@ -437,6 +439,7 @@ class ClientView:
         workers: Sequence[WorkerReport],
         interval: float,
         *,
+        stopped: Stop | None,
         at: float,
         has_groups: bool,
     ) -> QueueState:
@@ -451,6 +454,7 @@ class ClientView:
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
             self._counts[queue.name] = now
+        in_rate, out_rate = now.rates(before) if before is not None and now.at > before.at else (None, None)
         return QueueState(
             queue.name,
             queue.live,
@@ -464,7 +468,9 @@ class ClientView:
             abandoned + interval,
             made / 1000 if is_int(made) else 0.0,
             none_in_hand,
-            *(now.rates(before) if before is not None and now.at > before.at else (None, None)),
+            in_rate,
+            out_rate,
+            stopped,
         )
 
 

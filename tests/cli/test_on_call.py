@@ -154,12 +154,102 @@ def test_a_search_that_finds_nothing_says_where_it_looked(lw, queue):
 def test_who_looks_for_a_message_that_a_handler_has_is_sent_to_where_it_is_shown(lw, queue):
     message = queue.publish("m")
     queue.receive()
-    hint = "what a handler has in hand is not shown here; latchwork queue show q --client shop --id "
-    assert f"{hint}{message} says who has it" in lw("queue", "search", "q", *SHOP, "--id", message).err
+    hint = "what a handler has in hand is not shown here; latchwork queue show q --client shop "
+    assert f"{hint}--id {message} says who has it" in lw("queue", "search", "q", *SHOP, "--id", message).err
     done = lw("queue", "peek", "q", *SHOP)
     assert (done.code, done.out) == (0, "no messages\n")
-    assert f"{hint}ID says who has it" in done.err
+    assert f"{hint}lists it" in done.err
+    assert [(row["message_id"], row["attempts"]) for row in lw("queue", "show", "q", *SHOP, "--json").json] == [
+        (message, 1)
+    ]
     assert lw("queue", "peek", "q", *SHOP, "--side", "parked").err == ""
+
+
+def died(queue, worker, ago):
+    """This worker reported so many seconds ago for the last time."""
+    queue.store.repeat(reporting(queue, WorkerReport(worker, 0.0, 0, 1, 0, 0, 0)))
+    entry = MapPut(WORKERS, worker, ListOf((SERVER_NOW - ago * 1000, *[Const(0)] * 5)))
+    queue.store.operate(Key("shop_meta_set", f"{queue.name}_WORKERS"), entry, repeatable=True)
+
+
+def test_a_message_whose_worker_died_is_told_of_with_its_return_and_comes_sooner_if_it_is_asked_for(lw, queue):
+    message, other = queue.publish_many(["held", "other"])
+    assert len(queue.receive(2)) == 2
+    me = queue.store.seams.process_name()
+    queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 1, 0, 0, 0)))
+    ask = ("queue", "recover", "q", *SHOP)
+    alive = lw(*ask)
+    assert (alive.code, alive.out) == (0, "nothing to bring back\n")
+    assert f"no worker of q is known to have died; last reports: {me} (" in alive.err
+    refused = lw(*ask, "--worker", me)
+    assert (refused.code, "it counts as dead after 50 s without a report; end its process first" in refused.err) == (
+        2,
+        True,
+    )
+    died(queue, f"{me}:ab@local", 610)
+    assert "latchwork queue recover q --client shop" in lw("doctor", *SHOP).out
+    told = (
+        f"worker {me}, which last reported 10 min ago, died or hangs: what it has in hand is back by the sweep, at the "
+        "latest within 20 min, while any worker of shop runs; have it sooner: latchwork queue recover q --client shop"
+    )
+    for words in (("show", "--id", message), ("show",), ("cancel", "--id", other)):
+        assert told in lw("queue", words[0], "q", *SHOP, *words[1:]).err, words
+    sought = lw("queue", "redrive", "q", *SHOP, "--id", message)
+    assert (sought.code, f"{message} is running: {me} has it in hand\n" in sought.err, told in sought.err) == (
+        3,
+        True,
+        True,
+    )
+    rehearsed = lw(*ask, "--dry-run", "--json")
+    assert [(row["message_id"], row["worker"]) for row in rehearsed.json] == [(message, me), (other, me)]
+    assert "would be brought back: 2 messages" in rehearsed.err
+    assert "brought back: 2 messages" in lw(*ask).err
+    found = lw("queue", "show", "q", *SHOP, "--id", message, "--json").json[0]
+    assert (found["state"], found["attempts"]) == ("retrying", 1)
+    assert found["error"].startswith(f"its worker {me} died: brought back by ")
+    assert "back by the sweep" not in lw("doctor", *SHOP).out
+
+
+def test_a_sweep_that_was_not_elected_says_why_and_what_to_do_instead(lw, queue):
+    FencedLock(queue.store, "shop-sweeper", owner="vm:7:ab@local", lease=0.2).acquire(1)
+    until(lambda: "nobody leads" in lw("leader", "status", "shop-sweeper").out)
+    done = lw("queue", "sweep", *SHOP, "--timeout", "0.05")
+    assert done.code == 4
+    assert (
+        "nobody leads, but a leader that died is replaced only once its lease was seen unchanged for 0.2 s" in done.err
+    )
+    assert "what a worker that died had in hand is back at once by: latchwork queue recover QUEUE" in done.err
+    FencedLock(queue.store, "shop-sweeper", owner="vm:8:cd@local", lease=60).acquire(5)
+    assert "vm:8 leads, and sweeps every queue" in lw("queue", "sweep", *SHOP, "--timeout", "0.05").err
+
+
+def test_a_worker_that_takes_no_more_messages_is_seen_in_stats_and_doctor(lw, queue):
+    queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, queue.live.changed, 1, 0, 0, 0, hung=2)))
+    head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
+    cells = dict(zip(head, line, strict=True))
+    assert (cells["at work"], cells["wrong"]) == ("1 (1 saturated)", "saturated")
+    assert "workers                1: vm:7 (saturated)" in lw("queue", "stats", "q", *SHOP).out
+    done = lw("doctor", *SHOP)
+    assert done.code == 1
+    assert "problem  queue q of shop: 2 handlers of vm:7 hang, past the handler_timeout: it takes no more" in done.out
+
+
+def test_a_mistyped_client_lock_or_latch_is_told_which_one_is_meant(lw, queue):
+    for words in (("pause", "q"), ("publish", "q", "1"), ("stats", "q")):
+        done = lw("queue", *words, "--client", "shp")
+        assert (done.code, "the clients that have some: shop; is 'shop' meant?" in done.err) == (3, True)
+    assert lw("lock", "list").code == 3
+    FencedLock(queue.store, "vault", owner="web-1", lease=60).acquire()
+    FencedLock(queue.store, "night", owner="web-2", lease=60).acquire().release()
+    Candidates(queue.store, "shop-sweeper").report("vm:1:ab@local", 60)
+    FencedLock(queue.store, "shop-sweeper", owner="vm:1:ab@local").acquire()
+    listed = lw("lock", "list", "--json").json
+    assert [(row["lock"], row["owner"]) for row in listed] == [("night", None), ("vault", "web-1")], "no elections"
+    assert "is 'vault' meant?; `latchwork lock list` lists the locks that there are" in lw("lock", "show", "valt").err
+    lw("latch", "create", "night", *SHOP, "--count", "1")
+    for words in (("show", "nigt"), ("count-down", "nigt")):
+        done = lw("latch", *words, *SHOP)
+        assert (done.code, "is 'night' meant?" in done.err) == (3, True)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -182,6 +272,23 @@ def test_a_dry_run_says_that_nothing_was_brought_back(lw, queue):
     assert "latchwork: would be brought back: 1 message" in rehearsed.err
     done = lw("queue", "redrive", "spent", *SHOP)
     assert (done.err, done.out) == ("latchwork: brought back: 1 message\n", rehearsed.out)
+
+
+def test_stats_leave_their_table_on_a_screen_of_24_lines_whatever_is_wrong(lw, queue, monkeypatch):
+    for n in range(3):
+        queue.registry.create(QueueConfig(f"q{n}", shards=1, concurrency=n + 1))
+    screen = Console(width=80, height=24, file=StringIO(), force_terminal=True, color_system=None)
+    monkeypatch.setattr("latchwork.cli.stats.terminal", lambda: screen)
+    monkeypatch.setattr("latchwork.cli.session.terminal", lambda: screen)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    long = "so many words that a terminal has to break them into two lines, of which a person is told anyway"
+    found = [Finding(state, f"{n} {long}", f"remedy {n}") for n, state in enumerate(["problem"] * 2 + ["warning"] * 9)]
+    monkeypatch.setattr("latchwork.cli.stats.findings_of", lambda _: found)
+    said = lw("stats", *SHOP).out.splitlines()
+    table = screen.file.getvalue().splitlines()
+    assert len(said) + len(table) <= 23
+    assert re.fullmatch("and [0-9] more: latchwork doctor --client shop", said[0])
+    assert said[-1].endswith("-> remedy 0"), "what a person must act on is last"
 
 
 def test_a_live_table_keeps_the_problems_with_their_remedies_in_24_lines():
@@ -344,6 +451,8 @@ READING = """
     queue peek q --client shop
     queue search q --client shop
     queue redrive q --client shop
+    queue show q --client shop
+    queue recover q --client shop
     queue wait q --client shop --depth 1 --timeout 1
     queue sweep --client shop
     queue pause q --client shop
@@ -356,6 +465,7 @@ READING = """
     latch list --client shop
     latch wait l --client shop --timeout 1
     lock show l
+    lock list
     rwlock show l
     semaphore show s
     group members g

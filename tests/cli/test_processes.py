@@ -190,6 +190,8 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
         died = run.printed[run.attempts.index(("die", 2))]
         assert re.search(r"\|swept\|its process, child \d \(pid \d+\), was killed by SIGKILL, as the system does", died)
         run.await_log("works, ", 3)
+        until(lambda: [one.settled for one in orders.workers()].count(True) == 1, PATIENCE)
+        assert sum(one.is_silent for one in orders.workers()) == 1, "it is known to be dead at once"
         assert run.end() == 0
     assert not any(map(is_there, run.pids))
     assert [line for line in run.logged if re.search(r"\[child 2, pid \d+\] the worker of 'shop' works", line)]

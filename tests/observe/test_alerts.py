@@ -92,6 +92,10 @@ def worker_died(scene):
     )
 
 
+def saturated(scene):
+    scene.working["w"] = {"hung": 2}
+
+
 def expiring(scene):
     scene.made(message_expiry=1200).publish("m")
 
@@ -185,6 +189,7 @@ def replaced(scene):
 FAULTS = {
     "LatchworkNoWorker": no_worker,
     "LatchworkWorkerDied": worker_died,
+    "LatchworkHandlersHang": saturated,
     "LatchworkMessagesExpire": expiring,
     "LatchworkMessagesExpired": expired,
     "LatchworkMessagesParked": parked,

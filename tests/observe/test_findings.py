@@ -13,7 +13,7 @@ from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
 from latchwork.observe.snapshot import clients_in, of_client
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
-from latchwork.queue.sharded.workers import WorkerReport, leaving, reporting
+from latchwork.queue.sharded.workers import WorkerReport, reporting, settling, stopping
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
@@ -168,42 +168,104 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     clock.advance(320)
     (what,) = [one.what for one in findings_of(of_client(registry)) if one.kind == "no_worker"]
     hand = (
-        "; what it had in hand is back by the sweep, at the latest within 2 min (1 handler), once a worker runs again; "
+        "; what it had in hand (at its last report 1 handler) is back by the sweep, at the latest within 2 min, "
+        "once a worker runs again; "
     )
     assert hand + "so there is no upkeep either; queue d not swept for 5 min" in what
     clock.advance(150)
-    assert (
-        "is back by the sweep, at the latest with the next one (1 handler), once a worker runs"
-        in told(registry)["no_worker"][1]
-    )
+    assert "is back by the sweep, at the latest with the next one, once a worker runs" in told(registry)["no_worker"][1]
     swept(registry, queue)
-    assert told(registry)["no_worker"][1].endswith("; what it had in hand is back")
+    assert told(registry)["no_worker"][1].endswith("; what it had in hand (at its last report 1 handler) is back")
     clock.advance(3600)
     assert "no_worker" not in told(registry)
 
 
-def test_one_worker_that_died_is_one_line_whatever_the_number_of_its_queues(registry, clock):
+def test_all_workers_that_died_are_one_line_whatever_the_number_of_their_queues(registry, clock):
     queues = [registry.create(QueueConfig(name, shards=1)) for name in "abc"]
     for queue in queues:
         reports(queue, "vm:24780:1f2e@f")
-    reports(queues[0], "vm:7:3d4c@f")
-    reports(queues[0], "vm:9:7e8f@f")
     clock.advance(60)
     for queue in queues:
         reports(queue, "vm:8:5b6a@f")
-    found = {one.queues: one.what for one in findings_of(of_client(registry))}
-    assert found[("a", "b", "c")] == (
-        "queues a, b, c of shop: worker vm:24780, which last reported 60 s ago, died or hangs; at work: 1 (vm:8)"
+    died = "queues a, b, c of shop: worker vm:24780, which last reported 60 s ago, died or hangs; at work: 1 (vm:8)"
+    assert told(registry) == {"worker_died": (WARNING, died)}
+    reports(queues[0], "vm:7:3d4c@f")
+    reports(queues[1], "vm:9:7e8f@f")
+    clock.advance(60)
+    for queue in queues:
+        reports(queue, "vm:8:5b6a@f")
+    (one,) = findings_of(of_client(registry))
+    assert one.what == (
+        "queues a, b, c of shop: 3 workers died or hang: vm:24780 (last report 2 min ago), "
+        "vm:7 (last report 60 s ago), vm:9 (last report 60 s ago); at work: 1 (vm:8)"
     )
-    assert found[("a",)] == (
-        "queue a of shop: 2 workers died or hang: vm:7 (last report 60 s ago), vm:9 (last report 60 s ago); "
-        "at work: 1 (vm:8)"
+    assert (one.row["client"], one.row["queue"], one.row["queues"]) == ("shop", None, ["a", "b", "c"])
+
+
+def test_each_worker_that_died_has_its_own_time_of_return(registry, clock):
+    queue = registry.create(QueueConfig("d", shards=1))
+    queue.publish_many(range(9))
+    for minute in range(4):
+        queue.receive()
+        reports(queue, f"vm:{minute}:ab@f", running=1)
+        clock.advance(240)
+        reports(queue, "fresh")
+        what = told(registry)["worker_died"][1].partition(" by the sweep, at the latest ")[2]
+        assert (
+            what
+            == (
+                "within 26 min",
+                "within 22 min (vm:0), within 26 min (vm:1)",
+                "within 18 min (vm:0), within 22 min (vm:1), within 26 min (vm:2)",
+                "within 14 min to 26 min",
+            )[minute]
+        )
+    (one,) = findings_of(of_client(registry))
+    assert "what they had in hand (at their last reports 4 handlers) is back" in one.what
+    assert one.remedy.endswith("; have it sooner: latchwork queue recover d --client shop")
+
+
+def test_a_worker_whose_messages_another_has_settled_is_dead_at_once_and_holds_nothing(registry, store, clock):
+    """As a child of `latchwork worker --processes` that was killed."""
+    queue = registry.create(QueueConfig("d", shards=1))
+    queue.publish("m")
+    assert queue.receive()
+    reports(queue, "vm:1:ab@f", running=1)
+    reports(queue, "vm:2:cd@f")
+    store.repeat(settling(queue, "vm:1:ab@f"))
+    clock.advance(2)
+    (one,) = findings_of(of_client(registry))
+    assert one.state == WARNING
+    assert one.what == (
+        "queue d of shop: worker vm:1, which last reported 2 s ago, died; what it had in hand was brought back "
+        "already; at work: 1 (vm:2)"
     )
-    rows = [one.row for one in findings_of(of_client(registry))]
-    assert {(row["client"], row["queue"], tuple(row["queues"])) for row in rows} == {
-        ("shop", None, ("a", "b", "c")),
-        ("shop", "a", ("a",)),
-    }
+    assert "sooner" not in one.remedy
+    clock.advance(600)
+    reports(queue, "vm:2:cd@f")
+    assert "worker_died" not in told(registry), "nothing of it comes back by a sweep"
+
+
+def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_more_messages(registry, queue, clock):
+    queue.publish_many(range(5))
+    clock.advance(80)
+    reports(queue, "vm:1:ab@f", threads=2, hung=1)
+    reports(queue, "vm:2:cd@f", threads=2)
+    assert told(registry)["saturated"] == (
+        WARNING,
+        "queue q of shop: 1 handler of vm:1 hangs, past the handler_timeout; takes no more messages: vm:1 with 4",
+    )
+    reports(queue, "vm:1:ab@f", threads=2, hung=4)
+    state, what = told(registry)["saturated"]
+    hangs = "queue q of shop: 4 handlers of vm:1 hang, past the handler_timeout: it takes no more messages"
+    assert (state, what) == (PROBLEM, hangs)
+    store_says = queue.workers()[0]
+    assert (store_says.hung, store_says.is_saturated) == (4, True)
+    reports(queue, "vm:2:cd@f", threads=2, hung=5)
+    assert told(registry)["saturated"][1].endswith(
+        "9 handlers of vm:1 (4), vm:2 (5) hang, past the handler_timeout: they take no more messages; "
+        "5 ready messages wait, the oldest for 80 s"
+    )
 
 
 def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
@@ -228,8 +290,8 @@ def test_what_was_in_hand_is_told_for_each_queue_by_its_own_sweep(registry, cloc
     reports(slow, "vm:2:cd@f")
     # The upkeep sweeps all queues at half of the shortest sweep duration: 5 min and 2.5, 60 min and 2.5
     assert told(registry)["worker_died"][1].endswith(
-        "; what it had in hand is back by the sweep, at the latest within 7 min in quick (2 handlers), "
-        "within 62 min in slow"
+        "; what it had in hand (at its last report 2 handlers in quick) is back by the sweep, "
+        "at the latest within 7 min in quick, within 62 min in slow"
     )
     clock.advance(400)
     swept(registry, quick)
@@ -261,17 +323,19 @@ def test_a_queue_that_has_nothing_in_flight_is_not_named_as_one_whose_messages_c
 
 
 def test_a_clean_stop_of_the_last_worker_is_no_death_and_blames_no_earlier_one(registry, queue, store, clock):
-    """As a deploy soon after a crash: the worker that goes gives the upkeep up, and takes back its report."""
+    """As a deploy soon after a crash: the worker that goes takes back its report, of one queue after the other: it
+    leads the upkeep, and works on the other queue, until its last handler ends.
+    """
+    other = registry.create(QueueConfig("other", shards=1))
     reports(queue, "vm:1:ab@f")
     queue.publish_many(range(3))
-    grant = FencedLock(store, "shop-sweeper", owner="vm:2:cd@f", lease=10).acquire(1)
+    FencedLock(store, "shop-sweeper", owner="vm:2:cd@f", lease=300).acquire(1)
     for _ in range(24):
         clock.advance(5)
         reports(queue, "vm:2:cd@f")
-        grant.renew()
-    grant.release()
-    store.repeat(leaving(queue, ["vm:2:cd@f"]))
+    store.repeat(stopping(queue, "vm:2:cd@f"))
     clock.advance(6)
+    reports(other, "vm:2:cd@f")
     (one,) = findings_of(of_client(registry))
     assert (one.state, one.kind) == (WARNING, "worker_died")
     assert "vm:1, which last reported 2 min ago, died or hangs; the last other one, vm:2, stopped 6 s ago" in one.what
@@ -280,15 +344,6 @@ def test_a_clean_stop_of_the_last_worker_is_no_death_and_blames_no_earlier_one(r
     assert found["no_worker"][0] == PROBLEM
     assert "queue q of shop: no worker; 3 ready messages wait" in found["no_worker"][1]
     assert "vm:1" not in found["no_worker"][1]
-
-
-def test_a_sweep_by_hand_after_a_death_makes_it_no_clean_stop(registry, queue, store, clock):
-    reports(queue, "vm:1:ab@f")
-    clock.advance(60)
-    grant = FencedLock(store, "shop-sweeper", owner="vm:9:ef@f", lease=10).acquire(1)
-    clock.advance(1)
-    grant.release()
-    assert told(registry)["no_worker"][0] == PROBLEM
 
 
 def test_a_missing_worker_is_one_problem_with_all_that_follows_from_it(registry, queue, store, clock):

@@ -10,7 +10,7 @@ import pytest
 from latchwork.observe.findings import PROBLEM, findings_of
 from latchwork.observe.snapshot import clients_in, of_client
 from latchwork.queue import Consumer, Outcome, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import SILENT, WORKERS
+from latchwork.queue.sharded.workers import SILENT, WORKERS, WorkerReport, reporting
 from latchwork.store import Key, MapPut
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from tests.support.backends import store  # noqa: F401 - a fixture
@@ -52,10 +52,12 @@ def test_a_pause_is_acted_on_and_told_and_a_killed_worker_is_missed(registry):
     assert queue.depth().retrying == 0
 
     # 3. A worker that reported for the last time more than its silence ago, as one that was killed.
+    queue = registry.create(QueueConfig("other", shards=1))
     queue.publish("nobody takes it")
     last = SERVER_NOW - round((SILENT + 25) * 1000)
+    registry.store.repeat(reporting(queue, WorkerReport("gone", 0.0, 0, 1, 0, 0, 0)))
     report = MapPut(WORKERS, "gone", ListOf((last, *[Const(0)] * 5)))
-    registry.store.operate(Key(f"{registry.client_id}_meta_set", "q_WORKERS"), report, repeatable=True)
+    registry.store.operate(Key(f"{registry.client_id}_meta_set", "other_WORKERS"), report, repeatable=True)
     (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "no_worker"]
     assert (found.state, "gone, which last reported" in found.what) == (PROBLEM, True)
     assert registry.client_id in (clients_in(registry.store, "f") or [])

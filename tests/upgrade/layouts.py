@@ -28,7 +28,7 @@ from latchwork.coord import (
 from latchwork.queue import LargeQueue, PagedQueue, Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.ledger import Ledger, Outgoing
 from latchwork.queue.paged.layout import FORMAT_VERSION
-from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.queue.sharded.workers import WorkerReport, reporting, settling, stopping
 from latchwork.store import Add, Key, MemoryStore, Put
 from latchwork.testing import ManualClock, bring_back
 from latchwork.version import __version__
@@ -130,7 +130,9 @@ def _queues(store, clock, see):
     queue.publish("once", dedup="d")
     Ledger(queue, "job/1").publish(0, [Outgoing("row")])
     registry.schedule(Schedule("tick", queue="q", payload=1, every=60.0))
-    store.operate_many([reporting(queue, WorkerReport("w", 0, 1, 1, 1, 1, 1))])
+    store.operate_many([
+        reporting(queue, WorkerReport("w", 0, 1, 1, 1, 1, 1)), settling(queue, "w"), stopping(queue, "stopped")
+    ])  # fmt: skip
     see()
     for _ in range(2):
         for one in queue.receive(10):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +30,18 @@ SetSuffix = Annotated[str, typer.Option(help="of the set D_LTCH#..., as the latc
 SET_SUFFIX = "distributed_latch"
 NAMED = 8
 """Parties that a line for people names."""
+
+
+@contextmanager
+def _names_a_similar(session: Session, name: str, client: str, suffix: str) -> Iterator[None]:
+    """Name a latch of a similar name, where there is none of this one."""
+    try:
+        yield
+    except NotFound as failure:
+        near = get_close_matches(name, latches_in(session.store, client, suffix), n=1)
+        if not near or near == [name]:
+            raise
+        raise NotFound(f"{failure}; is {shown(near[0])} meant?", **failure.details) from None
 
 
 def _get(session: Session, name: str, client: str, farm: str | None, level: LatchLevel, suffix: str) -> CountDownLatch:
@@ -114,7 +128,8 @@ def count_down(
     """
     session: Session = context.obj
     latch = _get(session, name, client, farm, level, set_suffix)
-    remaining = latch.count_down(n, party=_party(latch, party))
+    with _names_a_similar(session, name, client, set_suffix):
+        remaining = latch.count_down(n, party=_party(latch, party))
     session.say(f"{remaining} to go", latch=name, remaining=remaining)
 
 
@@ -185,7 +200,8 @@ def show(
     """
     session: Session = context.obj
     latch = _get(session, name, client, farm, level, set_suffix)
-    progress = latch.progress()
+    with _names_a_similar(session, name, client, set_suffix):
+        progress = latch.progress()
     parties, missing = _names(latch.parties()), _names(latch.missing())
     held = f"held, {progress.remaining} to go{_from(progress)}{_waiting_for(missing)}"
     state = "released" if progress.released else held

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 import typer
 
 from ...coord import FencedLock
+from ...coord.election.candidates import CONTENDERS
 from ...coord.inputs import checked_name
 from ...coord.lease import LeaseView
 from ...coord.lock import LOCKS
-from ...errors import NotFound
+from ...errors import Corrupt, NotFound
 from ...plain import shown
 from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
+from ...store.port import Record, RecordStore
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
@@ -65,19 +68,66 @@ def show(context: typer.Context, name: Name) -> None:
     key = Key(LOCKS, checked_name(name))
     record = session.store.get(key)
     if record is None:
-        raise NotFound(f"the lock {shown(name)} was never taken in this store", key=key)
-    view = LeaseView.of(key, record.bins)
-    (now,) = session.store.operate(key, Compute(SERVER_NOW))
-    silent = max(0.0, (int(now) - view.time) / 1000)
-    facts = {"lock": name, "held": view.locked, "owner": view.owner if view.locked else None, "fence": view.fence,
-             "lease": view.lease, "renewed_s_ago": silent if view.locked else None,
-             "ran_out": view.locked and silent > view.lease}  # fmt: skip
-    if not view.locked:
-        session.say(f"{name} is free; its last fence is {view.fence}", **facts)
+        near = get_close_matches(name, [str(one.key.name) for one in _locks(session.store)], n=1)
+        similar = f"; is {shown(near[0])} meant?" if near else ""
+        listing = "`latchwork lock list` lists the locks that there are"
+        raise NotFound(f"the lock {shown(name)} was never taken in this store{similar}; {listing}", key=key)
+    facts = _facts(record, _now(session.store, key))
+    if not facts["held"]:
+        session.say(f"{name} is free; its last fence is {facts['fence']}", **facts)
         return
     late = ": it has run out" if facts["ran_out"] else ""
     session.say(
-        f"{name} is held by {view.owner}, fence {view.fence}",
-        f"renewed {silent:.1f} s ago, its lease is {view.lease:g} s{late}",
+        f"{name} is held by {facts['owner']}, fence {facts['fence']}",
+        f"renewed {facts['renewed_s_ago']:.1f} s ago, its lease is {facts['lease']:g} s{late}",
         **facts,
     )
+
+
+@app.command("list")
+def list_all(context: typer.Context) -> None:
+    """List the locks of the store, and who holds each.
+
+    Of elections, `latchwork leader status` says who leads. It reads all locks: for a person, not for a script that runs
+    each second. Exit code 3 if there is none.
+
+    Example: latchwork lock list --json
+    """
+    session: Session = context.obj
+    found = sorted(_locks(session.store), key=lambda one: str(one.key.name))
+    if not found:
+        raise NotFound(f"no lock was ever taken in {session.where}")
+    now = _now(session.store, found[0].key)
+    rows = []
+    for record in found:
+        try:
+            row = _facts(record, now)
+        except Corrupt:
+            row = {"lock": str(record.key.name), "owner": "its record is damaged"}
+        if row.get("renewed_s_ago") is not None:
+            row["renewed_s_ago"] = round(row["renewed_s_ago"], 1)
+        rows.append(row if session.json else row | {"ran_out": row.get("ran_out") or None})
+    session.table(rows, "locks")
+
+
+def _locks(store: RecordStore) -> list[Record]:
+    """Return the records of all locks, but for those of elections."""
+    elections = {record.key.name for record in store.scan(CONTENDERS)}
+    return [record for record in store.scan(LOCKS) if record.key.name not in elections]
+
+
+def _now(store: RecordStore, key: Key) -> int:
+    """Return the server's time (ms), by a record that is there."""
+    (now,) = store.operate(key, Compute(SERVER_NOW))
+    return int(now)
+
+
+def _facts(record: Record, now: int) -> dict[str, Any]:
+    """Return how a lock stands. Raises `Corrupt`."""
+    view = LeaseView.of(record.key, record.bins)
+    silent = max(0.0, (now - view.time) / 1000)
+    return {
+        "lock": str(record.key.name), "held": view.locked, "owner": view.owner if view.locked else None,
+        "fence": view.fence, "lease": view.lease, "renewed_s_ago": silent if view.locked else None,
+        "ran_out": view.locked and silent > view.lease,
+    }  # fmt: skip

@@ -23,7 +23,9 @@ from ...logs import Log, ends, let_end
 from ...plain import one_line
 from ...queue import Worker
 from ...queue.sharded.consumer.hand import SIZE, Noted, Notes, Stage, settle_for
+from ...queue.sharded.upkeep.reporter import reporter_of
 from ...queue.sharded.upkeep.upkeep import upkeep_of
+from ...queue.sharded.workers import settling
 from ...seams import DIED, SYSTEM
 from ..probe import Answers
 from .channel import Channel
@@ -84,8 +86,11 @@ class Child:
         try:
             timeouts = [one.queue.config.handler_timeout.total_seconds() for one in worker.consumers.values()]
             self._channel.send(
-                ready={"grace": worker.grace, "queues": worker.queues, "upkeep": takes_part, "timeout": max(timeouts)}
-            )
+                ready={
+                    "grace": worker.grace, "queues": worker.queues, "upkeep": takes_part, "timeout": max(timeouts),
+                    "worker": reporter_of(worker.registry).worker,
+                }
+            )  # fmt: skip
             SYSTEM.spawn(self._pulse, "latchwork-child-pulse")
             while not self._asked:
                 worker.registry.store.seams.sleep(HEED)  # on a loop the handlers go on meanwhile
@@ -167,17 +172,18 @@ class Child:
     # ---- what another child has left
 
     def _settle(self, worker: Worker, document: Mapping[str, Any]) -> None:
-        """Settle what a child that died had in hand."""
+        """Settle what a child that died had in hand, and note that beside its last report."""
         noted = [Noted(queue, Stage(stage), *rest) for queue, stage, *rest in document["settle"]]
         for number, name in enumerate(worker.queues):
-            of_queue = [one for one in noted if one.queue == number]
-            if not of_queue:
-                continue
+            of_queue, queue = [one for one in noted if one.queue == number], worker.consumers[name].queue
             try:
-                told = settle_for(worker.consumers[name].queue, of_queue, document["why"], counts=document["counts"])
+                told = settle_for(queue, of_queue, document["why"], counts=document["counts"])
+                if document["worker"] is not None:
+                    queue.store.repeat_many([settling(queue, document["worker"])])
             except LatchworkError as failure:
                 log.warning("%r: what %s had in hand is left to the sweep: %s", name, document["of"], failure)
-            else:
+                continue
+            if of_queue:
                 counts = ", ".join(f"{what}: {count}" for what, count in told.items() if count)
                 log.info("%r: of what %s had in hand: %s", name, document["of"], counts or "all was settled")
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...logs import Log
 from ...plain import counted
-from ...queue.sharded.consumer.hand import SIZE, Noted, noted_in
+from ...queue.sharded.consumer.hand import SIZE, noted_in
 from ...queue.sharded.consumer.signals import Signals
 from ...retry import Poll
 from ...seams import SYSTEM
@@ -129,8 +129,8 @@ class Parent:
         self._code: int | None = None
         """The exit code, once it is to end."""
         self._forced = self._waits_for_change = False
-        self._left: list[tuple[str, str, bool, list[Noted]]] = []
-        """What dead children had in hand: whose it was, why it died, whether attempts count, and the messages."""
+        self._left: list[Mapping[str, Any]] = []
+        """What dead children had in hand, as another child is asked to settle it."""
         self._past: Counter[str] = Counter()
         """Messages that former children have acknowledged, by queue."""
         self._questions: dict[int, tuple[Any, list[Answer]]] = {}
@@ -268,8 +268,12 @@ class Parent:
             if in_hand:
                 log.warning("%s: %s are left to the sweep", why or child.name, counted(len(in_hand), "message"))
             return
-        if in_hand:
-            self._left.append((child.name, why or "its process ended", child.leaves is None, in_hand))
+        if in_hand or (why and child.ready):
+            worker = (child.ready or {}).get("worker")
+            self._left.append({
+                "settle": [list(one) for one in in_hand], "why": why or "its process ended",
+                "counts": child.leaves is None, "of": child.name, "worker": worker,
+            })  # fmt: skip
         if is_well:
             seat.failures, seat.due = 0, now
             log.info("%s has ended (%s); another starts", child.name, child.leaves)
@@ -360,10 +364,7 @@ class Parent:
         takes_part = at_work[0].ready is not None and at_work[0].ready["upkeep"]
         if takes_part and not any(child.does_upkeep for child in at_work):
             at_work[0].does_upkeep = at_work[0].channel.send(upkeep=True)
-        while self._left and (name := self._left[0][0]):
-            _, why, counts, in_hand = self._left[0]
-            if not at_work[0].channel.send(settle=[list(one) for one in in_hand], why=why, counts=counts, of=name):
-                return
+        while self._left and at_work[0].channel.send(**self._left[0]):
             self._left.pop(0)
 
     # ---- for the probe, in its threads

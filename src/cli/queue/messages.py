@@ -74,10 +74,10 @@ for _command in (publish, peek, consume):
     app.command()(_command)
 
 
-def in_hand(queue: ShardedQueue, client: str, message: str = "ID") -> str:
+def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str:
     """Return that messages in hand are not shown, and where they are: for a person who found none."""
-    where = f"; latchwork queue show {queue.name} --client {client} --id {message} says who has it"
-    return f"what a handler has in hand is not shown here{'' if isinstance(queue, QueueGroup) else where}"
+    says = f" --id {message} says who has it" if message and not isinstance(queue, QueueGroup) else " lists it"
+    return f"what a handler has in hand is not shown here; latchwork queue show {queue.name} --client {client}{says}"
 
 
 def header_of(pair: str) -> tuple[str, str]:

@@ -1,26 +1,32 @@
 """`latchwork queue search|discard|redrive|move`: messages in a sideline, parked or delayed; `show|cancel`: messages in
-any state, and what is done of it.
+any state, and what is done of it; `recover`: what workers that died have in hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, cast
 
 import typer
 
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
-from ...plain import counted, shown
-from ...queue import Outcome, QueueGroup, ShardedQueue, State, Status
-from ...queue.sharded.envelope import date
+from ...observe.snapshot import view_of
+from ...plain import counted, shown, shown_time
+from ...queue import Outcome, QueueGroup, QueueRegistry, ShardedQueue, State, Status
+from ...queue.sharded.consumer.recover import LOOKED, dead_workers, left_by
+from ...queue.sharded.consumer.recover import recover as recovered
+from ...queue.sharded.envelope import Envelope, date
+from ...queue.sharded.in_flight import STEP, InHand, in_flight
+from ...queue.sharded.slots import MAX_PROCESS
+from ...queue.sharded.workers import short_name
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
 from . import batch as queue_batch
 from . import group as queue_group
 from .messages import header_of, in_hand, row_of
-from .queue import Name, app, queue_of
+from .queue import Name, app, person, queue_of
 
 SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
     "sideline": lambda queue: queue.sideline,
@@ -29,6 +35,8 @@ SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
 }
 FAILED, NOT_FOUND = 1, 3
 """Exit codes: something is unknown; all that is known was not there or is done."""
+TOLD = 3
+"""Messages at most of which it is said where they are instead."""
 
 Side = Annotated[str, typer.Option(help="sideline, parked or delayed")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="the id of a message; repeat for each")]
@@ -66,7 +74,7 @@ def search(
     found = _side(queue, side).search(**wanted)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
     if not found:
-        note(f"{_only(side)}; {in_hand(queue, client, id or 'ID')}")
+        note(f"{_only(side)}; {in_hand(queue, client, id)}")
 
 
 def discard(
@@ -79,8 +87,9 @@ def discard(
     Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
-    view = _side(queue_of(session, name, client, farm), side)
-    _print_outcomes(session, lambda: view.discard(_named(id)), side)
+    queue = queue_of(session, name, client, farm)
+    view = _side(queue, side)
+    _print_outcomes(session, lambda: view.discard(_named(id)), queue, side)
 
 
 def redrive(
@@ -113,7 +122,7 @@ def redrive(
         return
     if reason is not None or dry_run:
         raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
-    _print_outcomes(session, lambda: view.redrive(id), side)
+    _print_outcomes(session, lambda: view.redrive(id), queue, side)
 
 
 def move(
@@ -130,15 +139,19 @@ def move(
     Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
-    view, target = _side(queue_of(session, name, client, farm), side), queue_of(session, to, client, farm)
-    _print_outcomes(session, lambda: view.move(_named(id), target), side)
+    queue, target = queue_of(session, name, client, farm), queue_of(session, to, client, farm)
+    view = _side(queue, side)
+    _print_outcomes(session, lambda: view.move(_named(id), target), queue, side)
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
     """Say where messages are, and which of their steps are done.
 
-    The state of each, whatever has happened to it: ready, running, retrying, parked, delayed, done, gone, expired or
-    unknown. An id that is mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved.
+    The state of each: ready, running, retrying, parked, delayed, done, gone, expired or unknown. An id that is
+    mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved. One that a worker has
+    which died is running until it is brought back; then this says when that is at the latest. A message that expired
+    unread is `expired` until somebody takes messages from there, and `unknown` from then on: the count of the expired
+    ones stays. Without --id: all messages that consumers have in hand, of the 1,000 that were taken last.
     Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
     message lives, so this also answers for one that is gone. Of a group: give QUEUE@GROUP, which says the steps alone.
     What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
@@ -149,8 +162,15 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
+    if not id:
+        held = in_flight(queue)
+        session.table(_rows_in_hand(queue, held.held), empty="no consumer has a message in hand")
+        if not held.is_all:
+            note(f"of the {counted(held.looked, 'message')} that were taken last")
+        _tell_of_dead(queue, client, {one.worker for one in held.held})
+        return
     rows = []
-    for one in _named(id):
+    for one in id:
         found, waits = None, None
         if not isinstance(queue, QueueGroup):
             found, waits = queue.status(one), queue.delayed.waits_for(one)
@@ -161,6 +181,7 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
         ]
         rows.append(_row_of_status(one, found, waits, steps, json_value=session.json))
     session.table(rows)
+    _tell_of_dead(queue, client, {row["worker"] for row in rows})
     if any(row["state"] in (None, State.UNKNOWN.value) and not row["steps"] for row in rows):
         raise typer.Exit(NOT_FOUND)
 
@@ -186,7 +207,45 @@ def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, f
                 raise
         return outcomes
 
-    _print_outcomes(session, act, None)
+    _print_outcomes(session, act, queue, None)
+    asked = [one for one, outcome in outcomes.items() if outcome is Outcome.ASKED]
+    if asked:
+        _tell_of_dead(queue, client, {queue.status(one).worker for one in asked[:TOLD]})
+
+
+def recover(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    worker: Annotated[
+        list[str] | None, typer.Option(help="HOST:PID as doctor names it; repeat for each [default: all that died]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
+    farm: Farm = None,
+) -> None:
+    """Bring back what workers that died have in hand, at once.
+
+    The sweep brings it back too, later. Their attempt counts, and they come again after the queue's backoff, or are
+    parked after the last attempt, as of a handler that failed. A worker counts as dead once it has not reported for
+    50 s. One that only hangs, or cannot reach the store, may still be at work on them: they are then handled twice. So
+    make sure that its process has ended.
+
+    Example: latchwork queue recover orders --client shop --dry-run
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    left = left_by(queue, worker or ())
+    rows = _rows_in_hand(queue, left.held)
+    told = {} if dry_run or not left.dead else recovered(queue, left, person())
+    session.table(rows, empty="nothing to bring back")
+    if not left.dead:
+        alive = [f"{short_name(one.worker)} ({shown_time(one.ago)} ago)" for one in queue.workers()]
+        note(f"no worker of {name} is known to have died; last reports: {', '.join(alive) or 'none'}")
+    if rows:
+        brought = sum(told.values())
+        note(f"{'would be ' if dry_run else ''}brought back: {counted(len(rows) if dry_run else brought, 'message')}")
+    if not left.is_all:
+        note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back the others")
 
 
 def _row_of_status(
@@ -218,7 +277,7 @@ def _row_of_step(step: str, done: DoneStep) -> dict[str, Any]:
     }
 
 
-for _command in (search, discard, redrive, move, show, cancel):
+for _command in (search, discard, redrive, move, show, cancel, recover):
     app.command()(_command)
 app.add_typer(queue_batch.app, name="batch")
 app.add_typer(queue_group.app, name="group")
@@ -236,7 +295,9 @@ def _named(ids: list[str] | None) -> list[str]:
     return ids
 
 
-def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], side: str | None) -> None:
+def _print_outcomes(
+    session: Session, act: Callable[[], Mapping[str, Outcome]], queue: ShardedQueue, side: str | None
+) -> None:
     """Print the outcome of each message; where some failed for certain, the others go to stderr."""
     try:
         outcomes = act()
@@ -250,9 +311,57 @@ def _print_outcomes(session: Session, act: Callable[[], Mapping[str, Outcome]], 
     if Outcome.NOT_THERE in outcomes.values():
         if side is not None:
             note(f"not there: {_only(side)}")
+            _tell_where(queue, [name for name, outcome in outcomes.items() if outcome is Outcome.NOT_THERE][:TOLD])
         raise typer.Exit(NOT_FOUND)
 
 
 def _only(side: str) -> str:
     others = " or ".join(f"--side {one}" for one in SIDES if one != side)
     return f"only {side} messages were looked at; {others} looks elsewhere"
+
+
+def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
+    """Say where messages are that were looked for elsewhere."""
+    if isinstance(queue, QueueGroup):
+        return
+    found = {one: queue.status(one) for one in ids}
+    for one, status in found.items():
+        if status.state not in (State.UNKNOWN, State.DONE):
+            who = f": {status.worker or 'a consumer'} has it in hand" if status.state is State.RUNNING else ""
+            note(f"{one} is {status.state.value}{who}")
+    _tell_of_dead(queue, queue.registry.client_id, {status.worker for status in found.values()})
+
+
+def _rows_in_hand(queue: ShardedQueue, held: Sequence[InHand]) -> list[dict[str, Any]]:
+    """Return a row for each message that consumers have in hand. One call for 1,000."""
+    rows = []
+    for begin in range(0, len(held), STEP):
+        some = held[begin : begin + STEP]
+        for one, found in zip(some, queue.pointers.look([one.slot for one in some]), strict=True):
+            message = found if isinstance(found, Envelope) else None
+            rows.append({
+                "message_id": message.msg_id if message else None,
+                "state": State.RUNNING.value,
+                "since": date(one.stamped).isoformat(timespec="seconds") if one.stamped else None,
+                "worker": one.worker,
+                "attempts": message.attempts if message else None,
+            })  # fmt: skip
+    return rows
+
+
+def _tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None]) -> None:
+    """Say which of these workers died, and when what they have in hand is back at the latest."""
+    if not any(workers):
+        return
+    taken = view_of(cast(QueueRegistry, queue.registry), queue.name).look()
+    for state in taken.queues:
+        for name, dead in dead_workers(state.workers).items():
+            if name[-MAX_PROCESS:] not in workers or dead.settled:
+                continue
+            left = state.returns_within - dead.ago
+            when = f"within {shown_time(left)}" if left > 0 else "with the next one"
+            note(
+                f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: what it has in hand is "
+                f"back by the sweep, at the latest {when}, while any worker of {client} runs; have it sooner: "
+                f"latchwork queue recover {queue.name} --client {client}"
+            )

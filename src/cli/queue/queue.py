@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ...inputs import checked_timeout, farm_or_default
 from ...observe.findings import findings_of
-from ...observe.snapshot import clients_in
+from ...observe.snapshot import clients_in, election_now
 from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper, SweepReport
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
@@ -38,6 +39,9 @@ ACTS_WITHIN = 10.0
 WITHIN = 3.0
 """Seconds after which each worker that lives acts on a change."""
 TIMED_OUT = 4
+MANY_CLIENTS = 20
+"""Clients that an error names."""
+_SOONER = "what a worker that died had in hand is back at once by: latchwork queue recover QUEUE"
 MANY = 1_000
 """Messages that were published, from which on people are shown how they are spread over the shards."""
 app = typer.Typer(help="Hand work to others: sharded queues, at least once.", no_args_is_help=True)
@@ -54,8 +58,16 @@ def registry_of(session: Session, client: str, farm: str | None) -> QueueRegistr
 
 
 def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
-    """Return the queue that a command means. Raises `NotFound`."""
-    return registry_of(session, client, farm).get(name)
+    """Return the queue that a command means. Raises `NotFound`, which names the clients that have queues, if this one
+    has none.
+    """
+    registry = registry_of(session, client, farm)
+    try:
+        return registry.get(name)
+    except NotFound:
+        if any(registry.scan(active=None)):
+            raise
+        raise no_queues(session, client, farm) from None
 
 
 @app.command("list")
@@ -87,8 +99,11 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
 
 def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
     """Return the error that a client has no queues, which names the clients that have some, where that is known."""
-    others = clients_in(session.store, farm)
-    there = f"; the clients that have some: {', '.join(others)}" if others else ""
+    others = clients_in(session.store, farm) or ()
+    near = get_close_matches(client, others, n=1)
+    there = f"; the clients that have some: {', '.join(others[:MANY_CLIENTS])}" if others else ""
+    there += f" and {len(others) - MANY_CLIENTS} more" if others[MANY_CLIENTS:] else ""
+    there += f"; is {near[0]!r} meant?" if near else ""
     where = f"farm {farm_or_default(farm)!r} of {session.where}"
     return NotFound(f"client {client!r} has no queues in {where}{there}", client=client)
 
@@ -161,7 +176,7 @@ def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None)
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    registry.get(name)
+    queue_of(session, name, client, farm)
     show_stats(session, registry, name)
 
 
@@ -391,8 +406,24 @@ class _Sweep:
 
     def once(self, timeout: float) -> None:
         """Sweep, once it is elected, and exit with 1 if a part failed."""
-        if not self._contest.run(lambda _: self._sweep_once(), timeout=timeout):
+        try:
+            well = self._contest.run(lambda _: self._sweep_once(), timeout=timeout)
+        except WaitTimeout as failure:
+            raise WaitTimeout(f"{failure}: {self._why_not()}", **failure.details) from None
+        if not well:
             raise typer.Exit(1)
+
+    def _why_not(self) -> str:
+        """Return why this command was not elected, and what to do instead."""
+        leader, _ = election_now(self._session.store, self._contest.name)
+        if leader is not None and leader.leads:
+            return f"{short_name(leader.name)} leads, and sweeps every queue; {_SOONER}"
+        lease = leader.lease if leader is not None and leader.held else self._contest.lease
+        return (
+            f"nobody leads, but a leader that died is replaced only once its lease was seen unchanged for {lease:g} s: "
+            f"give --timeout {2 * lease:g} or more; a sweep takes only what was left alone for the queue's whole sweep "
+            f"duration; {_SOONER}"
+        )
 
     def for_ever(self, timeout: float | None, every: float) -> None:
         """Sweep while it is elected, again and again, also after the store was away."""
@@ -511,8 +542,11 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
 
 def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of `queue stats`, by names that say what they are."""
-    late, looked = facts["overdue_workers"], facts["sidelined_looked_at"]
-    workers = [short_name(one) + (" (overdue)" if one in late else "") for one in facts["workers"]]
+    marks, looked = ("overdue", "saturated"), facts["sidelined_looked_at"]
+    workers = [
+        short_name(one) + "".join(f" ({mark})" for mark in marks if one in facts[f"{mark}_workers"])
+        for one in facts["workers"]
+    ]
     reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
     ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]

@@ -122,12 +122,12 @@ def workers(feed: Feed) -> Table:
         for queue in taken.queues:
             for worker in queue.workers:
                 leads = taken.leader is not None and taken.leader.leads and taken.leader.name == worker.worker
-                state = "DEAD or hangs" if worker.is_silent else "overdue" if worker.is_overdue else "works"
+                state, style = _stands(worker)
                 rows.append(row(
                     (one.farm, one.client, queue.name, worker.worker),
                     (short_name(worker.worker), queue.name, state + (", leads" if leads else ""), worker.threads,
                      worker.running, worker.acked, worker.failed, timed(worker.ago)),
-                    BAD if worker.is_silent else WARN if worker.is_overdue else PLAIN,
+                    style,
                 ))  # fmt: skip
     columns = (
         Column("worker", right=False), Column("queue", right=False), Column("state", 1, right=False),
@@ -195,14 +195,25 @@ def queue(feed: Feed, key: Sequence[str], width: int, bars: str, *, days: float)
     return Table(columns, rows, tuple(notes), "no process works on it")
 
 
+def _stands(worker: WorkerReport) -> tuple[str, str]:
+    """Return how a worker stands, in a word or two, and in which style it is shown."""
+    if worker.is_silent:
+        return "DEAD" if worker.settled else "DEAD or hangs", BAD
+    if worker.is_saturated:
+        return f"TAKES NONE: {worker.hung} hang", BAD
+    if worker.is_overdue:
+        return "overdue", WARN
+    return (f"works, {worker.hung} hang", WARN) if worker.hung else ("works", PLAIN)
+
+
 def _worker(worker: WorkerReport) -> Row:
-    state = "DEAD or hangs" if worker.is_silent else "overdue" if worker.is_overdue else "works"
+    state, style = _stands(worker)
     why = ", ".join(f"{reason} {n}" for reason, n in worker.reasons.items())
     return row(
         (worker.worker,),
         (short_name(worker.worker), state, worker.threads, worker.running, worker.acked, worker.failed, why,
          timed(worker.ago)),
-        BAD if worker.is_silent else WARN if worker.is_overdue else PLAIN,
+        style,
     )  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """Who works on a queue: a record in which each process that consumes it reports (P5).
 
-Set `{client}_meta_set`, key `{queue}_WORKERS`, two map bins. `workers`: the name of a process -> `[server's ms, the
-change of the settings that it acts on, threads, running, acknowledged, failed]`; `failures`: the same name -> how many
-of these failed for each reason, in the order of `Reason`. For people, and for the tools that tell them: no message
+Set `{client}_meta_set`, key `{queue}_WORKERS`. Three map bins by the name of a process. `workers`: `[server's ms, the
+change of the settings that it acts on, threads, running, acknowledged, failed]`; `failures`: how many of these failed
+for each reason, in the order of `Reason`; `hung`: handlers that hang. Two more bins tell of processes that have ended.
+`settled`, a map: its name -> server's ms, of one that was killed, and what it had in hand was settled by another one;
+`stopped`: `[server's ms, name]` of the one that stopped last. For people, and for the tools that tell them: no message
 depends on it.
 """
 
@@ -11,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from ...errors import NotFound
 from ...inputs import is_int
-from ...store import Key, MapPut, MapRemove, Read, Update
+from ...store import Key, MapPut, MapRemove, Put, Read, Update, has
 from ...store.decode import Counter
-from ...store.model.expr import SERVER_NOW, ListOf, Param
+from ...store.model.expr import SERVER_NOW, Bound, ListOf, Param
 from ...store.model.form import Form
-from ...store.model.ops import Compute
+from ...store.model.ops import Compute, Op
 from ...store.port import Exists, RecordStore, Values
 from ...store.rows import Rows
 from ...typed import converted
@@ -30,7 +32,7 @@ from .envelope import Reason
 from .record import lifetime
 from .shards import Shards
 
-WORKERS, FAILURES = "workers", "failures"
+WORKERS, FAILURES, HUNG, SETTLED, STOPPED = "workers", "failures", "hung", "settled", "stopped"
 REPORT = 15.0
 """Seconds between two reports of a process."""
 SILENT = 50.0
@@ -44,7 +46,9 @@ to remove it.
 """
 WINDOW = 60.0
 """Seconds in which the acknowledged and the failed messages of a report were counted."""
-_READ = (Read(WORKERS), Read(FAILURES), Compute(SERVER_NOW))
+_READ: tuple[Op, ...] = (*map(Read, (WORKERS, FAILURES, HUNG, SETTLED, STOPPED)), Compute(SERVER_NOW))
+_ABSENT = (None, None, None, None, None, 0)
+_STOP = ListOf((SERVER_NOW, Param("worker", str)))
 _REASONS = tuple(Reason)
 
 
@@ -59,6 +63,8 @@ class WorkerReport:
     running: handlers that run.
     acked, failed: messages in the minute before the report.
     reasons: of the failed ones, where there were any; an earlier version does not report them.
+    hung: handlers that were given up after the queue's `handler_timeout`, and have not returned.
+    settled: whether it was killed, and another process has settled what it had in hand.
     """
 
     worker: str
@@ -69,16 +75,32 @@ class WorkerReport:
     acked: int
     failed: int
     reasons: Mapping[str, int] = field(default_factory=dict)
+    hung: int = 0
+    settled: bool = False
 
     @property
     def is_silent(self) -> bool:
-        """Whether so many reports are missing that the process is dead, or cut off from the store."""
-        return self.ago > SILENT
+        """Whether the process is dead: it was waited for, or so many reports are missing that it is, or is cut off from
+        the store.
+        """
+        return self.settled or self.ago > SILENT
 
     @property
     def is_overdue(self) -> bool:
-        """Whether it is not known to work, though it does not count as dead yet."""
-        return self.ago > OVERDUE
+        """Whether it is not known to work, though it may not count as dead yet."""
+        return self.settled or self.ago > OVERDUE
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether so many of its handlers hang that it takes no more messages."""
+        return 0 < 2 * self.threads <= self.hung
+
+
+class Stop(NamedTuple):
+    """The process that stopped last of those that worked on a queue, and took its report back; seconds since then."""
+
+    worker: str
+    ago: float
 
 
 def short_name(worker: str) -> str:
@@ -104,20 +126,39 @@ def _form(ttl: int) -> Form:
     numbers = (Param("acts_on"), Param("threads"), Param("running"), Param("acked"), Param("failed"))
     report = MapPut(WORKERS, Param("worker", str), ListOf((SERVER_NOW, *numbers)))
     reasons = MapPut(FAILURES, Param("worker", str), ListOf(tuple(Param(one.value) for one in _REASONS)))
-    return Form(report, reasons, exists=Exists.ANY, ttl=ttl)
+    hung = MapPut(HUNG, Param("worker", str), Param("hung"))
+    return Form(report, reasons, hung, exists=Exists.ANY, ttl=ttl)
 
 
 def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
     """Return the update by which a process reports; harmless when repeated."""
     return _form(lifetime(queue.config)).fill(
         _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
-        acked=report.acked, failed=report.failed, **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
+        acked=report.acked, failed=report.failed, hung=report.hung,
+        **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
     )  # fmt: skip
 
 
 def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
     """Return the update that removes these processes; harmless when repeated."""
-    return Update(_key(queue), (MapRemove(WORKERS, tuple(workers)), MapRemove(FAILURES, tuple(workers))))
+    return Update(_key(queue), _forgetting(workers))
+
+
+def _forgetting(workers: Sequence[str]) -> tuple[Op, ...]:
+    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, SETTLED))
+
+
+def stopping(queue: HasWorkers, worker: str) -> Update:
+    """Return the update by which a process that stops takes its report back; harmless when repeated."""
+    ops: tuple[Op, ...] = (*_forgetting([worker]), Put(STOPPED, Bound(_STOP, {"worker": worker})))
+    return Update(_key(queue), ops)
+
+
+def settling(queue: HasWorkers, worker: str) -> Update:
+    """Return the update which notes that what this process had in hand was settled by another one, after its death;
+    refused where it has no report. Harmless when repeated.
+    """
+    return Update(_key(queue), (MapPut(SETTLED, worker, SERVER_NOW),), has(WORKERS, worker))
 
 
 def workers_of(queues: Sequence[HasWorkers]) -> list[list[WorkerReport]]:
@@ -135,16 +176,22 @@ def reading(queue: HasWorkers) -> Update:
 
 def reports_in(rows: Rows[Values]) -> list[list[WorkerReport]]:
     """Return the reports by the rows of `reading`. Raises the store's errors."""
-    return [_reports(*row) for row in rows.raise_unless(NotFound).values((None, None, 0))]
+    return [_reports(*row) for row in rows.raise_unless(NotFound).values(_ABSENT)]
+
+
+def stops_in(rows: Rows[Values]) -> list[Stop | None]:
+    """Return who stopped last, by the rows of `reading`; None where nobody is known to have. Raises as `reports_in`."""
+    return [_stop(row[-2], row[-1]) for row in rows.raise_unless(NotFound).values(_ABSENT)]
 
 
 def now_in(rows: Rows[Values]) -> int | None:
     """Return the server's time (ms) by the rows of `reading`; None where there was no record to ask."""
-    return max((now for _, _, now in rows.values((None, None, 0))), default=0) or None
+    return max((row[-1] for row in rows.values(_ABSENT)), default=0) or None
 
 
-def _reports(found: Any, failures: Any, now: int) -> list[WorkerReport]:
+def _reports(found: Any, failures: Any, hung: Any, settled: Any, _: Any, now: int) -> list[WorkerReport]:
     entries, reports = found.items() if isinstance(found, Mapping) else (), []
+    hung, settled = (one if isinstance(one, Mapping) else {} for one in (hung, settled))
     for worker, entry in sorted(entries, key=str):
         try:
             at, *numbers = converted(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
@@ -153,9 +200,20 @@ def _reports(found: Any, failures: Any, now: int) -> list[WorkerReport]:
         if type(worker) is str:
             counts = failures.get(worker) if isinstance(failures, Mapping) else None
             acts_on, threads, running, acked, failed = numbers
-            ago = max(0.0, (now - at) / 1000)
-            reports.append(WorkerReport(worker, ago, acts_on, threads, running, acked, failed, _reasons(counts)))
+            ago, hangs = max(0.0, (now - at) / 1000), hung.get(worker)
+            reports.append(
+                WorkerReport(
+                    worker, ago, acts_on, threads, running, acked, failed, _reasons(counts),
+                    hangs if is_int(hangs) and hangs > 0 else 0, is_int(over := settled.get(worker)) and over >= at,
+                )
+            )  # fmt: skip
     return reports
+
+
+def _stop(found: Any, now: int) -> Stop | None:
+    if not isinstance(found, list) or len(found) != 2 or not is_int(found[0]) or type(found[1]) is not str:
+        return None
+    return Stop(found[1], max(0.0, (now - found[0]) / 1000))
 
 
 def _reasons(counts: Any) -> dict[str, int]:

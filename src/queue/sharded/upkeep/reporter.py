@@ -20,7 +20,7 @@ from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..record import Live
 from ..registry import QueueRegistry
-from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, workers_of
+from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, stopping, workers_of
 
 log = Log(__name__)
 worker_log = Log("latchwork.worker")
@@ -47,6 +47,8 @@ class Reported(Protocol):
     def concurrency(self) -> int: ...
     @property
     def running(self) -> int: ...
+    @property
+    def stuck(self) -> int: ...
 
 
 class Reporter:
@@ -128,7 +130,7 @@ class Reporter:
         # 1. Take back the reports about queues that no consumer is left for.
         if gone := [queue for name, queue in last.queues.items() if name not in queues]:
             with suppress(LatchworkError):  # it then counts as dead, once it is silent
-                self._registry.store.repeat_many([leaving(queue, [self.worker]) for queue in gone])
+                self._registry.store.repeat_many([stopping(queue, self.worker) for queue in gone])
             last.queues = {name: queue for name, queue in last.queues.items() if name in queues}
         # 2. Read the settings, unless it is known that they have not changed. Asked before the read: what is written in
         #    between is read again.
@@ -171,8 +173,9 @@ class Reporter:
         running = sum(one.running for one in own)
         reasons = {one.value: counts[name, f"failed_{one.value}"] for one in Reason}
         return WorkerReport(
-            self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"], reasons
-        )
+            self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"], reasons,
+            sum(one.stuck for one in own),
+        )  # fmt: skip
 
     def _tidy(self, queues: list[ShardedQueue]) -> None:
         """Remove the reports of processes that have been silent for long."""

@@ -7,7 +7,8 @@ import pytest
 from latchwork.queue import Consumer, QueueRegistry
 from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
-from latchwork.queue.sharded.workers import KEPT, SILENT
+from latchwork.queue.sharded.workers import KEPT, SILENT, reading, stops_in
+from latchwork.store.rows import Rows
 from tests.queue.sharded.upkeep.test_upkeep import queue_on
 from tests.sim.stage import Fault, Kind, Stage
 
@@ -141,6 +142,24 @@ def test_a_worker_that_stops_takes_its_report_back_and_one_that_fails_counts_wha
     stage.play()
     (during,), after = stage.said["worker"]
     assert (during.failed, during.acked, after) == (10, 0, [])
+
+
+def test_a_consumer_reports_the_handlers_that_hang_and_says_that_it_stopped():
+    stage = Stage()
+    stage.act("publisher", lambda store: queue_on(store).publish_many(range(10)))
+
+    def body(store):
+        queue = queue_on(store)
+        with Consumer(queue, lambda _: store.seams.sleep(1e5), upkeep=False, grace=0):
+            store.seams.sleep(60)
+            during = queue.workers()
+        return during, stops_in(Rows(store.repeat_many([reading(queue)])))
+
+    stage.act("worker", body, after=1)
+    stage.play(until=1e5)
+    ((during,), (stopped,)) = stage.said["worker"]
+    assert (during.hung, during.is_saturated) == (2 * during.threads, True)
+    assert (stopped.worker, stopped.ago < SOON) == (during.worker, True)
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
