@@ -404,7 +404,7 @@ def test_callbacks_get_the_publication_and_none_of_them_keeps_others_from_theirs
         gate.open.set()
     assert called == [one.message_id, other]
     one.add_done_callback(called.append)
-    assert called[-1] is one, "at once where it is known"
+    assert called[-1] == one, "at once where it is known"
     assert "ZeroDivisionError" in caplog.text
 
 
