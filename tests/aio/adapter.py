@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, ValuesView
+from collections.abc import ValuesView
 from functools import cache, partial, update_wrapper, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -222,8 +222,8 @@ VERBS = (
 )  # fmt: skip
 
 
-def in_a_thread(kind: Callable[..., Any]) -> Any:
-    """A class, or function, that has no twin, given the sync objects of those that have."""
+def in_a_thread(kind: type) -> Any:
+    """A class that has no twin, made of the sync objects of those that have."""
 
     def made(*given: Any, **named: Any) -> Any:
         return kind(*map(bare, given), **{key: bare(value) for key, value in named.items()})
@@ -240,8 +240,6 @@ def dress(module: Any, monkeypatch: Any) -> None:
     """Let a module use the asyncio surface wherever it names a class that has a twin."""
     if getattr(module, "latchwork", None) is latchwork:
         monkeypatch.setattr(module, "latchwork", Package())
-    if hasattr(module, "bring_back"):
-        monkeypatch.setattr(module, "bring_back", in_a_thread(module.bring_back))
     for name in (*aio.__all__, "Sweeper", "Shovel"):
         kind = getattr(coord, name, None) or getattr(queue, name, None)
         if not isinstance(kind, type) or getattr(module, name, None) is not kind or name in PLAIN:

@@ -35,6 +35,7 @@ FILES = (
 TRAVELS = "a twin is made where it is used, and is not pickled"
 STAGED = "the actors of a simulation are greenlets of their own"
 INLINE = "it renews within a step of the clock, which the loop's thread would wait for"
+KIT = "the upkeep of the test kit takes queues of the sync surface"
 HANGS = "a handler that runs too long is cancelled there"
 THREADS = "it is about the threads of handlers, of which the other surface has more, or none"
 PROGRAM = "it is about a program of its own; tests/aio has one of the other surface"
@@ -64,6 +65,7 @@ SYNC_ONLY = {
     "test_a_child_that_a_handler_has_forked_can_be_terminated": PROGRAM,
     "test_an_async_handler_is_refused_with_the_remedy": REFUSED,
     "test_a_handler_that_returns_a_coroutine_unseen_fails_its_message_and_leaves_no_warning": REFUSED,
+    "test_a_parked_message_is_named_until_it_is_brought_back": KIT,
     "test_a_child_forked_between_two_outcomes_knows_both": THREADED,
     "test_wherever_a_child_is_forked_it_finds_all_messages_that_wait": THREADED,
     "test_a_handle_pickles_with_its_store": TRAVELS,
