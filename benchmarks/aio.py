@@ -3,10 +3,10 @@
 Run it from the project's root as `python -m benchmarks.aio`. Both sides publish through one `publisher()`, and each
 publisher waits until its message is safe. Beside it, each in a process of its own: taskiq and arq on a Redis that keeps
 nothing, and procrastinate on a PostgreSQL that does not wait for its disk, by what 100 tasks in one loop call there to
-publish. `LATCHWORK_PEERS=path/to/python` names an interpreter that has them. The delay is by how much a callback comes
-late that asks for the next millisecond, while the 100 publish. Targets: the loop publishes at least as fast as the
-threads; its delay stays p99 <= 5 ms; 10,000 tasks that wait for a latch take at most 200 MB, and no thread. An awaited
-`get` beside the sync one has no target.
+publish; each message is a call of its own there. `LATCHWORK_PEERS=path/to/python` names an interpreter that has them.
+The delay is by how much a callback comes late that asks for the next millisecond, while the 100 publish. Targets: the
+loop publishes at least as fast as the threads; its delay stays p99 <= 5 ms; 10,000 tasks that wait for a latch take at
+most 200 MB, and no thread. An awaited `get` beside the sync one has no target.
 """
 
 from __future__ import annotations
