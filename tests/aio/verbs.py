@@ -1,5 +1,5 @@
-"""Every verb of the asyncio surface that uses the store, as a case: what is there before it, and what must hold after
-it was cancelled at any await point, whatever the store did meanwhile.
+"""The verbs of the asyncio surface that take, hand over or wait for something, as cases: what is there before each, and
+what must hold after it was cancelled at any await point, whatever the store did meanwhile.
 """
 
 from __future__ import annotations
