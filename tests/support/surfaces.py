@@ -64,6 +64,7 @@ SYNC_ONLY = {
     "test_sigterm_drains_and_a_second_one_forces": PROGRAM,
     "test_a_child_that_a_handler_has_forked_can_be_terminated": PROGRAM,
     "test_an_async_handler_is_refused_with_the_remedy": REFUSED,
+    "test_a_handler_whose_call_would_run_nothing_is_refused": REFUSED,
     "test_a_handler_that_returns_a_coroutine_unseen_fails_its_message_and_leaves_no_warning": REFUSED,
     "test_a_parked_message_is_named_until_it_is_brought_back": KIT,
     "test_a_child_forked_between_two_outcomes_knows_both": THREADED,
