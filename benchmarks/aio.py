@@ -1,31 +1,41 @@
-"""asyncio: 100 publishers in one loop against 8 threads, the loop's own delay, 10,000 waits, and an awaited call.
+"""asyncio: 100 publishers in one loop against 8 threads and other systems, the loop's own delay, and 10,000 waits.
 
 Run it from the project's root as `python -m benchmarks.aio`. Both sides publish through one `publisher()`, and each
-publisher waits until its message is safe. The delay is by how much a callback comes late that asks for the next
-millisecond, while the 100 publish. Targets: the loop publishes at least as fast as the threads; its delay stays p99 <=
-5 ms; 10,000 tasks that wait for a latch take at most 200 MB, and no
-thread. An awaited `get` beside the sync one has no target.
+publisher waits until its message is safe. Beside it, each in a process of its own: taskiq and arq on a Redis that keeps
+nothing, and procrastinate on a PostgreSQL that does not wait for its disk, by what 100 tasks in one loop call there to
+publish; each message is a call of its own there. `LATCHWORK_PEERS=path/to/python` names an interpreter that has them.
+The delay is by how much a callback comes late that asks for the next millisecond, while the 100 publish. Targets: the
+loop publishes at least as fast as the threads; its delay stays p99 <= 5 ms; 10,000 tasks that wait for a latch take at
+most 200 MB, and no thread. An awaited `get` beside the sync one has no target.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import statistics
+import subprocess
 import threading
 import time
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
+from benchmarks._aio_roles import PAYLOAD, PUBLISHERS, delays, p99, published
 from benchmarks._harness import Case, aerospike_url, arguments, interleaved, table, together
+from benchmarks.latency import PEERS, Redis, Role
 from benchmarks.targets import Verdict, judged
 from latchwork import aio
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.store.aerospike.store import AerospikeStore
+from tools.servers import Process, free_ports
 
-PUBLISHERS, THREADS, EACH = 100, 8, 20
+ROLES = Path(__file__).with_name("_aio_roles.py")
+THREADS, EACH, OF_PEERS = 8, 20, 3
+"""Threads, and messages of a task in one run: ours, and that of another system."""
 WAITS = 10_000
 KEY = Key("bench-aio", "one")
-PAYLOAD = b"x" * 100
 
 
 class Loop:
@@ -38,25 +48,74 @@ class Loop:
         return self.loop.run_until_complete(work)
 
 
-async def published(publisher, each: int) -> None:
-    """100 tasks that publish, each one message after the other."""
-
-    async def one() -> None:
-        for _ in range(each):
-            await (await publisher.publish(PAYLOAD))
-
-    await asyncio.gather(*(one() for _ in range(PUBLISHERS)))
+async def safely(publisher) -> None:
+    """Publish a message, and wait until it is safe."""
+    await (await publisher.publish(PAYLOAD))
 
 
-async def delays(work) -> list[float]:
-    """Milliseconds by which the loop was late, each millisecond while `work` runs."""
-    found, task = [], asyncio.ensure_future(work)
-    while not task.done():
-        began = time.perf_counter()
-        await asyncio.sleep(0.001)
-        found.append((time.perf_counter() - began - 0.001) * 1000)
-    await task
-    return sorted(found)
+class Postgres(Process):
+    """A PostgreSQL server that does not wait for its disk, and keeps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("postgres")
+        (self.port,) = free_ports(1)
+        self.url = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+        for command in (["chown", "postgres", self.directory], self.of("initdb", "-U", "postgres", "-A", "trust")):
+            subprocess.run(command, check=True, capture_output=True, cwd="/")
+
+    def of(self, program: str, *given: str) -> list[str]:
+        """One of its programs, which do not run as root."""
+        (path,) = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}"))[-1:]
+        return [
+            "setpriv",
+            "--reuid=postgres",
+            "--regid=postgres",
+            "--clear-groups",
+            str(path),
+            "-D",
+            f"{self.directory}/data",
+            *given,
+        ]
+
+    def command(self) -> list[str]:
+        settings = ("fsync=off", "synchronous_commit=off", f"unix_socket_directories={self.directory}")
+        return self.of("postgres", "-p", str(self.port), *(one for name in settings for one in ("-c", name)))
+
+    def is_ready(self) -> bool:
+        return "ready to accept" in (self.directory / "output").read_text()
+
+
+class Peer:
+    """Another system: a process that publishes as it is asked, beside a server of its kind."""
+
+    def __init__(self, title: str, url: str, stack: ExitStack) -> None:
+        self.title, self.late = title, []
+        self._role = stack.enter_context(closing(Role(PEERS, title, url, program=ROLES)))
+        self._role.has_said(1)
+
+    def publish(self) -> None:
+        """Let its 100 tasks publish."""
+        self.late.append(float(self._role.ask(str(OF_PEERS)).split()[1]))
+
+
+def peers(stack: ExitStack) -> tuple[list[Peer], list[str]]:
+    """The other systems that can be measured here, and a line for each other one."""
+    found, missing, servers = [], [], {}
+    wanted = {"taskiq": (Redis, "taskiq_redis"), "arq": (Redis, "arq"), "procrastinate": (Postgres, "procrastinate")}
+    has = {Redis: shutil.which("redis-server"), Postgres: [*Path("/usr/lib/postgresql").glob("*/bin/initdb")]}
+    for title, (kind, module) in wanted.items():
+        if not has[kind]:
+            missing.append(f"{title}: not measured, as there is no {kind.__name__} server here")
+        elif subprocess.run([PEERS, "-c", f"import {module}"], capture_output=True, check=False).returncode:
+            missing.append(
+                f"{title}: not measured, as it is not installed here: pip install taskiq-redis arq procrastinate"
+            )
+        else:
+            if kind not in servers:
+                servers[kind] = stack.enter_context(closing(kind()))
+                servers[kind].start()
+            found.append(Peer(title, servers[kind].url, stack))
+    return found, missing
 
 
 def resident() -> float:
@@ -75,12 +134,13 @@ async def waits(store, number: int) -> tuple[float, int, float, float]:
     began = time.perf_counter()
     await latch.count_down()
     assert all(await asyncio.gather(*tasks))
-    return took, more, late[int(len(late) * 0.99)], time.perf_counter() - began
+    return took, more, p99(late), time.perf_counter() - began
 
 
 def main() -> None:
     options = arguments(__doc__.partition("\n")[0])
-    with aerospike_url(options.url) as url:
+    with aerospike_url(options.url) as url, ExitStack() as stack:
+        others, missing = peers(stack)
         ours = Loop()
         sync_store = AerospikeStore.from_url(url)
         store = aio.Store(sync_store)
@@ -89,6 +149,7 @@ def main() -> None:
         threaded = registry.create(config[0]).publisher()
         twin = aio.QueueRegistry(store, registry.client_id, farm_id="b")
         looped = ours.run(twin.create(config[1])).publisher()
+        safe = partial(safely, looped)
 
         def of_threads() -> None:
             def each() -> None:
@@ -101,15 +162,18 @@ def main() -> None:
         rates = interleaved(
             [
                 Case("8 threads", of_threads, units),
-                Case("100 tasks in one loop", lambda: ours.run(published(looped, EACH)), units),
+                Case("100 tasks in one loop", lambda: ours.run(published(safe, EACH)), units),
+                *(Case(one.title, one.publish, OF_PEERS * PUBLISHERS) for one in others),
             ],
             options.seconds,
         )
-        late = ours.run(delays(published(looped, 20 * EACH)))
-        p99 = late[int(len(late) * 0.99)]
+        late = ours.run(delays(published(safe, 20 * EACH)))
         rows = [(name, rates.rate(name), rates.ratio(name, "8 threads")) for name in rates.slices]
         print(table(("publishers", "messages a second", "/ 8 threads"), rows) + "\n")
-        print(f"Delay of the loop meanwhile: p50 {statistics.median(late):.2f} ms, p99 {p99:.2f} ms.\n")
+        print(f"Delay of the loop meanwhile: p50 {statistics.median(late):.2f} ms, p99 {p99(late):.2f} ms.\n")
+        for one in others:
+            print(f"That of {one.title}: p99 {statistics.median(one.late):.2f} ms in the median of its runs.\n")
+        print("".join(f"{line}.\n\n" for line in missing), end="")
 
         took, threads, waiting, ended = ours.run(waits(store, WAITS))
         print(
@@ -146,7 +210,7 @@ def main() -> None:
         ours.run(store.close())
     print(judged([
         Verdict("aio, 100 publishers in a loop / 8 threads", 1.0, rates.ratio("100 tasks in one loop", "8 threads")),
-        Verdict("aio, delay of the loop meanwhile: p99 ms", 5, p99, at_least=False),
+        Verdict("aio, delay of the loop meanwhile: p99 ms", 5, p99(late), at_least=False),
         Verdict("aio, 10,000 waits: MB", 200, took, at_least=False),
         Verdict("aio, 10,000 waits: threads more", 16, threads, at_least=False),
     ]))  # fmt: skip

@@ -62,11 +62,11 @@ class Redis(Process):
 
 
 class Role:
-    """A process of `_latency_roles`, and what it prints."""
+    """A process of `program`, and what it prints."""
 
-    def __init__(self, interpreter: str, *given: str) -> None:
+    def __init__(self, interpreter: str, *given: str, program: Path = ROLES) -> None:
         self.process = subprocess.Popen(
-            [interpreter, str(ROLES), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [interpreter, str(program), *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.lines: list[str] = []
         self._came = threading.Event()
@@ -89,6 +89,12 @@ class Role:
                 self._came.wait(0.1)
         said, self.lines[:lines] = self.lines[:lines], []
         return said
+
+    def ask(self, line: str) -> str:
+        """Write it a line, and return the line that it answers."""
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.has_said(1)[0]
 
     def close(self) -> None:
         self.process.kill()
@@ -113,9 +119,7 @@ class System:
     def publish(self, place: int, number: int) -> list[float]:
         """Publish so many to one of the queues; the milliseconds that each was on its way."""
         with self._lock:
-            self.publisher.process.stdin.write(f"q{place} {number} {RATE}\n")
-            self.publisher.process.stdin.flush()
-            self.publisher.has_said(1)
+            self.publisher.ask(f"q{place} {number} {RATE}")
         return [float(line) for line in self.consumers[place].has_said(number)]
 
     def after_lull(self, seconds: float, times: int) -> list[float]:

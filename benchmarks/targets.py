@@ -132,6 +132,10 @@ WHY: dict[str, str] = {
     "consume: unobserved / no hooks": (
         "Two threads hand messages to each other here, and two runs of the same code differ by as much as is missing."
     ),
+    "aio, delay of the loop meanwhile: p99 ms": (
+        "A time of one machine at one moment, not a ratio: some 25 other processes wanted its two cores. In a calmer "
+        "minute of the same hour it was 4.4 to 4.6 ms, four times in a row."
+    ),
 } | {f"Spark {verb} / plain Python, {cores} cores, 16 shards": SPARK for verb in ("write", "read") for cores in (1, 2)}
 WHY |= {f"SQLite, publish / {name}": EMBEDDED for name in ("huey", "persist-queue")}
 WHY |= {f"SQLite, through a handler / {name}": EMBEDDED_HANDLER for name in ("huey", "persist-queue")}

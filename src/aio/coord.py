@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from .. import coord as sync
 from ..coord.election.election import STOP_TIMEOUT, Election
 from ..coord.fencing import Fenced as SyncFenced
 from ..coord.fencing import Lost as SyncLost
-from ..coord.latch.handle import TTL, LatchLevel
+from ..coord.latch.handle import LatchLevel
 from ..coord.latch.latch import Latch, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
 from ..inputs import checked_timeout
-from ..retry import LATCH_POLICY, Poll, RetryPolicy
+from ..retry import Poll
+from ..store.port import RecordStore
 from .bridge import add_failure, awaited, on_loop
 from .store import Store, bridged_of
 from .twin import Twin, attribute, maybe, sync_or_none, unless_none, verb, verb_as
 
+P = ParamSpec("P")
 N = TypeVar("N", bound=str | int)
 T = TypeVar("T")
 F = TypeVar("F", bound=SyncFenced)
@@ -303,11 +305,46 @@ class Barrier(Twin[sync.Barrier]):
         )
 
 
+class _Maker(Generic[P]):
+    """A class method that makes a latch of the sync surface, given an `aio.Store` for its store."""
+
+    def __init__(self, of: Callable[Concatenate[RecordStore, P], Latch]) -> None:
+        self.__doc__, self.__wrapped__, self._name = of.__doc__, of, of.__name__
+
+    def _of(self, owner: type[_Latch[Any]], store: Store, *given: P.args, **named: P.kwargs) -> Callable[[], Any]:
+        make = getattr(owner._sync, self._name)  # noqa: SLF001 - a part of it
+        return partial(make, bridged_of(store), *given, **named)
+
+
+class got(_Maker[P]):  # noqa: N801 - read as `classmethod` is
+    """A handle, made without I/O."""
+
+    def __get__(self, latch: object, owner: type[LL]) -> Callable[Concatenate[Store, P], LL]:
+        return partial(self._made, owner)
+
+    def _made(self, owner: type[LL], store: Store, *given: P.args, **named: P.kwargs) -> LL:
+        return owner(self._of(owner, store, *given, **named)(), store.bridged)
+
+
+class created(_Maker[P]):  # noqa: N801 - as above
+    """A latch, created in the store. One whose task was cancelled meanwhile stays: `ended(error)` says so."""
+
+    def __get__(self, latch: object, owner: type[LL]) -> Callable[Concatenate[Store, P], Coroutine[Any, Any, LL]]:
+        return partial(self._made, owner)
+
+    async def _made(self, owner: type[LL], store: Store, *given: P.args, **named: P.kwargs) -> LL:
+        make = self._of(owner, store, *given, **named)
+        return owner(await store._run(make), store.bridged)  # noqa: SLF001 - as above
+
+
 class _Latch(Twin[L]):
     """The common part of both kinds of latch."""
 
     _sync: type[Any]
 
+    create = created(Latch.create)
+    get_or_create = created(Latch.get_or_create)
+    get = got(Latch.get)
     count_down = verb(Latch.count_down)
     count = verb(Latch.count)
     counts = verb(Latch.counts)
@@ -315,77 +352,6 @@ class _Latch(Twin[L]):
     parties = verb(Latch.parties)
     expected = verb(Latch.expected)
     delete = verb(Latch.delete)
-
-    @classmethod
-    async def create(
-        cls: type[LL],
-        store: Store,
-        client_id: str,
-        latch_id: str,
-        count: int | None = None,
-        *,
-        parties: Iterable[str | int] | None = None,
-        farms: Iterable[str] | None = None,
-        farm_id: str | None = None,
-        level: LatchLevel = LatchLevel.DC,
-        ttl: int = TTL,
-        set_suffix: str = "distributed_latch",
-        policy: RetryPolicy = LATCH_POLICY,
-    ) -> LL:
-        """Create this farm's counter, as `latchwork.coord.CountDownLatch.create`. One store call.
-
-        A latch that was created as its task was cancelled stays: `ended(error)` says so.
-        """
-        bridged = bridged_of(store)
-        make = partial(
-            cls._sync.create, bridged, client_id, latch_id, count, parties=parties, farms=farms, farm_id=farm_id,
-            level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
-        )  # fmt: skip
-        return cls(await store._run(make), bridged)  # noqa: SLF001 - a part of it
-
-    @classmethod
-    async def get_or_create(
-        cls: type[LL],
-        store: Store,
-        client_id: str,
-        latch_id: str,
-        count: int | None = None,
-        *,
-        parties: Iterable[str | int] | None = None,
-        farms: Iterable[str] | None = None,
-        farm_id: str | None = None,
-        level: LatchLevel = LatchLevel.DC,
-        ttl: int | None = None,
-        set_suffix: str = "distributed_latch",
-        policy: RetryPolicy = LATCH_POLICY,
-    ) -> LL:
-        """Create the latch, or join it, as `latchwork.coord.CountDownLatch.get_or_create`. One store call, or two."""
-        bridged = bridged_of(store)
-        make = partial(
-            cls._sync.get_or_create, bridged, client_id, latch_id, count, parties=parties, farms=farms,
-            farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy,
-        )  # fmt: skip
-        return cls(await store._run(make), bridged)  # noqa: SLF001 - a part of it
-
-    @classmethod
-    def get(
-        cls: type[LL],
-        store: Store,
-        client_id: str,
-        latch_id: str,
-        *,
-        farm_id: str | None = None,
-        level: LatchLevel = LatchLevel.DC,
-        ttl: int | None = None,
-        set_suffix: str = "distributed_latch",
-        policy: RetryPolicy = LATCH_POLICY,
-    ) -> LL:
-        """Return a handle on a latch that another process creates. No I/O."""
-        bridged = bridged_of(store)
-        made = cls._sync.get(
-            bridged, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
-        )
-        return cls(made, bridged)
 
     async def wait(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .. import queue as sync
 from ..coord.effects.step import LEASE, PATIENCE
@@ -26,6 +26,9 @@ from .step import OnceStep
 from .store import Store, bridged_of
 from .twin import Twin, attribute, listed, sync_of, verb, verb_as
 
+P = ParamSpec("P")
+R = TypeVar("R")
+W = TypeVar("W")
 Q = TypeVar("Q", bound=Subqueue)
 
 
@@ -203,35 +206,23 @@ class Publication(Twin[sync.Publication]):
                 timer.cancel()
 
 
+class _taken(verb_as[P, R, W]):  # noqa: N801 - read as `property` is
+    """`publish` of a publisher: it waits only for room, and without that costs no greenlet."""
+
+    async def _call(self, twin: Twin[Any], *given: P.args, **named: P.kwargs) -> W:
+        checked_timeout(named.get("timeout"))  # type: ignore[arg-type] # it is checked here
+        try:
+            return self._wrap(twin.of.publish(*given, **{**named, "timeout": 0}), twin.bridged)
+        except WaitTimeout:
+            return await super()._call(twin, *given, **named)
+
+
 class Publisher(Twin[sync.Publisher]):
     """A publisher that stores the messages of all tasks together: see `latchwork.queue.Publisher`."""
 
+    publish = _taken(sync.Publisher.publish, Publication)
     flush = verb(sync.Publisher.flush)
     close = verb(sync.Publisher.close, way_out=True)
-
-    async def publish(
-        self,
-        payload: Any,
-        *,
-        key: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        message_id: str | None = None,
-        delay: timedelta | float | None = None,
-        at: datetime | None = None,
-        dedup: str | None = None,
-        dedup_for: timedelta | float | None = None,
-        on_duplicate: str = "keep",
-        timeout: float | None = None,
-    ) -> Publication:
-        """Take a message to be published, as `latchwork.queue.Publisher.publish`. It waits only for room."""
-        publish = partial(
-            self.of.publish, payload, key=key, headers=headers, message_id=message_id, delay=delay, at=at, dedup=dedup,
-            dedup_for=dedup_for, on_duplicate=on_duplicate,
-        )  # fmt: skip
-        try:
-            return Publication(publish(timeout=0), self._store)
-        except WaitTimeout:
-            return Publication(await self._run(partial(publish, timeout=timeout)), self._store)
 
     async def __aenter__(self) -> Publisher:
         return self

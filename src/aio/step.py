@@ -105,7 +105,7 @@ def once(
 def once(
     store: Store,
     *,
-    key: Callable[P, str | int],
+    key: Callable[..., str | int],
     keep: timedelta | float = ...,
     timeout: float | None = ...,
     lease: float = ...,

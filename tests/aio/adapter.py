@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import ValuesView
 from functools import cache, partial, update_wrapper, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -77,6 +78,8 @@ def undressed(value: Any) -> Any:
         return object.__getattribute__(value, "_twin")
     if type(value) in (list, tuple):
         return type(value)(map(undressed, value))
+    if isinstance(value, ValuesView):
+        return [undressed(one) for one in value]
     return value
 
 
@@ -125,6 +128,8 @@ class Plain:
 
     def __getattr__(self, name: str) -> Any:
         twin = object.__getattribute__(self, "_twin")
+        if name == "store":
+            return twin.bridged.inner
         value = getattr(twin, name) if hasattr(type(twin), name) else getattr(twin.of, name)
         if not callable(value) or isinstance(value, type | Twin):
             return dressed(value)
@@ -141,6 +146,11 @@ class Plain:
 
     def __repr__(self) -> str:
         return repr(object.__getattribute__(self, "_twin").of)
+
+    def __eq__(self, other: object) -> bool:
+        return bare(self) is bare(other)
+
+    __hash__ = object.__hash__
 
     def __enter__(self) -> Any:
         return dressed(object.__getattribute__(self, "_twin").__aenter__())

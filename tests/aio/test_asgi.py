@@ -177,7 +177,7 @@ def test_a_server_with_four_workers_publishes_all_that_it_has_answered(server, t
     answers = []
 
     def ask():
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)  # workers may still start
         connection.request("GET", "/order")
         answers.append(connection.getresponse().read().decode())
         connection.close()

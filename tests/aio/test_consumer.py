@@ -444,6 +444,6 @@ def test_an_async_handler_ends_once_its_message_is_cancelled(memory, run):
         async with aio.Consumer(queue, handle, upkeep=False) as consumer:
             await until(lambda: consumer.stats["cancelled"] or consumer.stats["failed"])
         assert consumer.stats["failed"] == 0
-        assert (await queue.status(of)).state.value == "done"
+        assert (await queue.status(of)).state.value == "gone"
 
     run(main())

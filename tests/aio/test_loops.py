@@ -189,8 +189,9 @@ def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
     run(main())
 
 
-def test_tasks_that_wait_for_a_mutex_do_not_wake_each_other_while_it_is_held(run, monkeypatch):
-    seams, store, made = LoopSeams(SYSTEM), aio.Store(MemoryStore()), []
+async def looks_at_a_held_mutex():
+    """How often three tasks have looked at a mutex that was free once, and is held by another one since."""
+    made, store = [], aio.Store(MemoryStore())
 
     class Counted(Gate):
         __slots__ = ()
@@ -199,18 +200,16 @@ def test_tasks_that_wait_for_a_mutex_do_not_wake_each_other_while_it_is_held(run
             super().__init__(loop)
             made.append(self)
 
-    monkeypatch.setattr("latchwork.aio.seams.Gate", Counted)
-    mutex = seams.lock()
-
     def held():
         with mutex:
             return True
 
-    async def main():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("latchwork.aio.seams.Gate", Counted)
+        mutex = LoopSeams(SYSTEM).lock()
         mutex.acquire()
         waiting = [asyncio.ensure_future(store._run(held)) for _ in range(3)]
         await asyncio.sleep(0)
-        assert len(made) == 3
         mutex.release()  # one of them is woken
         assert mutex.acquire(False), "and another one is faster"
         for _ in range(50):
@@ -218,9 +217,11 @@ def test_tasks_that_wait_for_a_mutex_do_not_wake_each_other_while_it_is_held(run
         looks = len(made)
         mutex.release()
         assert await asyncio.gather(*waiting) == [True] * 3
-        assert looks == 4, "one has looked once, and waits again"
+        return looks
 
-    run(main())
+
+def test_tasks_that_wait_for_a_mutex_do_not_wake_each_other_while_it_is_held(run):
+    assert run(looks_at_a_held_mutex()) == 4, "one has looked once more, and waits again"
 
 
 def test_threads_and_tasks_wait_for_one_event(run):

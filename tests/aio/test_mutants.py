@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import textwrap
 import threading
 import time
 
@@ -18,7 +20,7 @@ from latchwork.seams import SYSTEM
 from latchwork.store import Exists, Key, MemoryStore, Put
 
 from .table import row_of
-from .test_loops import Slow, lag_of
+from .test_loops import Slow, lag_of, looks_at_a_held_mutex
 
 # ---- what is checked
 
@@ -55,6 +57,10 @@ def a_loop_goes_on_while_a_mutex_is_held():
         await store.close()
 
     asyncio.run(main())
+
+
+def those_who_wait_for_a_mutex_do_not_wake_each_other():
+    assert asyncio.run(looks_at_a_held_mutex()) == 4
 
 
 def an_event_set_in_between_is_noticed():
@@ -132,6 +138,14 @@ def a_cancelled_handler_costs_no_attempt():
 # ---- the faults
 
 
+def _but(function, right, wrong):
+    """The function with one piece of its code as it must not be."""
+    source, made = textwrap.dedent(inspect.getsource(function)), {}
+    assert source.count(right) == 1
+    exec(source.replace(right, wrong), function.__globals__, made)
+    return made[function.__name__]
+
+
 async def _token_dropped(undo, result, *_):
     return Ended(returned=True, result=result, undone=True)
 
@@ -196,6 +210,10 @@ MUTANTS = {
         ways_out_are_completed,
     ),
     "a mutex that blocks the loop": (LoopLock, "acquire", _blocks, a_loop_goes_on_while_a_mutex_is_held),
+    "a verb that wakes the next one, and has not left": (
+        LoopLock, "_parked", _but(LoopLock._parked, "stays = True", "stays = False"),
+        those_who_wait_for_a_mutex_do_not_wake_each_other,
+    ),
     "a lost wake-up": (LoopFlag, "wait", _looks_once, an_event_set_in_between_is_noticed),
     "a wake-up that the loop is not told of": (Gate, "release", _tells_no_loop, a_thread_wakes_a_task),
     "a loop that is told of nothing more": (

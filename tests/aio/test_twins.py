@@ -92,9 +92,10 @@ def test_a_twin_takes_the_same_parameters(kind, twin):
 
 
 def aio_verbs():
+    from latchwork.aio.coord import created, got
     from latchwork.aio.twin import attribute, verb, verb_as
 
-    return (verb, verb_as, attribute, property)
+    return (verb, verb_as, created, got, attribute, property)
 
 
 def parameters(function) -> list[str]:

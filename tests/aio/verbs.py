@@ -1,5 +1,5 @@
-"""Every verb of the asyncio surface that uses the store, as a case: what is there before it, and what must hold after
-it was cancelled at any await point, whatever the store did meanwhile.
+"""The verbs of the asyncio surface that take, hand over or wait for something, as cases: what is there before each, and
+what must hold after it was cancelled at any await point, whatever the store did meanwhile.
 """
 
 from __future__ import annotations
@@ -172,6 +172,18 @@ async def Semaphore__acquire_that_waits(world):
 
 
 @case
+async def Semaphore__try_acquire(world):
+    semaphore, other = (kind(at, "db", permits=1, lease=LEASE) for kind, at in both(world, "Semaphore"))
+    return semaphore.try_acquire, lambda struck: acquisition(world, struck, other.try_acquire)
+
+
+@case
+async def ReadWriteLock__try_write(world):
+    lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
+    return lock.try_write, lambda struck: acquisition(world, struck, other.try_read)
+
+
+@case
 async def ReadWriteLock__read(world):
     lock, other = (kind(at, "x", lease=LEASE) for kind, at in both(world, "ReadWriteLock"))
     return lambda: lock.read(5), lambda struck: acquisition(world, struck, other.try_write)
@@ -287,13 +299,35 @@ async def Store__delete(world):
 # ---- queues
 
 
-async def queue_in(world):
+async def queue_in(world, **options):
     """A queue, as the struck client has it and as another process has it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = QueueConfig("q", shards=1)
+        config = QueueConfig("q", shards=1, **options)
     other = QueueRegistry(world.base, "c").create(config)
     return await aio.QueueRegistry(world.store, "c").create(config), other
+
+
+async def queue_with_failed(world):
+    """A queue that has one message, in its sideline."""
+    queue, other = await queue_in(world, retry=False)
+    other.publish(1)
+    other.receive()[0].nack()
+    return queue, other
+
+
+def one_place(world, struck, other, *, gone) -> None:
+    """The message is where it was, or gone, or ready; in one place, and where the verb says."""
+    waits = len(other.sideline.search()) + len(other.delayed.search(within=100))
+    ready = len(other.receive(9))
+    world.must(waits + ready <= 1, "there are two of one message")
+    if not gone:
+        world.must(waits + ready == 1 or is_open(struck.ended) or struck.error, "a message was lost")
+    ended = struck.ended
+    if ended is not None and ended.returned and not ended.error:
+        (outcome,) = ended.result.values() if isinstance(ended.result, dict) else (ended.result,)
+        moved = not waits and (gone or ready == 1)
+        world.must((outcome.name == "DONE") <= moved, f"it says {outcome}, and {waits} wait, {ready} are ready")
 
 
 def payloads(world, queue) -> list:
@@ -402,6 +436,70 @@ async def Delivery__extend(world):
     other.publish(1)
     (delivery,) = await queue.receive()
     return delivery.extend, lambda struck: world.must(not delivery.settled, "a message was given up")
+
+
+@case
+async def Delivery__operate(world):
+    queue, other = await queue_in(world)
+    other.publish(1)
+    (delivery,) = await queue.receive()
+    world.base.operate(KEY, Put("n", 0), exists=Exists.ANY)
+    return lambda: delivery.operate(KEY, Add("n", 1)), lambda struck: told(
+        world, struck, world.base.get(KEY).bins["n"] == 1
+    )
+
+
+@case
+async def ShardedQueue__ack_many(world):
+    queue, other = await queue_in(world)
+    other.publish_many([1, 2])
+    taken = await queue.receive(2)
+    return lambda: queue.ack_many(taken), lambda struck: told(world, struck, all(one.settled for one in taken))
+
+
+@case
+async def ShardedQueue__cancel(world):
+    queue, other = await queue_in(world)
+    sent = other.publish(1, delay=60)
+    return lambda: queue.cancel(sent), lambda struck: one_place(world, struck, other, gone=True)
+
+
+@case
+async def SideView__receive(world):
+    queue, other = await queue_with_failed(world)
+
+    def check(struck):
+        if struck.cancelled is not None and not is_open(struck.ended):
+            there = [one.payload for one in other.sideline.receive(9)]
+            world.must(there == [1], f"only {there} came back to the sideline")
+
+    return queue.sideline.receive, check
+
+
+@case
+async def SideView__redrive(world):
+    queue, other = await queue_with_failed(world)
+    (failed,) = other.sideline.search()
+    return lambda: queue.sideline.redrive([failed]), lambda struck: one_place(world, struck, other, gone=False)
+
+
+@case
+async def SideView__discard(world):
+    queue, other = await queue_with_failed(world)
+    (failed,) = other.sideline.search()
+    return lambda: queue.sideline.discard([failed]), lambda struck: one_place(world, struck, other, gone=True)
+
+
+@case
+async def QueueGroup__drop(world):
+    queue, other = await queue_in(world)
+    group = await queue.group("g")
+
+    def check(struck):
+        if struck.ended and struck.ended.returned:
+            world.must(other.groups() == [], "it says that the group is dropped, and it is there")
+
+    return group.drop, check
 
 
 @case

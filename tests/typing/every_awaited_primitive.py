@@ -43,7 +43,10 @@ async def coordination(store: aio.Store) -> list[str]:
         if not step.done:
             step.result = step.token
 
-    @aio.once(store, key=lambda amount: amount)
+    def key_of(amount: int, **_: object) -> str:
+        return f"charge {amount}"
+
+    @aio.once(store, key=key_of)
     async def charge(amount: int) -> str:
         return f"charged {amount}"
 

@@ -48,8 +48,12 @@ def charge(amount: int, *, currency: str) -> str:
     return f"{amount} {currency}"
 
 
+def amount_of(amount: int, **_: object) -> int:
+    return amount
+
+
 def once_each(store: RecordStore) -> list[str]:
-    charge_once = latchwork.once(store, key=lambda amount, *, currency: f"{amount} {currency}")(charge)
+    charge_once = latchwork.once(store, key=amount_of)(charge)
     receipt: str = charge_once(7, currency="EUR")
     token: str = charge_once.step(7, currency="EUR").token
     daily: str = latchwork.once(store, key="2030-01-31", timeout=0).run(charge, 8, currency="EUR")

@@ -337,7 +337,7 @@ def once(
 def once(
     store: RecordStore,
     *,
-    key: Callable[P, str | int],
+    key: Callable[..., str | int],
     keep: timedelta | float = ...,
     timeout: float | None = ...,
     lease: float = ...,
@@ -399,7 +399,7 @@ def steps(
 
 
 def of_call(
-    make: Callable[[str], OnceStep], key_of: Callable[P, str | int], work: Callable[P, object], name: str | None
+    make: Callable[[str], OnceStep], key_of: Callable[..., str | int], work: Callable[P, object], name: str | None
 ) -> Callable[P, OnceStep]:
     """Return what makes the step of a call of the function `work`. Raises `InvalidRequest`."""
     scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
