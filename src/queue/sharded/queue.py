@@ -39,10 +39,10 @@ from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
+from .results import result
 from .sideline.delayed import DelayedView
 from .sideline.one import SideView
 from .sideline.redrive import redrive
-from .results import result
 from .slots import Stamped
 from .status import Finder, Status, status
 from .subqueue import FailurePolicy, Subqueue

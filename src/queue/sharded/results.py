@@ -30,6 +30,7 @@ def kept(value: Any, codec: Codec) -> list[Any]:
 
     Raises `InvalidRequest` for one that cannot be kept.
     """
+    value = value.model_dump(mode="json") if hasattr(value, "model_dump") else value  # a model of pydantic
     of = _BYTES if codec.name == "bytes" and isinstance(value, bytes | bytearray | memoryview) else _JSON
     try:
         data = of.encode(value)

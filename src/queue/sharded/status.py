@@ -127,9 +127,7 @@ def status(find: Finder) -> Status:
             break
     # 3. Of several copies the one that is nearest to a handler. What was left where it is no more says nothing.
     last = trace.places[-1][1:] if trace and trace.places else None
-    counts = [
-        one for place, one in found if one.state in _LIVES or one.kept is not None or last in (None, place[1:])
-    ]
+    counts = [one for place, one in found if one.state in _LIVES or one.kept is not None or last in (None, place[1:])]
     best = min(counts, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
     if trace is None or trace.cancelled is None or best.kept is not None:
         return best

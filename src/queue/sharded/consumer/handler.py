@@ -132,7 +132,8 @@ class Invoker:
         """Run the handler, in the trace in which its message was published; return for each delivery None =
         acknowledge, or why it failed.
 
-        True or None is a success; in a queue that keeps results, all but False. Of a batch the handler may also return a list with an answer for each message.
+        True or None is a success; in a queue that keeps results, all but False. Of a batch the handler may also
+        return a list with an answer for each message.
         """
         batch, messages = self._queue.config.batching is not None, len(deliveries)
         self._counters.add("handled", messages)
