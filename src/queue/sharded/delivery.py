@@ -157,7 +157,7 @@ class Delivery(Struct, frozen=True, eq=False):
         """
         if result is not None:
             if not self.view.pointers.results:
-                raise InvalidRequest(f"{self.view!r} keeps no results: create it with QueueConfig(results=)")
+                raise InvalidRequest(f"{shown(self.view.name)} keeps no results: create it with QueueConfig(results=)")
             force_setattr(self, "answer", kept(result, self.view.codec))
         outcomes = ack_each([self])
         if outcomes != [True]:

@@ -56,7 +56,9 @@ class Asked(Protocol):
 def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
     """Return what the handler of a message returned, as `ShardedQueue.result` says."""
     if queue.config.results is None:
-        raise InvalidRequest(f"{queue!r} keeps no results: create it with QueueConfig(results=timedelta(...))")
+        raise InvalidRequest(
+            f"{shown(queue.name)} keeps no results: create it with QueueConfig(results=timedelta(...))"
+        )
     limit, seams, tries = checked_timeout(timeout), queue.store.seams, 0
     seams.may_wait("ShardedQueue.result", limit)
     with Deadline(seams, limit) as deadline:
@@ -113,5 +115,5 @@ def _too_late(queue: Asked, found: Status, message_id: str) -> WaitTimeout:
     """Return the error of a wait that is over; where nobody works on the queue, it says so. One call."""
     why = f"it is {found.state.value}"
     if found.state is State.READY and all(one.is_silent for one in queue.workers()):
-        why = f"no worker of {queue.name!r} is at work"
+        why = f"no worker of {shown(queue.name)} is at work"
     return WaitTimeout(f"message {shown(message_id)} has no result yet: {why}", state=found.state.value)

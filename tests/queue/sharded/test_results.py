@@ -15,8 +15,9 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, State
+from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
-from latchwork.queue.sharded.results import MAX_RESULT, WITH_ITS_PROCESS
+from latchwork.queue.sharded.results import MAX_RESULT
 from latchwork.store import MemoryStore, Put
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
 
@@ -95,6 +96,17 @@ def test_the_first_attempt_that_is_acknowledged_has_the_result(store):
     second.ack("second")
     with pytest.raises(LeaseLost):
         first.ack("first")
+    assert queue.result(of, 0) == "second"
+    of = queue.publish("m")
+    (first,) = queue.receive()
+    queue.give_back([first])
+    (second,) = queue.receive()  # in the same slot
+    for result, late in (("first", first), ("second", second), ("first", first)):
+        if late is second and result == "second":
+            late.ack(result)
+            continue
+        with pytest.raises(LeaseLost):
+            late.ack(result)
     assert queue.result(of, 0) == "second"
 
 
@@ -212,9 +224,8 @@ def test_a_result_that_died_with_its_process_says_so(store):
     queue = kept(store)
     of = queue.publish("m")
     (delivery,) = queue.receive()
-    store.operate(queue.pointers.key(delivery.held.slot), Put("result", "x"))
-    delivery.ack()
-    store.operate(queue.pointers.key(delivery.held.slot), Put("result", WITH_ITS_PROCESS))
+    noted = Noted(0, Stage.DONE, delivery.shard, delivery.pointer, delivery.held.delivery)
+    assert settle_for(queue, [noted], "killed", counts=True)["acknowledged"] == 1
     with pytest.raises(Unreadable, match="died"):
         queue.result(of, 0)
     store.operate(queue.pointers.key(delivery.held.slot), Put("result", 7))
