@@ -160,17 +160,17 @@ def test_absent_cancelled_expired_and_forgotten_differ(store, clock):
         plain.receive()[0].ack("a result")
 
 
-def test_false_and_exceptions_still_fail_a_message(store):
+def test_false_exceptions_and_what_has_not_run_still_fail_a_message(store):
     queue = kept(store)
-    ids = [queue.publish(n) for n in range(2)]
+    ids = [queue.publish(n) for n in range(3)]
 
     def handler(delivery):
-        if delivery.payload:
+        if delivery.payload == 1:
             raise ValueError("it broke")
-        return False
+        return (one for one in ()) if delivery.payload else False
 
-    work(queue, handler, 2)
-    assert [queue.status(of).state for of in ids] == [State.RETRYING] * 2
+    work(queue, handler, 3)
+    assert [queue.status(of).state for of in ids] == [State.RETRYING] * 3
 
 
 def test_each_message_of_a_batch_has_its_own_result(store):

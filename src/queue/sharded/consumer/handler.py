@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,8 @@ def check_called(handler: Any, wanted: str) -> None:
 
 def _accepts(answer: Any, keeps: bool) -> bool:
     """Whether the handler is done with the message. keeps: whether what it returns is kept as the result."""
-    return answer is None or answer is True or (keeps and answer is not False and not inspect.iscoroutine(answer))
+    ran = not isinstance(answer, Coroutine | Generator | AsyncGenerator)  # its call ran nothing yet
+    return answer is None or answer is True or (keeps and answer is not False and ran)
 
 
 def _why_rejected(answer: Any) -> str | None:
