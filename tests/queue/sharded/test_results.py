@@ -197,6 +197,15 @@ def test_one_that_groups_wait_for_has_its_result_before_and_after_they_are_done(
         group.result(of)
 
 
+def test_one_of_a_batch_of_messages_has_its_result_and_counts(store):
+    queue = kept(store)
+    with queue.batch("night") as batch:
+        of = batch.publish("m")
+    queue.receive()[0].ack("counted")
+    assert queue.result(of, 0) == "counted"
+    assert batch.progress().complete
+
+
 def test_a_result_costs_no_call_more_and_nothing_where_none_are_kept():
     for options, rows in (({}, "delete_many"), ({"results": 60}, "operate_many")):
         store = CountingStore(MemoryStore())
