@@ -15,6 +15,7 @@ from .errors import (
     Corrupt,
     Expired,
     FencedOut,
+    HandlerFailed,
     Interrupted,
     InvalidMessageHandler,
     InvalidRequest,
@@ -50,7 +51,8 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())  # noqa: TID251 - 
 
 __all__ = [
     "connect", "once", "AerospikeStore", "errors", "LatchworkError", "AlreadyExists", "AlreadyOpen", "BarrierBroken",
-    "BinMismatch", "Cancelled", "Corrupt", "Expired", "FencedOut", "Interrupted", "InvalidMessageHandler",
+    "BinMismatch", "Cancelled", "Corrupt", "Expired", "FencedOut", "HandlerFailed", "Interrupted",
+    "InvalidMessageHandler",
     "InvalidRequest", "InvalidShovelInterval", "LeaseLost", "LockUnavailable", "Misconfigured", "NonDeterministicInput",
     "NotFound", "OutcomeUnknown", "PartyLost", "QueueFull", "QueueOwned", "RecordTooBig", "Refused", "StorageFailed",
     "TooManyConsumers", "Unavailable", "Unreadable", "WaitTimeout",

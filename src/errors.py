@@ -9,6 +9,7 @@
     |-- LeaseLost                     LEASE_LOST         the lease, or the delivery, is another's now
     |-- Interrupted                   INTERRUPTED        the worker stops; the work on the message ends
     |-- Cancelled                     CANCELLED          somebody has cancelled the message; the work on it ends
+    |-- HandlerFailed                 HANDLER_FAILED     a message had its last attempt; it has no result
     |-- LockUnavailable               LOCK_UNAVAILABLE   (TimeoutError) not acquired in time
     |-- WaitTimeout                   WAIT_TIMEOUT       (TimeoutError) the condition did not come true in time
     |-- PartyLost                     PARTY_LOST         a party that others wait for died
@@ -110,6 +111,24 @@ class Cancelled(LatchworkError):
     """Somebody has cancelled the message: end the work on it at a safe point. It does not come again."""
 
     code = "CANCELLED"
+
+
+class HandlerFailed(LatchworkError):
+    """The message has failed and is not tried again by itself, so it has no result; `reason` and `error` say why."""
+
+    code = "HANDLER_FAILED"
+
+    @property
+    def reason(self) -> str | None:
+        """The reason, of the closed set."""
+        reason: str | None = self.details.get("reason")
+        return reason
+
+    @property
+    def error(self) -> str | None:
+        """The error of its last failure."""
+        error: str | None = self.details.get("error")
+        return error
 
 
 class LockUnavailable(LatchworkError, TimeoutError):

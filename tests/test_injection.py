@@ -218,6 +218,7 @@ COMMANDS = {
     "queue search, side": lambda n: ("queue", "search", "q", *C, "--side", n),
     "queue discard": lambda n: ("queue", "discard", "q", *C, "--id", n),
     "queue cancel": lambda n: ("queue", "cancel", "q", *C, "--id", n),
+    "queue result": lambda n: ("queue", "result", "q", *C, "--id", n),
     "queue show": lambda n: ("queue", "show", "q", *C, "--id", n),
     "queue recover": lambda n: ("queue", "recover", "q", *C, "--worker", n),
     "queue discard, delayed": lambda n: ("queue", "discard", "q", *C, "--side", "delayed", "--id", n),

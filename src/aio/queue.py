@@ -285,6 +285,7 @@ class ShardedQueue(_Subqueue[sync.ShardedQueue]):
     redrive = verb(sync.ShardedQueue.redrive)
     cancel = verb(sync.ShardedQueue.cancel)
     status = verb(sync.ShardedQueue.status)
+    result = verb(sync.ShardedQueue.result)
     pause = verb(sync.ShardedQueue.pause)
     resume = verb(sync.ShardedQueue.resume)
     scale = verb(sync.ShardedQueue.scale)

@@ -13,7 +13,7 @@ from .twin import Twin
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
-R = TypeVar("R", bound=bool | Awaitable[bool | None] | None)
+R = TypeVar("R")
 
 
 class Task(Twin[SyncTask[P, F]], Generic[P, F]):
@@ -55,6 +55,18 @@ class Task(Twin[SyncTask[P, F]], Generic[P, F]):
     def publish(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, str]:
         """Publish a call with these arguments, as `latchwork.queue.Task.publish`."""
         return self._run(partial(self.of.publish, *args, **kwargs))
+
+    @overload
+    def result(
+        self: Task[P, Callable[..., Awaitable[R]]], message_id: str, timeout: float | None = None
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def result(
+        self: Task[P, Callable[..., R]], message_id: str, timeout: float | None = None
+    ) -> Coroutine[Any, Any, R]: ...
+    def result(self: Any, message_id: str, timeout: float | None = None) -> Any:
+        """Wait for what the function returned for a message, as `latchwork.queue.Task.result`."""
+        return self._run(partial(self.of.result, message_id, timeout))
 
 
 class TaskDecorator(Protocol):

@@ -252,6 +252,22 @@ def test_a_message_is_cancelled_in_any_state(lw, sqlite_url):
     assert lw("queue", "cancel", "q", *SHOP).code == 2
 
 
+def test_the_result_of_a_message_is_printed_or_why_there_is_none(lw, sqlite_url):
+    lw("queue", "create", "q", *SHOP, "--shards", "1", "--results-hours", "1")
+    done, waits = lw("queue", "publish", "q", "1", "2", *SHOP).out.split()
+    QueueRegistry(connect(sqlite_url), "shop").get("q").receive()[0].ack({"total": 7})
+    assert lw("queue", "result", "q", *SHOP, "--id", done).out == '{"total": 7}\n'
+    assert lw("queue", "result", "q", *SHOP, "--id", done, "--json").json == {
+        "message_id": done,
+        "result": {"total": 7},
+    }
+    late = lw("queue", "result", "q", *SHOP, "--id", waits)
+    assert (late.code, "no worker" in late.err) == (4, True)
+    assert lw("queue", "result", "q", *SHOP, "--id", "nobody").code == 3
+    lw("queue", "create", "other", *SHOP, "--shards", "1")
+    assert lw("queue", "result", "other", *SHOP, "--id", done).code == 2
+
+
 def test_a_mistyped_id_is_unknown_and_the_command_says_what_may_be_wrong(lw, sqlite_url):
     for name in ("q", "other"):
         lw("queue", "create", name, *SHOP, "--shards", "1")

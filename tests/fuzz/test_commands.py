@@ -77,6 +77,7 @@ COMMANDS = {
     "queue show": ("q", *CLIENT, "--id", "later"),
     "queue cancel": ("q", *CLIENT, "--id", "later"),
     "queue recover": ("q", *CLIENT),
+    "queue result": ("q", *CLIENT, "--id", "later"),
     "queue set": ("other", *CLIENT, "--retry"),
     "queue shovel": ("q", *CLIENT),
     "queue sweep": (*CLIENT, "--timeout", "0.2"),

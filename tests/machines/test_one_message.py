@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from latchwork.errors import Cancelled
+from latchwork.errors import Cancelled, HandlerFailed, NotFound, WaitTimeout
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.upkeep.timers import Timers
 
@@ -14,6 +14,10 @@ from .twins import Server, Twins, came_to, time_passes
 
 picks = st.integers(0, 7)
 OVER = (State.DONE, State.GONE, State.UNKNOWN)
+RESULTS = {
+    State.GONE: (Cancelled, NotFound), State.UNKNOWN: (NotFound,), State.PARKED: (HandlerFailed,),
+    **dict.fromkeys((State.READY, State.RUNNING, State.DELAYED, State.RETRYING), (WaitTimeout,)),
+}  # fmt: skip
 WAITS = (State.READY, State.DELAYED, State.RETRYING, State.PARKED)
 
 
@@ -28,7 +32,7 @@ class OneMessage(Twins):
 
     @initialize(shards=st.integers(1, 3))
     def make(self, shards):
-        config = QueueConfig("q", shards=shards, max_deliveries=2, backoff=10)
+        config = QueueConfig("q", shards=shards, max_deliveries=2, backoff=10, results=86_400)
         self.queue = self.both(lambda store: QueueRegistry(store, "c", farm_id="f").create(config), self.stores)
 
     @rule(given=st.booleans(), delay=st.sampled_from((None, None, 5)), n=st.integers(1, 3))
@@ -64,8 +68,8 @@ class OneMessage(Twins):
         last = pair[0].attempts == 2
         after = State.GONE if of in self.asked else State.PARKED if last else State.RETRYING
         if how == "ack":
-            self.both(lambda one: one.ack(), pair)
-            after = State.GONE if of in self.asked else State.DONE
+            self.both(lambda one: one.ack(of), pair)
+            after = State.DONE  # also where it was asked to stop: its result says so
         elif how == "nack":
             self.both(lambda one: one.nack(), pair)
         else:
@@ -107,6 +111,12 @@ class OneMessage(Twins):
         if found.state is State.RUNNING:
             assert found.progress == self.told.get(of)
             assert found.cancelled == (of in self.asked)
+
+    @rule(pick=picks)
+    def result(self, pick):
+        of = self._picked(pick)
+        found = came_to(self.both(lambda queue: queue.result(of, 0), self.queue))
+        assert found in RESULTS.get(self.state[of], (of,))
 
     def _picked(self, pick):
         known = sorted(self.state)

@@ -16,7 +16,8 @@ from .workload import SCENARIOS
 
 MOST = {
     "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "message": 1, "groups": 1, "batches": 1,
-    "ledger": 1, "effects": 1, "writes": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40, "publisher": 40,
+    "results": 1, "ledger": 1, "effects": 1, "writes": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40,
+    "publisher": 40,
 }  # fmt: skip
 """Calls of one site that are struck here at scale 1, where it is not 3: fewer of what has many sites; each site at any
 scale. `make soak` strikes all calls."""
@@ -26,6 +27,7 @@ them too."""
 BESIDE = {
     "retry": "sharded",
     "message": "retry",
+    "results": "message",
     "groups": "sharded",
     "batches": "sharded",
     "ledger": "sharded",

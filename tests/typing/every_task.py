@@ -41,6 +41,14 @@ def order(delivery: Delivery, lines: list[Line], at: datetime) -> bool:
     return True
 
 
+adder = Worker(registry)
+
+
+@adder.task("sums")
+def add(lines: list[Line]) -> Address:
+    return Address(f"{sum(line.n for line in lines)} lines", "ada@example.com")
+
+
 bridged = aio.Store(STORE)
 awaited_registry = aio.QueueRegistry(bridged, "shop")
 awaited_worker = aio.Worker(awaited_registry)
@@ -57,6 +65,14 @@ async def scale(delivery: aio.Delivery, width: int) -> bool | None:
     return None
 
 
+counter = aio.Worker(awaited_registry)
+
+
+@counter.task("pixels")
+async def count(width: int) -> int:
+    return width * width
+
+
 def publish() -> list[str]:
     queues: list[ShardedQueue] = [registry.create(QueueConfig(name, shards=1)) for name in ("mails", "orders")]
     ada = Address("Ada", "ada@example.com")
@@ -66,6 +82,22 @@ def publish() -> list[str]:
     more: list[str] = queues[0].publish_many([send.payload(ada, "many")])
     send.function(ada, "here and now")
     return [first, second, third, *more]
+
+
+def ask() -> tuple[str, str]:
+    registry.create(QueueConfig("sums", shards=1, results=60))
+    id: str = add.publish([Line(7), Line(8, n=2)])
+    with adder:
+        address: Address = add.result(id, timeout=20)
+    return address.name, address.mail
+
+
+async def ask_awaited() -> int:
+    await awaited_registry.create(QueueConfig("pixels", shards=1, results=60))
+    id: str = await count.publish(width=7)
+    async with counter:
+        pixels: int = await count.result(id, timeout=20)
+    return pixels
 
 
 async def publish_awaited() -> list[str]:

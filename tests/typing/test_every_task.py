@@ -10,6 +10,8 @@ from . import every_task as program
 
 
 def test_the_program_runs():
+    assert program.ask() == ("3 lines", "ada@example.com")
+    assert asyncio.run(asyncio.wait_for(program.ask_awaited(), 20)) == 49
     assert len(program.publish()) == 4
     with program.worker:
         until(lambda: len(program.DONE) == 5)

@@ -151,6 +151,9 @@ def _queues(store, clock, see):
         see()
     batch.close()
     queue.batch("stopped").cancel()
+    answers = registry.create(QueueConfig("answers", shards=1, results=60))
+    answers.publish("asks")
+    answers.receive()[0].ack({"n": 1})
     registry.create(QueueConfig("side", shards=1, retry=False)).publish("x")
     registry.get("side").receive()[0].nack()
 

@@ -1,5 +1,5 @@
-"""`latchwork queue search|discard|redrive|move`: messages in a sideline, parked or delayed; `show|cancel`: messages in
-any state, and what is done of it; `recover`: what workers that died have in hand.
+"""`latchwork queue search|discard|redrive|move`: messages in a sideline, parked or delayed; `show|cancel|result`:
+messages in any state, and what is done of them; `recover`: what workers that died have in hand.
 """
 
 from __future__ import annotations
@@ -248,6 +248,27 @@ def recover(
         note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back the others")
 
 
+def result(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    id: Annotated[str | None, typer.Option("--id", help="the id of the message")] = None,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for it; 0 = look once")] = 0,
+    farm: Farm = None,
+) -> None:
+    """Print what the handler of a message returned, as JSON.
+
+    Of a queue that keeps results (`queue create --results-hours`). Exit code 3 if there is no such message or its
+    result is kept no longer, 4 if it has none in time, 1 if it has none for good: the error says why.
+
+    Example: latchwork queue result orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5 --timeout 30
+    """
+    session: Session = context.obj
+    (one,) = _named([id] if id else None)
+    found = queue_of(session, name, client, farm).result(one, timeout)
+    session.say(to_json(found), message_id=one, result=found)
+
+
 def _row_of_status(
     message: str, found: Status | None, waits: str | None, steps: list[dict[str, Any]], *, json_value: bool
 ) -> dict[str, Any]:
@@ -277,7 +298,7 @@ def _row_of_step(step: str, done: DoneStep) -> dict[str, Any]:
     }
 
 
-for _command in (search, discard, redrive, move, show, cancel, recover):
+for _command in (search, discard, redrive, move, show, cancel, result, recover):
     app.command()(_command)
 app.add_typer(queue_batch.app, name="batch")
 app.add_typer(queue_group.app, name="group")

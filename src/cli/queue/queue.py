@@ -140,6 +140,9 @@ def create(
         float | None,
         typer.Option(help="let failed messages wait in the sideline; how often they are brought back, 0 to 86400"),
     ] = None,
+    results_hours: Annotated[
+        float | None, typer.Option(help="how long what a handler returns is kept [default: it is not]")
+    ] = None,
     farm: Farm = None,
 ) -> None:
     """Create a queue. Where it exists with these settings, nothing changes.
@@ -163,6 +166,7 @@ def create(
         shovel=None
         if shovel_seconds is None
         else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
+        results=None if results_hours is None else _span("--results-hours", results_hours, timedelta(hours=1)),
     )
     registry_of(session, client, farm).create(config)
     session.say(f"created {name} with {counted(shards, 'shard')}", queue=name, shards=shards)

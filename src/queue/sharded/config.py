@@ -121,6 +121,8 @@ class QueueConfig:
         is over; with `backoff=None` all of them. None = no shovel.
     batching: None = the handler gets single messages.
     codec: "json", "bytes", or a type that msgspec reads from JSON.
+    results: how long what a handler returns is kept for `ShardedQueue.result`, up to a year. None: it is not kept, and
+        a handler returns True, None or False. False rejects the message in any case.
     unsafe_limits: allows times of seconds, for demonstrations and tests; warns.
 
     Expiries are whole seconds, the other times whole milliseconds.
@@ -142,6 +144,7 @@ class QueueConfig:
     shovel: ShovelConfig | None = None
     batching: BatchingConfig | None = None
     codec: Any = "json"
+    results: timedelta | None = None
     unsafe_limits: bool = False
 
     if TYPE_CHECKING:
@@ -163,6 +166,7 @@ class QueueConfig:
             shovel: ShovelConfig | None = None,
             batching: BatchingConfig | None = None,
             codec: Any = "json",
+            results: Span | None = None,
             unsafe_limits: bool = False,
         ) -> None: ...
 
@@ -176,6 +180,8 @@ class QueueConfig:
             object.__setattr__(self, "queue_expiry", longer)
         for field in ("message_expiry", "queue_expiry", "sweep_duration", "handler_timeout"):
             object.__setattr__(self, field, span_of(field, getattr(self, field)))
+        if self.results is not None:
+            object.__setattr__(self, "results", span_of("results", self.results))
         if not asked:
             object.__setattr__(self, "handler_timeout", default_timeout(self.sweep_duration))
         _check_name(self)
@@ -204,6 +210,9 @@ class QueueConfig:
         _between("sweep_duration", self.sweep_duration, low, MAX_SWEEP)
         _between("message_expiry", self.message_expiry, SECOND, MAX_EXPIRY)
         _between("queue_expiry", self.queue_expiry, SECOND, MAX_EXPIRY)
+        if self.results is not None:
+            _between("results", self.results, SECOND, MAX_EXPIRY)
+            _whole("results", self.results, SECOND)
         if self.queue_expiry < self.message_expiry:
             raise InvalidRequest(
                 f"queue_expiry {self.queue_expiry} is less than message_expiry {self.message_expiry}: a queue must "

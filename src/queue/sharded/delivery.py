@@ -28,8 +28,9 @@ from ...store.rows import Rows
 from .batches.blocks import Blocks, place_of
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
-from .envelope import Envelope, Reason, date, kept_error, storable
+from .envelope import Codec, Envelope, Reason, date, kept_error, storable
 from .publishing.with_write import Publish, Write, written
+from .results import NOTHING, kept
 from .shards import Shards
 from .slots import Stamped
 
@@ -46,6 +47,7 @@ class Source(Protocol):
     """The queue, or the sideline or parked messages of one, that a delivery came from: `Subqueue` is one."""
 
     pointers: Shards
+    codec: Codec
 
     @property
     def name(self) -> str: ...
@@ -84,6 +86,8 @@ class Delivery(Struct, frozen=True, eq=False):
     """Whether somebody is known to have cancelled the message."""
     told: tuple[float | None, str | None] | None = None
     """How far the work on it is, as `progress` was told last."""
+    answer: list[Any] | str | None = None
+    """What is kept as its result, as it is stored; None = it has none."""
 
     @property
     def message_id(self) -> str:
@@ -143,11 +147,18 @@ class Delivery(Struct, frozen=True, eq=False):
         """The error of its last failure, if there was one."""
         return self.held.envelope.last_error
 
-    def ack(self) -> None:
+    def ack(self, result: Any = None) -> None:
         """Acknowledge the message: it is done. Deletes it, if it is still this delivery's. One call.
+
+        result: for `ShardedQueue.result`, in a queue with `QueueConfig(results=)`. `InvalidRequest` where it cannot be
+            kept, with nothing done.
 
         Raises `LeaseLost` if it has been handed to another consumer, or deleted: then it may be handled twice.
         """
+        if result is not None:
+            if not self.view.pointers.results:
+                raise InvalidRequest(f"{shown(self.view.name)} keeps no results: create it with QueueConfig(results=)")
+            force_setattr(self, "answer", kept(result, self.view.codec))
         outcomes = ack_each([self])
         if outcomes != [True]:
             raise_first([self], outcomes)
@@ -385,7 +396,10 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
     One call; one more where any is of a batch, which counts it first (P18).
     """
     view = deliveries[0].view
-    outcomes, then = view.settle([delivery.held for delivery in deliveries])
+    held = [delivery.held for delivery in deliveries]
+    if view.pointers.results:
+        held = [one._replace(result=of.answer or NOTHING) for one, of in zip(held, deliveries, strict=True)]
+    outcomes, then = view.settle(held)
     record_outcomes(view.pointers, outcomes, "acked")
     mark_settled(deliveries, outcomes)
     then()

@@ -22,7 +22,7 @@ from ...store.rows import Rows
 from .batches.ends import settle
 from .batches.records import BatchRecords
 from .cancel import Cancelling, drop_arrivals
-from .config import GroupConfig, QueueConfig, Span, check_concurrency
+from .config import GroupConfig, QueueConfig, Span, check_concurrency, whole_seconds
 from .delayed.entries import Due, checked_due, later, limit_of
 from .delayed.stored import MAX_NAME
 from .delivery import Delivery, failed, lost, raise_first, record_outcomes
@@ -39,6 +39,7 @@ from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
+from .results import result
 from .sideline.delayed import DelayedView
 from .sideline.one import SideView
 from .sideline.redrive import redrive
@@ -96,6 +97,8 @@ class ShardedQueue(Subqueue):
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
         drop_arrivals(main)
+        if config.results is not None and main.places is not None:  # a group's messages have no results of their own
+            main.results = whole_seconds(config.results)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
@@ -235,6 +238,23 @@ class ShardedQueue(Subqueue):
             name = checked_id(message_id, MAX_NAME)
             return Outcome.DONE if self.delayed.cancel(name) else Outcome.NOT_THERE
         return Cancelling(self._find(message_id)).run()
+
+    def result(self, message_id: str, timeout: float | None = None) -> Any:
+        """Wait for what the handler of a message returned, and return it; of a queue with `QueueConfig(results=)`. The
+        first attempt that was acknowledged has the result; it is the same each time, for as long as it is kept.
+
+        message_id: as for `status`.
+        timeout: seconds; 0 = look once, None = no limit.
+
+        It looks after 0.02 s, then more and more rarely, once a second at last. A look is a call, or two.
+
+        Raises `HandlerFailed` where the message has failed, and is not tried again unless somebody brings it back;
+        `Cancelled` where it was cancelled, discarded or moved; `Expired` where nobody took it in time; `Unreadable`
+        where it is done, and its result could not be kept; `NotFound` where there is no such message, or its result is
+        kept no longer. `WaitTimeout` where it has none yet: `details["state"]` has its state, and the text says if no
+        worker is there. `Unavailable` where the last look failed. `InvalidRequest` where the queue keeps no results.
+        """
+        return result(self, message_id, timeout)
 
     def _find(self, message_id: str) -> Finder:
         places = self.pointers.places

@@ -278,6 +278,7 @@ class _Extra(Struct, frozen=True, rename="camel"):
     retry_set: Annotated[int, Meta(ge=0, le=1)] = 0
     backoff: tuple[float, float, float, float] | None = None
     codec: Annotated[str, Meta(pattern="^(json|bytes)$")] = "json"
+    results: _Seconds | None = None
     unsafe: Annotated[int, Meta(ge=0, le=1)] = 0
 
 
@@ -325,6 +326,7 @@ def _config(name: str, stored: _Stored) -> QueueConfig:
         "shovel": _shovel(*shovel),
         "batching": _batching(stored.max_batch_size, stored.max_wait_time),
         "codec": extra.codec,
+        "results": None if extra.results is None else timedelta(seconds=extra.results),
         "unsafe_limits": bool(extra.unsafe),
     }
     if stored.group_of:
@@ -380,6 +382,8 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
     }
     if backoff is not None:
         settings["backoff"] = [float(n) for n in (backoff.low, backoff.high, backoff.factor, backoff.jitter)]
+    if config.results is not None:
+        settings["results"] = whole_seconds(config.results)
     group = (Put("groupOf", config.of), Put("tag", config.tag)) if isinstance(config, GroupConfig) else ()
     return (
         *group,

@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from ...errors import (
     AlreadyExists,
     BinMismatch,
@@ -82,7 +84,7 @@ from .pointers import (
 )
 from .shared_acks import SharedAck, acknowledge_shared, finish
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, SEEN, StampRules, Taking, own_ack
+from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking, own_ack
 from .sweep_record import SubqueueKind
 
 CLAIMS = 64
@@ -151,6 +153,8 @@ class Shards:
     """The traces of the queue's messages (P26); None of a group, whose messages leave none."""
     side = MAIN
     """What these are to their queue, in the traces."""
+    results = 0
+    """Seconds for which the results of acknowledged messages are kept (P31); 0 = they are not."""
     state_bins: tuple[str, ...] = STATE_BINS
 
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
@@ -650,24 +654,34 @@ class Shards:
         publisher finds it done. Tombstones are never deleted.
         """
         # 1. A message that no group waits for goes, if its delivery still holds it.
-        gone = [n for n, h in enumerate(held) if h.envelope.groups is None and not h.envelope.keep_id]
+        gone = [n for n, h in enumerate(held) if h.envelope.groups is None and not self._kept_for(h)]
         guards = {me: Bound(_ALONE, {"me": me}) for me in {held[n].delivery for n in gone}}
         removals = [Removal(self.key(held[n].slot), guards[held[n].delivery]) for n in gone]
         removed = self.store.delete_many(removals, repeatable=True).settled()
         if len(gone) == len(held) and False not in removed:
             return removed
-        # 2. Of a message with `keep_id` the id stays.
+        # 2. Of a message with `keep_id` the id stays; of one that has a result, that too.
         outcomes = Rows([False] * len(held)).merge(gone, removed)
-        marked = [n for n, h in enumerate(held) if h.envelope.groups is None and h.envelope.keep_id]
+        marked = [n for n, h in enumerate(held) if h.envelope.groups is None and self._kept_for(h)]
         if marked:
             outcomes.merge(marked, self._stripped([held[n] for n in marked]))
         # 3. Groups wait for the others, or have adopted a message since it was stamped.
         among = [n for n, outcome in enumerate(outcomes) if outcome is False]
         return outcomes.merge(among, self._ack_shared([held[n] for n in among]))
 
+    def _kept_for(self, held: Stamped) -> int:
+        """Return seconds for which something of a message stays once it is removed."""
+        return held.envelope.keep_id if held.result is None else max(held.envelope.keep_id, self.results)
+
     def _ack_shared(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Acknowledge for the queue's own consumers messages that groups may wait for (P17)."""
-        acks = [SharedAck(own_ack(self.key(at), one.data, me), me, one.keep_id) for at, me, one in held]
+        acks = []
+        for at, me, one, result in held:
+            update, keep = own_ack(self.key(at), one.data, me), one.keep_id
+            if result is not None:  # the last of the groups keeps it as it keeps an id
+                keep = max(keep, self.results)
+                update = replace(update, ops=(Put(RESULT, result), Put("keepId", keep), *update.ops))
+            acks.append(SharedAck(update, me, keep))
         return acknowledge_shared(self.store, acks, OWN)
 
     def finish(self, slots: Sequence[Slot]) -> None:
@@ -715,7 +729,12 @@ class Shards:
         """Remove everything but the ids of the messages."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
         updates = [
-            Update(self.key(h.slot), drop, Bound(_ALONE_AND_WHOLE, {"me": h.delivery}), ttl=h.envelope.keep_id)
+            Update(
+                self.key(h.slot),
+                drop if h.result is None else (*drop, Put(RESULT, h.result)),
+                Bound(_ALONE_AND_WHOLE, {"me": h.delivery}),
+                ttl=self._kept_for(h),
+            )
             for h in held
         ]
         rows = self.store.repeat_many(updates)

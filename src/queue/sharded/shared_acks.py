@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...errors import NotFound, Refused
-from ...store import Key, Param, Put, RecordStore, Removal, Update
+from ...store import Key, Param, Put, RecordStore, Removal, Update, missing
 from ...store.model.expr import Bound, Const, MapValue
 from ...store.model.ops import Op
 from ...store.model.record import Row
 from ...store.rows import Rows
 from .envelope import CONTENT
-from .stamps import ACKED, GROUPS, LAST, SHARED, STAMPS, TRIES, WAITING
+from .stamps import ACKED, GROUPS, LAST, RESULT, SHARED, STAMPS, TRIES, WAITING
 
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, SHARED, GROUPS, ACKED, STAMPS, TRIES))
 _BY_ME = Param("me", str)
+_NOTHING_LEFT = LAST & missing(RESULT)
+"""A group that took the message before the queue's own consumers were done with it does not know of their result."""
 
 
 class SharedAck(NamedTuple):
@@ -61,6 +63,6 @@ def finish(store: RecordStore, done: Sequence[tuple[Key, int]]) -> None:
     """
     ops: tuple[Op, ...] = _DROP
     kept = [Update(key, ops, LAST, ttl=keep) for key, keep in done if keep]
-    gone = [Removal(key, LAST) for key, keep in done if not keep]
+    gone = [Removal(key, _NOTHING_LEFT) for key, keep in done if not keep]
     store.repeat_many(kept)
     store.delete_many(gone, repeatable=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...seams import Seams
 from .envelope import Envelope
@@ -61,8 +61,12 @@ class StampMiss(Enum):
 
 
 class Stamped(NamedTuple):
-    """A message that was stamped with a delivery id."""
+    """A message that was stamped with a delivery id.
+
+    result: what is left of it once it is acknowledged, as it is stored (docs/protocols P31); None = nothing.
+    """
 
     slot: Slot
     delivery: str
     envelope: Envelope
+    result: Any = None

@@ -37,6 +37,8 @@ from ...store.model.ops import Op, ReadAll
 from .envelope import Envelope, Reason, from_bins
 
 GROUPS, ACKED, STAMPS, TRIES, SHARED = "groups", "acked", "groupStamp", "groupTries", "shared"
+RESULT = "result"
+"""The bin of what a handler returned, once its message is acknowledged: a list with it, or why it is not kept (P31)."""
 OWN = ""
 """Stands in `acked` for the queue's own consumers."""
 SEEN = "seen"

@@ -18,7 +18,7 @@ from .places import DELAYED, MAIN, PARKED, SIDE, TAKEN, Place, Places, Trace, fi
 from .pointers import ShardPointers
 from .shards import Shards
 from .slots import process_in
-from .stamps import SEEN
+from .stamps import RESULT, SEEN
 
 LOOKS = 4
 """How often the trace is read, of a message that moves from place to place meanwhile."""
@@ -61,6 +61,8 @@ class Status:
     due: when it comes, of one that is delayed or retrying.
     error: of its last failure, or the reason.
     cancelled: whether it is known that somebody has cancelled or discarded it.
+    reason: why it has failed, or was parked: one of the closed set.
+    kept: what is stored of its result (`ShardedQueue.result` reads it); None = nothing.
     hint: of an id that is unknown, what may be wrong with it; None = nothing is to be seen.
 
     The repr leaves out what may be confidential: the note and the error.
@@ -76,6 +78,8 @@ class Status:
     error: str | None = field(default=None, repr=False)
     cancelled: bool = False
     hint: str | None = None
+    reason: str | None = None
+    kept: object = field(default=None, repr=False)
 
 
 class Finder:
@@ -119,13 +123,13 @@ def status(find: Finder) -> Status:
         before, trace = open_, Trace.of(bins[-1])
         seen.update(place[1:] for place in before)
         open_ = [place for place in trace.places if place[1:] not in seen] if trace else []
-        if not open_ and (not before or any(one.state in _LIVES for _, one in found)):
+        if not open_ and (not before or any(one.state in _LIVES or one.kept is not None for _, one in found)):
             break
     # 3. Of several copies the one that is nearest to a handler. What was left where it is no more says nothing.
     last = trace.places[-1][1:] if trace and trace.places else None
-    counts = [one for place, one in found if one.state in _LIVES or last in (None, place[1:])]
+    counts = [one for place, one in found if one.state in _LIVES or one.kept is not None or last in (None, place[1:])]
     best = min(counts, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
-    if trace is None or trace.cancelled is None:
+    if trace is None or trace.cancelled is None or best.kept is not None:
         return best
     return replace(best, cancelled=True, state=State.GONE if best.state is State.DONE else best.state)
 
@@ -178,6 +182,9 @@ def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | No
     envelope = from_bins(bins)
     if envelope is None:  # discarded or moved; else acknowledged, and its id is kept, or groups have it
         taken = TAKEN in bins
+        kept = bins.get(RESULT)
+        if kept is not None:
+            return Status(State.DONE, kept=kept)
         return Status(State.GONE if taken or place.side != MAIN else State.DONE, cancelled=taken)
     delivery, error = bins.get("delivery"), envelope.last_error or envelope.reason
     if isinstance(delivery, str) and delivery != SEEN:
@@ -187,7 +194,8 @@ def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | No
         return Status(State.RUNNING, since, worker, envelope.attempts, part, note, None, error, asked)
     since = _date(bins.get("fireTS")) or date(envelope.enqueued_at)
     due = date(envelope.not_before) if envelope.not_before else None
-    return Status(_WAITING[place.side], since, None, envelope.attempts, due=due, error=error)
+    reason = envelope.reason
+    return Status(_WAITING[place.side], since, None, envelope.attempts, due=due, error=error, reason=reason)
 
 
 _WAITING = {MAIN: State.READY, SIDE: State.RETRYING, PARKED: State.PARKED}
@@ -203,7 +211,7 @@ def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) 
     due = date(entry.due) if entry.due else None
     since = _date(bins.get("modified_at")) or date(message.enqueued_at)
     error = message.last_error or message.reason
-    return Status(state, since, None, message.attempts, due=due, error=error)
+    return Status(state, since, None, message.attempts, due=due, error=error, reason=message.reason)
 
 
 def _progress(stored: Any, delivery: str) -> tuple[float | None, str | None]:

@@ -21,6 +21,7 @@ from .poller import Polling
 from .presence import Presence
 from .publisher import Publishers
 from .rate import Rated
+from .results import Results
 from .retry import Retried
 from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
@@ -43,6 +44,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Prefetching,
         Retried,
         Messages,
+        Results,
         Rated,
         Groups,
         Batches,

@@ -115,7 +115,7 @@ class Messages(Retried):
             for delivery in found:
                 self._note(delivery)
                 self.done.add(delivery.payload)
-                self.call(self.operator, "ack", delivery.ack, delivery.payload)
+                self.call(self.operator, "ack", self.ack(delivery), delivery.payload)
 
     def check(self) -> None:
         promises.check(self)

@@ -95,7 +95,11 @@ class Retried(Sharded):
                 self.call(process, "nack", delivery.nack, delivery.payload)
             else:
                 self.done.add(delivery.payload)
-                self.call(process, "ack", delivery.ack, delivery.payload).tag = since
+                self.call(process, "ack", self.ack(delivery), delivery.payload).tag = since
+
+    def ack(self, delivery: Any) -> Any:
+        """Return the call that acknowledges it."""
+        return delivery.ack
 
     def _stop(self, process: Process, deliveries: list[Any]) -> list[Any]:
         """What is handled to its end all the same, after the attempts were taken back."""

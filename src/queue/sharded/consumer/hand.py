@@ -23,6 +23,7 @@ from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
 from ..pending import ClaimedSlot
 from ..queue import ShardedQueue
+from ..results import WITH_ITS_PROCESS
 from ..slots import Slot, Stamped
 from ..subqueue import GRACE, ClaimNotes
 from ..transfer import CHUNK
@@ -235,6 +236,8 @@ def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts:
         fails = [one for one in begun if counts and one.held.envelope.interrupted is None]
         cut = [_with_attempt(one) for one in begun if one not in fails]
         if done:
+            if queue.pointers.results:
+                done = [replace(one, answer=WITH_ITS_PROCESS) for one in done]
             told["acknowledged"] += _settled(ack_each(done))
         if fails:
             queue.message_log.failed(fails[0].held.envelope, len(fails) - 1, "was cut at", why)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from ....seams import Seams
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
+from ..results import kept
 from ..transfer import CHUNK
 from .hand import Hand
 
@@ -62,6 +63,12 @@ def check_called(handler: Any, wanted: str) -> None:
         raise InvalidMessageHandler(
             "the handler has a `yield`, so a call of it makes a generator and runs nothing: return instead"
         )
+
+
+def _accepts(answer: Any, keeps: bool) -> bool:
+    """Whether the handler is done with the message. keeps: whether what it returns is kept as the result."""
+    ran = not isinstance(answer, Coroutine | Generator | AsyncGenerator)  # its call ran nothing yet
+    return answer is None or answer is True or (keeps and answer is not False and ran)
 
 
 def _why_rejected(answer: Any) -> str | None:
@@ -126,7 +133,8 @@ class Invoker:
         """Run the handler, in the trace in which its message was published; return for each delivery None =
         acknowledge, or why it failed.
 
-        True or None is a success; of a batch the handler may also return a list with an answer for each message.
+        True or None is a success; in a queue that keeps results, all but False. Of a batch the handler may also
+        return a list with an answer for each message.
         """
         batch, messages = self._queue.config.batching is not None, len(deliveries)
         self._counters.add("handled", messages)
@@ -143,9 +151,10 @@ class Invoker:
             each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
             verdicts: list[Verdict]
             if len(each) == messages:
-                verdicts = [
-                    None if one is None or one is True else (Reason.REJECTED, _why_rejected(one)) for one in each
-                ]
+                keeps = bool(self._queue.pointers.results)
+                verdicts = [None if _accepts(one, keeps) else (Reason.REJECTED, _why_rejected(one)) for one in each]
+                if keeps:
+                    self._keep(deliveries, each)
             else:
                 why = f"the handler gave {len(each)} answers for {messages} messages"
                 verdicts = [(Reason.EXCEPTION, why)] * messages
@@ -160,6 +169,21 @@ class Invoker:
             if isinstance(failure, self._ignorable):
                 return [None] * messages
             return self._raised(deliveries, failure)
+
+    def _keep(self, deliveries: Sequence[Delivery], results: Sequence[Any]) -> None:
+        """Note what the handler returned for each message. One that cannot be kept is no failure of the message."""
+        for delivery, value in zip(deliveries, results, strict=True):
+            if value is None or delivery.settled:
+                continue
+            try:
+                answer: Any = kept(value, self._queue.codec)
+            except InvalidRequest as failure:
+                answer = str(failure)[:MAX_ERROR]
+                worker_log.warning(
+                    "message %s of %r is done, and what its handler returned is not kept: %s",
+                    delivery.message_id, self._name, failure,
+                )  # fmt: skip
+            force_setattr(delivery, "answer", answer)
 
     def _cancelled(self, deliveries: Sequence[Delivery], failure: Cancelled) -> list[Verdict]:
         """Delete the messages that were cancelled; others of the batch go back, uncounted."""

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from .... import lossless
-from ....errors import InvalidRequest
+from ....errors import InvalidRequest, Unreadable
 from ....plain import shown
 from ....typed import decoder, schema
 from ...undecodable import why
@@ -65,7 +65,7 @@ class Signature:
                     f"{self.name} has the parameter {one}: a message names each argument, so give each parameter a "
                     "name that may be used in a call"
                 )
-        self._signature = inspect.Signature(parameters)
+        self._signature, self._returns = inspect.Signature(parameters), hints.get("return", Any)
         required = {one.name for one in parameters if one.default is one.empty}
         fields = [(one.name, hints.get(one.name, Any)) for one in parameters]
         try:
@@ -108,6 +108,13 @@ class Signature:
             raise InvalidRequest(f"the message does not fit {self.name}{self._signature}: {why(failure)}") from None
         values = {name: getattr(found, name) for name in self._signature.parameters}
         return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+    def returned(self, result: Any) -> Any:
+        """Return a result, read as what the function is said to return. Raises `Unreadable` where it is not that."""
+        try:
+            return decoder(self._returns, dec_hook=_from_json)(lossless.encode(result))
+        except Exception as failure:  # noqa: BLE001 - as above
+            raise Unreadable(f"the result is not what {self.name} returns: {why(failure)}") from None
 
     def stored(self, *, upcasts: bool) -> str:
         """Return the signature as text, which `StoredSignature.read` reads. Raises `InvalidRequest` if it is too long.

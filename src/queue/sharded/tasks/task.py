@@ -24,7 +24,7 @@ from .known import FRESH, signatures_of
 from .signature import Signature, StoredSignature
 
 P = ParamSpec("P")
-R = TypeVar("R", bound=bool | None)
+R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 Upcast = Callable[[dict[str, Any]], Mapping[str, Any]]
 
@@ -100,6 +100,15 @@ class Task(Generic[P, F]):
         queue = checked_for_tasks(self._registry.publishable(self.queue))
         self._known.check(queue, set(payload), self._signature)
         return queue.publish(payload, **self._options)
+
+    def result(self: Task[P, Callable[..., R]], message_id: str, timeout: float | None = None) -> R:
+        """Wait for what the function returned for a message, and return it, read as the type that it is said to return.
+
+        As `ShardedQueue.result`; also `Unreadable` where it is not of that type.
+        """
+        found = self._registry.publishable(self.queue).result(message_id, timeout)
+        returned: R = self._signature.returned(found)
+        return returned
 
     # ---- for the worker
 

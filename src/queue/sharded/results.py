@@ -1,0 +1,119 @@
+"""What a handler returned: kept in the slot of its message, and handed to whoever waits for it (docs/protocols P31)."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
+from ...deadline import Deadline
+from ...errors import Cancelled, Expired, HandlerFailed, InvalidRequest, NotFound, Unreadable, WaitTimeout
+from ...inputs import checked_timeout
+from ...plain import one_line, shown
+from ...retry import Poll, may_pass, outlive
+from ...store import RecordStore
+from .config import QueueConfig
+from .envelope import Codec
+from .status import State, Status
+from .workers import WorkerReport
+
+MAX_RESULT = 65_536
+"""Characters of a result as JSON, or its bytes, at most: the record of a message always has room for it."""
+LOOK = Poll(low=0.02, high=1.0, factor=1.5)
+"""The pauses between two looks for a result: short ones for what is soon there, then one a second."""
+NOTHING = ["null"]
+"""The result of a message that was acknowledged with none, as it is stored."""
+WITH_ITS_PROCESS = "the process of its handler died before the result was stored"
+_JSON, _BYTES = Codec(), Codec("bytes")
+
+
+def kept(value: Any, codec: Codec) -> list[Any]:
+    """Return a result as it is stored: JSON text in a list; in a queue of bytes also bytes as they are.
+
+    Raises `InvalidRequest` for one that cannot be kept.
+    """
+    value = value.model_dump(mode="json") if hasattr(value, "model_dump") else value  # a model of pydantic
+    of = _BYTES if codec.name == "bytes" and isinstance(value, bytes | bytearray | memoryview) else _JSON
+    try:
+        data = of.encode(value)
+    except InvalidRequest as failure:
+        raise InvalidRequest(f"the result cannot be kept: {one_line(str(failure))}") from None
+    if len(data) > MAX_RESULT:
+        raise InvalidRequest(f"the result has {len(data)} characters, at most {MAX_RESULT} are kept: return its place")
+    return [data]
+
+
+class Asked(Protocol):
+    """The queue that is asked for a result: `ShardedQueue` is one."""
+
+    store: RecordStore
+    config: QueueConfig
+
+    @property
+    def name(self) -> str: ...
+    def status(self, message_id: str) -> Status: ...
+    def workers(self) -> list[WorkerReport]: ...
+
+
+def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
+    """Return what the handler of a message returned, as `ShardedQueue.result` says."""
+    if queue.config.results is None:
+        raise InvalidRequest(
+            f"{shown(queue.name)} keeps no results: create it with QueueConfig(results=timedelta(...))"
+        )
+    limit, seams, tries = checked_timeout(timeout), queue.store.seams, 0
+    seams.may_wait("ShardedQueue.result", limit)
+    with Deadline(seams, limit) as deadline:
+        while True:
+            # 1. Look where the message is.
+            found = outlive(seams, deadline, lambda: queue.status(message_id), passing=may_pass)
+            if found.kept is not None:
+                return _opened(found.kept, message_id)
+            # 2. It has ended otherwise, or nobody tries it again.
+            if found.state not in _COMES or (found.state is State.RETRYING and _stays(queue.config)):
+                _raise(found, message_id)
+            # 3. Wait, and look again.
+            left, tries = deadline.left(), tries + 1
+            if left == 0:
+                raise _too_late(queue, found, message_id)
+            pause = LOOK.pause(tries, seams)
+            seams.sleep(pause if left is None else min(pause, left))
+
+
+_COMES = (State.READY, State.RUNNING, State.RETRYING, State.DELAYED)
+
+
+def _stays(config: QueueConfig) -> bool:
+    """Whether a message that has failed comes back only if somebody brings it."""
+    return config.retries is None and config.shovel is None
+
+
+def _opened(stored: object, message_id: str) -> Any:
+    if isinstance(stored, str):
+        raise Unreadable(f"message {shown(message_id)} is done, and its result is not kept: {one_line(stored)}")
+    data = stored[0] if isinstance(stored, list) and len(stored) == 1 else None
+    if isinstance(data, str | bytes):
+        return (_BYTES if isinstance(data, bytes) else _JSON).decode(data)
+    raise Unreadable(f"the stored result of message {shown(message_id)} is damaged")
+
+
+def _raise(found: Status, message_id: str) -> NoReturn:
+    name = f"message {shown(message_id)}"
+    if found.state in (State.PARKED, State.RETRYING):
+        raise HandlerFailed(
+            f"{name} has failed, and is not tried again unless somebody brings it back: {found.error}",
+            reason=found.reason, error=found.error,
+        )  # fmt: skip
+    if found.state is State.GONE:
+        raise Cancelled(f"{name} has no result: it was cancelled, discarded or moved")
+    if found.state is State.EXPIRED:
+        raise Expired(f"{name} has no result: its life ended before anybody took it")
+    if found.state is State.DONE:
+        raise NotFound(f"{name} is done, and its result is not there: it was kept for its time, or not by its worker")
+    raise NotFound(f"{name} is not known: {found.hint or 'there was none, or its time is over'}")
+
+
+def _too_late(queue: Asked, found: Status, message_id: str) -> WaitTimeout:
+    """Return the error of a wait that is over; where nobody works on the queue, it says so. One call."""
+    why = f"it is {found.state.value}"
+    if found.state is State.READY and all(one.is_silent for one in queue.workers()):
+        why = f"no worker of {shown(queue.name)} is at work"
+    return WaitTimeout(f"message {shown(message_id)} has no result yet: {why}", state=found.state.value)
