@@ -242,6 +242,7 @@ COMMANDS = {
     "queue batch show": lambda n: ("queue", "batch", "show", "q", n, *C),
     "queue batch wait": lambda n: ("queue", "batch", "wait", "q", n, *C, "--timeout", "0"),
     "queue batch close": lambda n: ("queue", "batch", "close", "q", n, *C),
+    "queue batch cancel": lambda n: ("queue", "batch", "cancel", "q", n, *C),
     "schedule list": lambda n: ("schedule", "list", "--client", n),
     "schedule put": lambda n: ("schedule", "put", n, *C, "--queue", n, "--every", "60", "--payload", json.dumps(n)),
     "schedule put, cron": lambda n: ("schedule", "put", n, *C, "--queue", "q", "--cron", n, "--tz", n, "--missed", n),

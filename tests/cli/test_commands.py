@@ -1120,7 +1120,7 @@ def test_the_statistics_of_a_client_that_has_nothing_are_not_found_and_name_the_
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     done = lw("stats", "--client", "shoop", "--json")
     assert (done.code, done.json["error"]) == (3, "NOT_FOUND")
-    assert done.json["message"].endswith("; the clients that have some: shop")
+    assert done.json["message"].endswith("; the clients that have some: shop; is 'shop' meant?")
 
 
 def test_a_name_that_the_output_cannot_write_is_escaped(lw, sqlite_url, monkeypatch):
