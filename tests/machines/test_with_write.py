@@ -201,4 +201,3 @@ class Writes(Twins):
 def test_a_write_and_its_message_are_both_there_or_neither_over_both_stores(agree):
     with mock.patch.object(marks, "ROOM", ROOM):
         agree(Writes, "writes")
-

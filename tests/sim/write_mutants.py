@@ -116,7 +116,7 @@ WRITE_RULES = (
     ("a record is deleted before that is noted", "P28.9: noted first",
      _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
     ("an id goes into a bucket that the leader may have passed", "P28.10: due a second later, by each server's time",
-     _swap(entries, "LEAST", -(10**15))),
+     _all(_swap(entries, "LEAST", -(10**15)), _swap(entries, "may_have_passed", lambda horizon, now: 0))),
     ("a mark is gone before its message", "P28.11: as long as the entry",
      _swap(with_write.Write, "begin", _begun_for_a_second)),
     ("a mark that is written again forgets its attempt", "P28.12: it keeps its attempt",

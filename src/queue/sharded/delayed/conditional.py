@@ -71,8 +71,8 @@ class ConditionalMessages(DelayedMessages):
         if not isinstance(entered, LatchworkError) and not isinstance(seen, LatchworkError):
             self._learn(entered[0])
             latest = max(latest, entered[0])
-            passed = may_have_passed(*seen)
-        if not safe or (passed is not None and max(passed, latest) + LEAST < number * WIDTH):
+            passed = may_have_passed(seen[0], seen[1] + LEAST)
+        if not safe or (passed is not None and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)
         failure = self._enter({late: list(safe)}, self.kept, counted=not isinstance(seen, LatchworkError)).get(late)
