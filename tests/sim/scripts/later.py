@@ -219,7 +219,7 @@ RULES = [
     (
         "P16.2 by the leader's time",
         behind_the_time_of_the_leader,
-        patched(delayed, "may_have_passed", lambda horizon, now: horizon_in(horizon, now)),
+        patched(delayed, "may_have_passed", horizon_in),
     ),
     ("P16.3 records", between_two_records, the_first_record_alone),
     ("P16.4 ledger", mover_dies, without_a_ledger),

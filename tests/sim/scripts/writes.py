@@ -135,7 +135,7 @@ RULES = [
     (
         "P28.10 by the leader's time",
         partial(behind_the_time_of_the_leader, _pay_on),
-        patched(conditional, "may_have_passed", lambda horizon, now: horizon_in(horizon, now)),
+        patched(conditional, "may_have_passed", horizon_in),
     ),
     ("P28.12 its attempt", kept_for_longer, rule("writes", "a mark that is written again forgets its attempt")),
     ("P28.14 only who ended it", ended_by_another, rule("writes", "anybody deletes a record that is ended")),
