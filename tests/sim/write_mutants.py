@@ -17,6 +17,7 @@ from latchwork.queue.sharded.publishing import with_write
 from latchwork.queue.sharded.upkeep import conditional
 from latchwork.store.model.expr import Bound, Const, MapHas, Param, missing
 from latchwork.store.model.ops import MapPut
+from latchwork.store.port import Removal
 from latchwork.store.rows import Rows
 
 TRUE = Const(True)
@@ -77,6 +78,19 @@ def _begun_for_a_second(self: Any, *, real: Any = with_write.Write.begin) -> Any
     return replace(begun, effect=replace(begun.effect, keep=1))
 
 
+def _known_afterwards(store: Any, sent: Any, *, real: Any = with_write._applied) -> Any:
+    """The generation is the one that is known when the update is sent."""
+    return real(store, {
+        n: replace(one, effect=replace(one.effect, known=marks.known_generation(store, one.update.key, one.effect.bin)))
+        if one.effect.known is not marks.ASK else one
+        for n, one in sent.items()
+    })  # fmt: skip
+
+
+def _without_its_attempt(result: Any, keep: int, attempt: Any = None, *, real: Any = marks._marked) -> Any:
+    return real(result, keep, None if result is marks._RESULT else attempt)
+
+
 class _Nothing(OutcomeUnknown):
     """No error is one of these."""
 
@@ -92,6 +106,8 @@ WRITE_RULES = (
      _swap(marks, "_undecided", lambda bin, when: TRUE if when is None else when)),
     ("any attempt's mark will do", "P28.5: of this attempt",
      _swap(attempts, "_is_of", lambda mark, one: mark[2:] != [marks.GIVEN_UP])),
+    ("the generation is that of after its name", "P28.6: known before the attempt had a name",
+     _swap(with_write, "_applied", _known_afterwards), True),
     ("marks that have left are not asked for", "P28.7: marks that have left, too",
      _all(_swap(attempts, "_has_moved", lambda *_: False),
           _swap(attempts._GivingUp, "_own_record", lambda self: None))),
@@ -99,8 +115,14 @@ WRITE_RULES = (
      _swap(conditional, "applied", _gone_for_good)),
     ("a record is deleted before that is noted", "P28.9: noted first",
      _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
+    ("an id goes into a bucket that the leader may have passed", "P28.10: due a second later, by each server's time",
+     _all(_swap(entries, "LEAST", -(10**15)), _swap(entries, "may_have_passed", lambda horizon, now: 0))),
     ("a mark is gone before its message", "P28.11: as long as the entry",
      _swap(with_write.Write, "begin", _begun_for_a_second)),
+    ("a mark that is written again forgets its attempt", "P28.12: it keeps its attempt",
+     _swap(marks, "_marked", _without_its_attempt), True),
     ("a message in doubt is withdrawn", "P28.13: only where the write was refused for good",
      _swap(with_write, "OutcomeUnknown", _Nothing)),
+    ("anybody deletes a record that is ended", "P28.14: only the attempt that has ended it",
+     _swap(attempts.Condition, "removal", property(lambda self: Removal(self.key)))),
 )  # fmt: skip

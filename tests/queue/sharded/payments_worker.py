@@ -37,6 +37,15 @@ def queues_of(url: str, client: str):
     ]  # fmt: skip
 
 
+def opened(url: str, client: str):
+    """The same, once the store can be reached."""
+    while True:
+        try:
+            return queues_of(url, client)
+        except LatchworkError:
+            time.sleep(0.1)
+
+
 def account(client: str, number: int) -> Key:
     return Key(f"{client}_accounts", str(number))
 
@@ -62,7 +71,7 @@ def handle(client: str, delivery, mails, provider: Provider) -> None:
 
 
 def main(url: str, client: str, path: str, log: str) -> None:
-    payments, mails = queues_of(url, client)
+    payments, mails = opened(url, client)
     provider, chance = Provider(path), random.Random(os.getpid())
     election = LeaseElection(payments.store, f"{client}-upkeep", lease=1.0)
     election.start(lead(payments.registry, election, Log(log)))

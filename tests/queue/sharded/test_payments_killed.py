@@ -1,4 +1,6 @@
-"""Payments between accounts, by processes that are killed and stopped at any moment: each is paid once (P23)."""
+"""Payments between accounts, by processes that are killed and stopped at any moment, beside outages of the server: each
+is paid once (P23, P28).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,12 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +23,11 @@ from latchwork.queue.sharded.upkeep import conditional
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store import Exists, Put
 from latchwork.store.port import Update
+from tests.conftest import NO_SERVER
+from tests.support.outage import Place
+from tests.support.proxy import Fault
 from tests.support.scale import FIRST, TIMES
+from tools import servers
 
 from . import payments_worker
 from .payments_worker import account, queues_of
@@ -25,29 +35,64 @@ from .world import Leadership
 
 ROOT = Path(__file__).parents[3]
 WORKERS, ACCOUNTS, PAYMENTS, SECONDS = (4, 5, 600, 6.0) if TIMES == 1 else (8, 1_000, 100_000, 600.0)
+PAUSE = 0.8 if TIMES == 1 else 4.0
+"""Seconds between two processes that are killed or stopped, at most: to start another one takes half a second."""
 PATIENCE = 120.0
 KILLED, STOPPED = 6, 2
 """There are at least so many, also on a machine that is slow."""
 START = 10_000
+Outage = Callable[[], AbstractContextManager[None]]
+
+
+class Ground:
+    """A store, as the test and as the workers reach it; the outages that it can have."""
+
+    def __init__(self, url: str, ways: tuple[str, ...], outages: dict[str, Outage] | None = None) -> None:
+        self.url, self.ways, self.outages = url, ways, outages or {}
+
+    @contextmanager
+    def disturbed(self, chance: random.Random) -> Iterator[Counter[str]]:
+        """Have outages now and then; yield how many there were, by name."""
+        over, count = threading.Event(), Counter[str]()
+
+        def disturb() -> None:
+            while not over.is_set():
+                name = chance.choice(list(self.outages))
+                with self.outages[name]():
+                    over.wait(chance.uniform(0.3, 4.0))
+                count[name] += 1
+                over.wait(chance.uniform(0.5, 8.0))
+
+        disturbing = threading.Thread(target=disturb)
+        if self.outages:
+            disturbing.start()
+        try:
+            yield count
+        finally:
+            over.set()
+            if self.outages:
+                disturbing.join()
 
 
 class Workers:
     """The processes, each started again when it was killed."""
 
-    def __init__(self, *told: str) -> None:
-        self._command = [sys.executable, "-m", "tests.queue.sharded.payments_worker", *told]
-        self.processes = [self._started() for _ in range(WORKERS)]
+    def __init__(self, ways: tuple[str, ...], *told: str) -> None:
+        self._ways, self._told = ways, told
+        self.processes = [self._started(place) for place in range(WORKERS)]
         self._wake: dict[int, float] = {}
         self.killed = self.stopped = 0
 
-    def _started(self) -> subprocess.Popen:
-        return subprocess.Popen(self._command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    def _started(self, place: int) -> subprocess.Popen:
+        way = self._ways[place % len(self._ways)]
+        command = [sys.executable, "-m", "tests.queue.sharded.payments_worker", way, *self._told]
+        return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
 
     def disturb(self, chance: random.Random) -> None:
         """Kill and stop at random; some are stopped for longer than their messages wait for them."""
         began = time.monotonic()
         while time.monotonic() - began < SECONDS or self.killed < KILLED or self.stopped < STOPPED:
-            time.sleep(chance.uniform(0.1, 0.8))
+            time.sleep(chance.uniform(0.1, PAUSE))
             self._wake_up(time.monotonic())
             place = chance.randrange(WORKERS)
             if chance.random() < 0.3:
@@ -57,7 +102,7 @@ class Workers:
             else:
                 self._kill(place)
                 self.killed += 1
-                self.processes[place] = self._started()
+                self.processes[place] = self._started(place)
         self._wake_up(float("inf"))
 
     def _wake_up(self, now: float) -> None:
@@ -66,27 +111,45 @@ class Workers:
             del self._wake[place]
 
     def _kill(self, place: int) -> None:
+        assert self.processes[place].poll() is None, "a worker has ended by itself"
         self.processes[place].kill()
         self.processes[place].wait()
         self._wake.pop(place, None)
 
     def end(self) -> None:
-        for place in range(WORKERS):
-            self._kill(place)
+        for process in self.processes:
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture(params=["sqlite", "aerospike"])
-def url(request, tmp_path):
+def ground(request, tmp_path):
+    """A store of this test alone. Half of the workers reach a server through a proxy, so that they lose it alone."""
     if request.param == "sqlite":
-        return f"sqlite:{tmp_path / 'payments.db'}?synchronous=off"
-    server = request.getfixturevalue("aerospike_server")
-    return f"aerospike://{server.host}:{server.port}/{server.namespace}"
+        url = f"sqlite:{tmp_path / 'payments.db'}?synchronous=off"
+        yield Ground(url, (url,))
+        return
+    with ExitStack() as stack:
+        try:
+            server = servers.started(servers.Asd(data_size="2G"))
+        except servers.Unreachable as reason:
+            pytest.skip(f"{NO_SERVER}{reason}")
+        stack.callback(server.close)
+        place = Place([server])
+        stack.callback(place.close)
+        behind = f"aerospike://{server.host}:{server.proxy_port}/{server.namespace}?services_alternate=true"
+        yield Ground(server.url, (server.url, behind), {
+            "stopped": place.stopped,
+            "refused": place.refused,
+            "black hole": partial(place.during, Fault.DROP_REQUEST),
+            "cut": partial(place.during, Fault.CUT_AFTER),
+        })  # fmt: skip
 
 
 @pytest.mark.long
-def test_each_payment_is_paid_charged_and_passed_on_once_however_processes_die(url, tmp_path, proved):
-    client, chance = f"pay{os.getpid()}{url[:1]}", random.Random(FIRST)
-    payments, mails = queues_of(url, client)
+def test_each_payment_is_paid_charged_and_passed_on_once_however_processes_die(ground, tmp_path, proved):
+    client, chance = f"pay{os.getpid()}{ground.url[:1]}", random.Random(FIRST)
+    payments, mails = queues_of(ground.url, client)
     store, accounts = payments.store, [account(client, number) for number in range(ACCOUNTS)]
     store.operate_many([Update(key, (Put("cents", START),), exists=Exists.ANY, ttl=7_200) for key in accounts])
     wanted, expected = [], Counter(dict.fromkeys(range(ACCOUNTS), START))
@@ -97,13 +160,14 @@ def test_each_payment_is_paid_charged_and_passed_on_once_however_processes_die(u
         expected[payee] += cents
     for begin in range(0, PAYMENTS, 1_000):
         payments.publish_many(wanted[begin : begin + 1_000])
-    workers = Workers(url, client, str(tmp_path / "provider"), str(tmp_path / "log"))
+    workers = Workers(ground.ways, client, str(tmp_path / "provider"), str(tmp_path / "log"))
     try:
-        workers.disturb(chance)
+        with ground.disturbed(random.Random(FIRST)) as happened:
+            workers.disturb(chance)
         end, left = time.monotonic() + PATIENCE, None
         while (now := payments.depth()) and time.monotonic() < end:
             waiting = now.ready + now.sideline + now.parked
-            held = not _all_gone(payments)
+            held = not waiting and not _all_gone(payments)
             if not waiting and not held:
                 break
             if (waiting, held) != left:
@@ -118,6 +182,8 @@ def test_each_payment_is_paid_charged_and_passed_on_once_however_processes_die(u
     passed = _passed_on(mails)
     assert passed == Counter(payment for payment, *_ in wanted)
     proved("processes", "effects", killed=workers.killed, stopped=workers.stopped, payments=PAYMENTS)
+    proved("outages", "effects", outages=happened.total())
+    print(dict(happened))
 
 
 def _passed_on(mails) -> Counter:

@@ -25,6 +25,7 @@ from . import (
     sharded,
     stored,
     tasks,
+    writes,
 )
 
 RULES = [
@@ -50,5 +51,6 @@ RULES = [
     *stored.RULES,
     *batches.RULES,
     *tasks.RULES,
+    *writes.RULES,
 ]
 """(name, script, how the rule is taken out): the script says True while the promise holds."""

@@ -10,6 +10,7 @@ from unittest import mock
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed import entries as delayed
 from latchwork.queue.sharded.delayed.entries import CHUNK
+from latchwork.queue.sharded.delayed.stored import horizon_in
 from latchwork.queue.sharded.ledger.ledger import Ledger
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import scheduling, timers
@@ -82,6 +83,30 @@ def late_publisher():
     queue.delayed._enter(*steps[0])
     run(queue, clock, 10)
     return sorted(delivered(queue)) == ["late", "other"]
+
+
+def behind_the_time_of_the_leader(publish=lambda queue, name: queue.publish(name, delay=2)):
+    """P16.2: a server's clock is set back, so the time of the control record stands still, far ahead of that of new
+    records. A message is published between the leader's look and its end, by which that bucket is passed.
+    """
+    clock = ManualClock()
+    queue, late, real = queue_on(MemoryStore(clock)), ["late"], QueueTimers._pass
+    publish(queue, "first")
+    clock.advance(1_000)
+    publish(queue, "before the clock is set")
+    clock.step(-900)
+    clock.advance(2)
+    publish(queue, "after it")
+
+    def passing(self, horizon, to):
+        if to > horizon and late:
+            publish(queue, late.pop())
+        real(self, horizon, to)
+
+    with mock.patch.object(QueueTimers, "_pass", passing):
+        QueueTimers(queue).run(Term())
+    run(queue, clock, 20)
+    return delivered(queue).count("late") == 1
 
 
 def between_two_records():
@@ -191,6 +216,11 @@ def each_attempt_for_itself() -> Iterator[None]:
 
 RULES = [
     ("P16.2 late", late_publisher, patched(delayed.DelayedMessages, "_look_again", lambda *_: None)),
+    (
+        "P16.2 by the leader's time",
+        behind_the_time_of_the_leader,
+        patched(delayed, "may_have_passed", horizon_in),
+    ),
     ("P16.3 records", between_two_records, the_first_record_alone),
     ("P16.4 ledger", mover_dies, without_a_ledger),
     ("P16.4 marked", cancel_meets_a_move, patched(delayed, "WAITS", Const(value=True))),

@@ -15,6 +15,7 @@ from latchwork.coord.effects import marks
 from latchwork.coord.effects.attempts import END
 from latchwork.errors import NotFound
 from latchwork.queue import Publish
+from latchwork.queue.sharded.delayed.entries import HORIZON, WIDTH
 from latchwork.queue.sharded.delivery import Delivery
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.registry import QueueRegistry
@@ -225,10 +226,13 @@ class Writes(Sharded):
     def _waiting(self) -> list[str]:
         """Messages that are due, other than for a record that does not exist: these wait for as long as they live.
 
-        One whose id is in no bucket has a writer that died before it wrote.
+        One whose id is in no bucket, or in one that was passed, has a writer that died before it wrote.
         """
         records = self.server._records
-        ids = {one for key, found in records.items() if key.name.startswith("B/n/") for one in found.bins["ids"]}
+        control = records.get(Key("c_delay_set", "C/n"))
+        horizon = control.bins[HORIZON] if control else 0
+        buckets = {key.name.split("/")[2]: found for key, found in records.items() if key.name.startswith("B/n/")}
+        ids = {one for number, found in buckets.items() if int(number) * WIDTH > horizon for one in found.bins["ids"]}
         entries = {one: records[key].bins for one in ids if (key := Key("c_delay_set", f"E/n/{one}")) in records}
         return sorted(one for one, bins in entries.items() if Key(*bins["if"][:2]) in records or "sure" in bins)
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from ....coord.effects.attempts import Condition
 from ....errors import LatchworkError
-from ....store import Compute, Exists, Put, Read, Removal, Update, missing
+from ....store import Compute, Exists, Put, Removal, Update, missing
 from ....store.model.expr import SERVER_NOW
 from ....store.rows import Rows
 from ..envelope import Envelope
-from .entries import HORIZON, IN, RETRY_IN, WIDTH, DelayedMessages, bucket_of, counting
-from .stored import ENTRY, IF, SURE, Entry, horizon_in
+from .entries import AS_FAR, IN, RETRY_IN, WIDTH, DelayedMessages, bucket_of, counting, may_have_passed
+from .stored import ENTRY, IF, SURE, Entry
 
 SOON = 1_500
 """Milliseconds after which a message is due that goes with an update."""
@@ -61,18 +61,18 @@ class ConditionalMessages(DelayedMessages):
         *stored, entered, seen = self.store.repeat_many([
             *made,
             self._appending(number, self._k.get(number, 0), names, self.kept),
-            Update(self.control, (*counting(IN, RETRY_IN, names), Read(HORIZON))),
+            Update(self.control, (*counting(IN, RETRY_IN, names), *AS_FAR)),
         ])  # fmt: skip
         rows = Rows(map(self._ours, made, stored, tokens))
         safe, _ = rows.sift(names)
         # 2. If the bucket may have been due by then, or has no room, the ids go into another one.
         latest = max((moment for (moment,) in safe.values()), default=0)
-        horizon = None
+        passed = None
         if not isinstance(entered, LatchworkError) and not isinstance(seen, LatchworkError):
             self._learn(entered[0])
             latest = max(latest, entered[0])
-            horizon = horizon_in(seen[0], latest)
-        if not safe or (horizon is not None and max(horizon, latest + LEAST) < number * WIDTH):
+            passed = may_have_passed(seen[0], seen[1] + LEAST)
+        if not safe or (passed is not None and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)
         failure = self._enter({late: list(safe)}, self.kept, counted=not isinstance(seen, LatchworkError)).get(late)

@@ -96,6 +96,8 @@ WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
 """Not on its way: one that goes with a write is not before it is sure, though it was looked at (P28)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
 _THERE = (Compute(SERVER_NOW),)
+AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
+"""How far the leader may have come, for `may_have_passed`."""
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
 
 
@@ -354,7 +356,7 @@ class DelayedMessages:
             rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
             searched = [(number, k + leap) for number, (k, _) in parts.items() if crowded.get(number) for leap in LEAPS]
             there = [Update(self.bucket(*place), _THERE) for place in searched]
-            looking = Update(self.control, (*noting, Read(HORIZON)))
+            looking = Update(self.control, (*noting, *AS_FAR))
             *outcomes, seen = self.store.repeat_many([*rows, *there, looking])
             answers = zip(searched, outcomes[len(rows) :], strict=True)
             found = {place for place, row in answers if not isinstance(row, LatchworkError)}
@@ -370,8 +372,8 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    horizon = None if isinstance(seen, LatchworkError) else horizon_in(seen[0], row[0])
-                    if horizon is None or max(horizon, row[0] - 1) >= number * WIDTH:
+                    passed = None if isinstance(seen, LatchworkError) else may_have_passed(*seen)
+                    if passed is None or max(passed, row[0] - 1) >= number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]
                     if not left[number]:
@@ -478,6 +480,16 @@ class DelayedMessages:
         """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
         record = self.store.get(self.control, *WAITING_BINS)
         return waiting_by(record.bins if record else {}, self.store.seams.wall())
+
+
+def may_have_passed(horizon: Any, now: int) -> int | None:
+    """Return the time (ms) up to which buckets may have been looked at, or will be by a look that has begun; None: any.
+
+    now: the time of the control record, by which the leader looks. After its server's clock was set back it stands
+    still, far ahead of the time of the records that are made now.
+    """
+    passed = horizon_in(horizon, now)
+    return None if passed is None else max(passed, now - 1)
 
 
 def waiting_by(bins: Mapping[str, Any], now: float) -> Waiting:

@@ -42,7 +42,7 @@ SCOPE = "delay"
 _TAKE = (Put("moving", 1), ReadAll())
 _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= Param("end")))
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
-_UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") < SERVER_NOW)
+_UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
 _HAS_IDS = (Compute(exists(IDS)),)
 
 
