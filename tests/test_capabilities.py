@@ -216,6 +216,12 @@ def dedup(store, name):
     return made.publish("m", dedup="k") == made.publish("n", dedup="k") and payloads(made) == ["m"]
 
 
+def unique(store, name):
+    made = queue_on(store, name)
+    first = made.publish("m", unique="k")
+    return made.publish("n", unique="k", on_duplicate="replace") == first and payloads(made) == ["n"]
+
+
 def schedules(store, name):
     registry = queue_on(store, name).registry
     registry.schedule(Schedule("nightly", "q", cron="0 3 * * *"))
@@ -296,7 +302,8 @@ PROGRAMS = {
     "handlers, several messages at a time": consumer,
     "functions as tasks": task, "order within a key": ordered, "publisher for threads": publisher,
     "delayed messages": delayed,
-    "deduplication": dedup, "schedules": schedules, "groups": groups, "effects that happen once": effects,
+    "deduplication": dedup, "unique until it is done": unique,
+    "schedules": schedules, "groups": groups, "effects that happen once": effects,
     "a message that goes with a write": with_a_write,
     "steps that are done once": steps, "one message at a time": one_message,
     "status and cancel of one message": any_state, "batches that end": batches, "local queue and outbox": outbox,

@@ -209,6 +209,7 @@ COMMANDS = {
     "queue create": lambda n: ("queue", "create", n, *C, "--shards", "1"),
     "queue create, client": lambda n: ("queue", "create", "q", "--client", n),
     "queue publish": lambda n: ("queue", "publish", "q", json.dumps(n), *C, "--key", n, "--header", f"{n}={n}"),
+    "queue publish, unique": lambda n: ("queue", "publish", "q", "1", *C, "--unique", n),
     "queue publish, queue": lambda n: ("queue", "publish", n, "1", *C),
     "queue peek": lambda n: ("queue", "peek", n, *C, "--side", n),
     "queue consume": lambda n: ("queue", "consume", n, *C, "--timeout", "0", "--", "true", n),

@@ -39,12 +39,13 @@ class Task(Twin[SyncTask[P, F]], Generic[P, F]):
         at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | float | None = None,
+        unique: str | None = None,
         on_duplicate: str = "keep",
     ) -> Task[P, F]:
         """Return the task with these options for what it publishes, as `latchwork.queue.Task.options`. No I/O."""
         chosen = self.of.options(
             key=key, headers=headers, message_id=message_id, delay=delay, at=at, dedup=dedup, dedup_for=dedup_for,
-            on_duplicate=on_duplicate,
+            unique=unique, on_duplicate=on_duplicate,
         )  # fmt: skip
         return Task(chosen, self.bridged)
 

@@ -373,6 +373,18 @@ async def ShardedQueue__publish_with_dedup(world):
 
 
 @case
+async def ShardedQueue__publish_unique(world):
+    queue, other = await queue_in(world)
+
+    def check(struck):
+        there = payloads(world, other)
+        told(world, struck, there == [7])
+        world.must(len(there) < 2, "a message was published twice")
+
+    return lambda: queue.publish(7, unique="order-7"), check
+
+
+@case
 async def ShardedQueue__receive(world):
     queue, other = await queue_in(world)
     other.publish_many([1, 2, 3])

@@ -504,7 +504,13 @@ def sharded() -> Iterator[Public]:
     yield Public(
         "ShardedQueue.publish",
         lambda w: w.queue.publish,
-        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None},
+        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None, "unique": None},
+    )
+    yield Public(
+        "ShardedQueue.publish(unique)",
+        lambda w: w.queue.publish,
+        {"payload": "p", "unique": "k", "on_duplicate": "replace"},
+        asks_first=("unique", "on_duplicate"),
     )
     yield Public(
         "ShardedQueue.publish_many",
@@ -601,7 +607,15 @@ def sharded() -> Iterator[Public]:
     yield Public(
         "Task.options",
         lambda w: lambda **given: w.worker.task("q")(add).options(**given).publish(1),
-        {"key": "k", "headers": {"h": "v"}, "message_id": "i", "delay": None, "dedup": None, "on_duplicate": "keep"},
+        {
+            "key": "k",
+            "headers": {"h": "v"},
+            "message_id": "i",
+            "delay": None,
+            "dedup": None,
+            "unique": None,
+            "on_duplicate": "keep",
+        },
     )
     yield Public("Worker.stop", lambda w: w.worker.stop, {"grace": 0})
     yield Public("Shovel", lambda _: Shovel, {"queue": Of(lambda w: w.queue)}, lambda _, shovel: shovel.run_once())
@@ -637,7 +651,7 @@ def batches() -> Iterator[Public]:
     yield Public(
         "QueueBatch.publish",
         lambda w: w.batch.publish,
-        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None},
+        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None, "unique": None},
     )
     yield Public(
         "QueueBatch.publish_many",
@@ -654,7 +668,7 @@ def batches() -> Iterator[Public]:
     yield Public(
         "Publisher.publish",
         lambda w: w.publisher.publish,
-        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None, "timeout": 0},
+        {**PUBLISH, **DELAYED, "payload": "p", "message_id": None, "dedup": None, "unique": None, "timeout": 0},
     )
     yield Public("Publisher.flush", lambda w: w.publisher.flush, {"timeout": 0})
     yield Public("Publisher.close", lambda w: w.publisher.close, {"timeout": 0})

@@ -68,6 +68,7 @@ from .queue_mutants import CONSUMER_RULES, GROUP_RULES, ONE_RULES, ORDERED_RULES
 from .rate_mutants import RATE_RULES
 from .result_mutants import RESULT_RULES
 from .retry_mutants import RETRY_RULES
+from .unique_mutants import UNIQUE_RULES
 from .upkeep_mutants import UPKEEP_RULES
 from .write_mutants import WRITE_RULES
 
@@ -496,6 +497,7 @@ CONSUMER = tuple(Mutant("consumer", *rule) for rule in CONSUMER_RULES)
 RETRY = tuple(Mutant("retry", *rule) for rule in RETRY_RULES)
 MESSAGE = tuple(Mutant("message", *rule) for rule in MESSAGE_RULES)
 RESULTS = tuple(Mutant("results", *rule) for rule in RESULT_RULES)
+UNIQUE = tuple(Mutant("unique", *rule) for rule in UNIQUE_RULES)
 RATE = tuple(Mutant("rate", *rule) for rule in RATE_RULES)
 GROUPS = tuple(Mutant("groups", *rule) for rule in GROUP_RULES)
 ENDING = tuple(Mutant("batches", *rule) for rule in BATCH_RULES)
@@ -584,7 +586,7 @@ BATCHES = tuple(
 )  # fmt: skip
 
 MUTANTS = (
-    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + MESSAGE + RESULTS + RATE
-    + GROUPS + ENDING + PUBLISHER + UPKEEP + LEDGER + EFFECTS + WRITES + ACROSS + SEMAPHORE + RWLOCK + LIMITER
-    + PRESENCE + POLLER + BARRIER + BATCHES
+    STORE + LATCH + LOCK + ELECTION + CIRCULAR + SHARDED + ORDERED + CONSUMER + RETRY + MESSAGE + RESULTS
+    + UNIQUE + RATE + GROUPS + ENDING + PUBLISHER + UPKEEP + LEDGER + EFFECTS + WRITES + ACROSS + SEMAPHORE + RWLOCK
+    + LIMITER + PRESENCE + POLLER + BARRIER + BATCHES
 )  # fmt: skip

@@ -15,8 +15,9 @@ from .campaign import every_single_fault
 from .workload import SCENARIOS
 
 MOST = {
-    "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "message": 1, "groups": 1, "batches": 1,
-    "results": 1, "ledger": 1, "effects": 1, "writes": 1, "semaphore": 1, "rwlock": 1, "across": 1, "limiter": 40,
+    "circular": 2, "sharded": 1, "ordered": 1, "consumer": 1, "retry": 1, "message": 1, "unique": 1, "groups": 1,
+    "batches": 1, "results": 1, "ledger": 1, "effects": 1, "writes": 1, "semaphore": 1, "rwlock": 1, "across": 1,
+    "limiter": 40,
     "publisher": 40,
 }  # fmt: skip
 """Calls of one site that are struck here at scale 1, where it is not 3: fewer of what has many sites; each site at any
@@ -28,6 +29,7 @@ BESIDE = {
     "retry": "sharded",
     "message": "retry",
     "results": "message",
+    "unique": "message",
     "groups": "sharded",
     "batches": "sharded",
     "ledger": "sharded",

@@ -155,7 +155,11 @@ def _queues(store, clock, see):
     answers.publish("asks")
     answers.receive()[0].ack({"n": 1})
     registry.create(QueueConfig("side", shards=1, retry=False)).publish("x")
-    registry.get("side").receive()[0].nack()
+    side = registry.get("side")
+    side.receive()[0].nack()
+    for delay in (None, 60):
+        side.publish("one", unique=f"key {delay}", delay=delay)
+        side.publish("other", unique=f"key {delay}", delay=delay, on_duplicate="replace")
 
 
 def _large(store, clock, see):

@@ -49,6 +49,8 @@ def publish(
     payload: Annotated[list[str] | None, typer.Argument(help="JSON, one message each; default: lines of stdin")] = None,
     key: Annotated[str | None, typer.Option(help="messages of one key go to one shard")] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
+    unique: Annotated[str | None, typer.Option(help="at most one message of this key until it is done")] = None,
+    on_duplicate: Annotated[str, typer.Option(help="keep, raise or replace the message that the key has")] = "keep",
     farm: Farm = None,
 ) -> None:
     """Publish messages; prints their ids.
@@ -63,7 +65,13 @@ def publish(
     headers = dict(header_of(pair) for pair in header or [])
     if not payload and sys.stdin.isatty():
         note("reads messages from standard input, a line each; Ctrl-D ends")
-    ids = queue.publish_many([_payload(given, queue) for given in payload or _lines()], key=key, headers=headers)
+    payloads = [_payload(given, queue) for given in payload or _lines()]
+    if unique is None and on_duplicate == "keep":
+        ids = queue.publish_many(payloads, key=key, headers=headers)
+    elif unique is None or len(payloads) != 1:
+        raise InvalidRequest(f"--unique and --on-duplicate are of one message, and {len(payloads)} were given")
+    else:
+        ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
     if not ids:
         note("nothing was published")
     if ids or session.json:

@@ -33,12 +33,12 @@ VERSION = 1
 
 BINS = (
     "data", "msgId", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "keepId", "batch",
-    "interrupts", "interrupted", "cancel",
+    "interrupts", "interrupted", "cancel", "unique",
 )  # fmt: skip
 """The bins that a reader of a message needs; `delivery, fireTS, modified_at, v` serve the protocol and raw readers."""
 CONTENT = (
     "data", "attempts", "enqueuedAt", "notBefore", "reason", "lastError", "headers", "fireTS", "batch", "interrupts",
-    "interrupted", "cancel", "progress",
+    "interrupted", "cancel", "progress", "unique", "replaced",
 )  # fmt: skip
 """The bins that are deleted when only the id of a message stays, so that a late retry of its publisher finds it done
 (P6).
@@ -91,6 +91,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     data: text or bytes; another program's, or a damaged one, may be anything.
     keep_id: seconds for which a delete leaves the message id behind, 0 = none (docs/protocols P6).
     batch: its place in a batch (P18).
+    unique: the key of which it is the one message (P30).
     interrupts: how often the work on it was interrupted, as by a deploy.
     interrupted: the delivery whose work was interrupted, until another one takes the message, when it was read; a
         message to be written has none here.
@@ -114,6 +115,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     interrupted: Any = None
     groups: Any = None
     cancel: Annotated[str, Meta(pattern=f"^{UNIQUE}\\Z")] | None = None
+    unique: str | None = None
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"
@@ -129,6 +131,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
             or self.keep_id
             or self.batch
             or self.interrupts
+            or self.unique
         )
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
@@ -145,6 +148,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
             return written
         optional = (
             self.not_before, self.reason, self.last_error, self.headers, self.keep_id, self.batch, self.interrupts,
+            self.unique,
         )  # fmt: skip
         return written + tuple(Put(bin, value) for bin, value in zip(_OPTIONAL, optional, strict=True) if value)
 
@@ -156,7 +160,7 @@ def _put(bin: str, value: int) -> Put:
 
 
 _PUT_VERSION = Put("v", VERSION)
-_OPTIONAL = ("notBefore", "reason", "lastError", "headers", "keepId", "batch", "interrupts")
+_OPTIONAL = ("notBefore", "reason", "lastError", "headers", "keepId", "batch", "interrupts", "unique")
 
 
 @lru_cache(maxsize=256)
@@ -198,7 +202,7 @@ def from_all(records: Sequence[Mapping[str, Any]]) -> list[Envelope | None]:
         return [from_bins(bins) for bins in records]
     texts = [envelope.msg_id for envelope in found]
     for envelope in found:
-        if envelope.headers or envelope.reason or envelope.last_error or envelope.batch:
+        if envelope.headers or envelope.reason or envelope.last_error or envelope.batch or envelope.unique:
             texts += _texts(envelope)
     joined = "".join(texts)
     if "\0" in joined or not (joined.isascii() or _fits(joined)):
@@ -213,7 +217,9 @@ def _texts(envelope: Envelope) -> Iterable[str]:
     if envelope.bare:
         return (envelope.msg_id,)
     headers = envelope.headers or {}
-    texts = (envelope.msg_id, envelope.reason or "", envelope.last_error or "", envelope.batch or "")
+    texts = tuple(
+        text or "" for text in (envelope.msg_id, envelope.reason, envelope.last_error, envelope.batch, envelope.unique)
+    )
     return (*texts, *headers, *headers.values())
 
 

@@ -37,6 +37,7 @@ from .pointers import ShardPointers
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
+from .publishing.unique import storing_unique
 from .publishing.with_write import Publish, queue_of
 from .record import LastSweep, Live, QueueRecords
 from .results import result
@@ -47,6 +48,7 @@ from .slots import Stamped
 from .status import Finder, Status, status
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into
+from .unique_keys import UniqueKeys
 from .workers import WorkerReport, workers_of
 
 
@@ -100,6 +102,7 @@ class ShardedQueue(Subqueue):
         if config.results is not None and main.places is not None:  # a group's messages have no results of their own
             main.results = whole_seconds(config.results)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
+        self.unique_keys = UniqueKeys(registry.store, registry.client_id, config.name, self.parked.pointers.ttl)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
         self.used = False
@@ -145,10 +148,12 @@ class ShardedQueue(Subqueue):
         at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | float | None = None,
+        unique: str | None = None,
         on_duplicate: str = "keep",
     ) -> str:
         """Publish one message; return its id once it is safe. Two calls; with `dedup` five, or one if the key has a
-        message.
+        message; with `unique` four, or two to four if the key has one, and six or seven after one that was not
+        acknowledged.
 
         key: messages of one key go to one shard, where an ordered consumer handles messages that were published one
             after another in that order.
@@ -158,16 +163,26 @@ class ShardedQueue(Subqueue):
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of
             the first. dedup_for: seconds or a timedelta, 1 s to 365 days; default as long as a message lives.
+        unique: a key of 1 to 256 characters that has at most one message at a time, until that is acknowledged, parked,
+            discarded, cancelled or expired. Not with `message_id` or `dedup`. Acknowledging costs one call more.
         on_duplicate: "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
+            With `unique` also "replace": the message that waits gets this payload and these headers, keeps its id and
+            its shard, and begins again with no attempts; a delayed one, or one that waits for its next attempt, comes
+            after `delay` from now. `AlreadyExists` where a handler has it, somebody has cancelled it, or groups or a
+            stream read it.
 
         Raises `InvalidRequest`, `RecordTooBig`; `Refused` if the queue is known to be deactivated; `Unavailable` if
         nothing was published; `OutcomeUnknown` if the message may be delivered.
         """
         ids = None if message_id is None else [message_id]
         dedups = None if dedup is None else [dedup]
+        store = None
+        if unique is not None:
+            store = storing_unique(self._find, unique, on_duplicate, message_id=message_id, dedup=dedup)
+            on_duplicate = "keep"  # of dedup keys
         return publish(
             self, [payload], key=key, keys=None, headers=headers, message_ids=ids,
-            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate,
+            delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate, store=store,
         )[0]  # fmt: skip
 
     def publish_many(

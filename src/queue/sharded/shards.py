@@ -518,9 +518,12 @@ class Shards:
 
         keep: seconds that they must live at least; the sweep duration they live anyway.
         """
-        ops, ttl = tombstone(self.now_ms()), max(keep, self._tombstone_ttl)
-        rows = [Update(self.key(slot), ops, exists=Exists.CREATE, ttl=ttl) for slot in slots]
-        return self.store.repeat_many(rows).settled(AlreadyExists)
+        return self.store.repeat_many([self.sealing(slot, keep=keep) for slot in slots]).settled(AlreadyExists)
+
+    def sealing(self, slot: Slot, *, keep: int = 0) -> Update:
+        """Return the update that creates a tombstone, as `write_tombstones` does."""
+        ttl = max(keep, self._tombstone_ttl)
+        return Update(self.key(slot), tombstone(self.now_ms()), exists=Exists.CREATE, ttl=ttl)
 
     def give_up(self, slots: Sequence[Slot], *, keep: int = 0) -> Rows[bool]:
         """Give up empty slots: write tombstones, as `write_tombstones` does, and count them. Two calls; approximate."""

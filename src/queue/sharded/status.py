@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
+from ...errors import AlreadyExists, LatchworkError, NotFound
 from ...inputs import is_int, is_number
-from ...store import Key
+from ...store import Key, RecordStore, Update
+from ...store.model.ops import ReadAll
 from .delayed.entries import DelayedMessages
 from .delayed.stored import Entry, is_retry
 from .envelope import MAX_TIME, UNIQUE, date, from_bins
@@ -101,37 +103,87 @@ class Finder:
         return self.delayed.entry(place.entry) if place.slot is None else self.sides[place.side].key(place.slot)
 
 
+class Found(NamedTuple):
+    """A message as it was found.
+
+    place: where, None = nowhere.  bins: of the record there.
+    certain: whether it stood still for long enough to be looked for everywhere.
+    """
+
+    status: Status
+    place: Place | None
+    bins: Mapping[str, Any]
+    certain: bool = True
+
+
 def status(find: Finder) -> Status:
+    """Return where the message is, as `found` does."""
+    return find_message(find).status
+
+
+def find_message(find: Finder, seal: Update | None = None) -> Found:
     """Return where the message is: one call for one that waits or runs in its first slot, else two; three where it has
     moved and is gone.
 
+    seal: an update that creates a record in its first place, so that it is nowhere for good if it is not found (P30).
+
     Raises the store's errors, also that of a record that cannot be read.
     """
-    store, seen, found = find.delayed.store, set[object](), list[tuple[Place, Status]]()
+    store, seen, found = find.delayed.store, set[object](), list[Found]()
     trace, shard, open_ = None, ShardPointers(0, 0, 0, None, 0), find.known()
     pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
+    certain = True
     for _ in range(LOOKS):
         # 1. Read the places that are not read yet, and the trace.
-        records = store.get_many([*map(find.key, open_), find.places.key(find.message_id), *pointers])
-        bins = [record.bins if record else None for record in records]
+        keys = [*map(find.key, open_), find.places.key(find.message_id), *pointers]
+        bins, refused = _read_and_sealed(store, keys, seal)
         found += [
-            (place, one) for place, has in zip(open_, bins, strict=False) if has and (one := at_place(find, place, has))
+            Found(one, place, has)
+            for place, has in zip(open_, bins, strict=False)
+            if has and (one := at_place(find, place, has))
         ]
         if pointers and find.first is not None:
             shard, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}), []
         # 2. The trace may name others. What was empty has left one, before it was: so the trace is read once more.
         before, trace = open_, Trace.of(bins[-1])
-        seen.update(place[1:] for place in before)
+        seal = seal if refused and bins[0] is None else None  # it came or went between the two rows
+        if seal is None:
+            seen.update(place[1:] for place in before)
         open_ = [place for place in trace.places if place[1:] not in seen] if trace else []
-        if not open_ and (not before or any(one.state in _LIVES or one.kept is not None for _, one in found)):
+        if seal is not None:
+            open_ += before
+        if not open_ and (
+            not before or any(one.status.state in _LIVES or one.status.kept is not None for one in found)
+        ):
             break
+    else:
+        certain = False
     # 3. Of several copies the one that is nearest to a handler. What was left where it is no more says nothing.
     last = trace.places[-1][1:] if trace and trace.places else None
-    counts = [one for place, one in found if one.state in _LIVES or one.kept is not None or last in (None, place[1:])]
-    best = min(counts, key=lambda one: _ORDER.index(one.state), default=None) or _gone(find, trace, shard)
-    if trace is None or trace.cancelled is None or best.kept is not None:
+    counts = [
+        one
+        for one in found
+        if one.status.state in _LIVES or one.status.kept is not None or last in (None, one.place and one.place[1:])
+    ]
+    best = min(counts, key=lambda one: _ORDER.index(one.status.state), default=None)
+    best = (best or Found(_gone(find, trace, shard), None, {}))._replace(certain=certain)
+    if trace is None or trace.cancelled is None or best.status.kept is not None:
         return best
-    return replace(best, cancelled=True, state=State.GONE if best.state is State.DONE else best.state)
+    state = State.GONE if best.status.state is State.DONE else best.status.state
+    return best._replace(status=replace(best.status, cancelled=True, state=state))
+
+
+def _read_and_sealed(
+    store: RecordStore, keys: Sequence[Key], seal: Update | None
+) -> tuple[list[Mapping[str, Any] | None], bool]:
+    """Return what is in these records, and whether there was one already where the seal was to be."""
+    if seal is None:
+        return [record.bins if record else None for record in store.get_many(keys)], False
+    *rows, sealed = store.repeat_many([*(Update(key, (ReadAll(),)) for key in keys), seal])
+    for row in (*rows, sealed):
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound | AlreadyExists):
+            raise row
+    return [None if isinstance(row, LatchworkError) else row[0] for row in rows], isinstance(sealed, AlreadyExists)
 
 
 _LIVES = (State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED)

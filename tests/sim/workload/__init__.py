@@ -27,6 +27,7 @@ from .rwlock import ReadWrite
 from .semaphore import SemaphoreScenario
 from .sharded import Sharded
 from .store import Store
+from .unique import Unique
 from .upkeep import Upkept
 from .writes import Writes
 
@@ -45,6 +46,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         Retried,
         Messages,
         Results,
+        Unique,
         Rated,
         Groups,
         Batches,

@@ -18,6 +18,7 @@ from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..ledger.target import HasRecords, LedgerTarget
 from ..shards import Shards
 from ..slots import Stamped
+from ..unique_keys import UniqueKeys
 from .blocks import Blocks, parts_of, place_of
 from .records import BatchRecords, BatchState, Tally, names_in
 
@@ -36,6 +37,7 @@ class Home(Protocol):
     """The queue that a batch belongs to: `ShardedQueue` is one."""
 
     batches: BatchRecords
+    unique_keys: UniqueKeys
 
     @property
     def name(self) -> str: ...
@@ -48,16 +50,24 @@ def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[boo
 
     queue: where they are: the home of their batches, or a side of it.
 
-    Returns the outcomes, and what ends the batches that may be done now. One call; one more where any is of a batch.
+    Returns the outcomes, and what ends the batches that may be done now, and frees the keys that the messages had
+    (P30). One call; one more where any is of a batch, and one where any had a key.
     """
     if all(one.envelope.batch is None for one in held):
-        return queue.remove(held), _nothing
-    outcomes, whole = _count_and_remove(queue, held)
-    return outcomes, partial(end_done, home, whole)
+        outcomes, whole = queue.remove(held), set[str]()
+    else:
+        outcomes, whole = _count_and_remove(queue, held)
+    unique = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
+    return outcomes, partial(_follow_up, home, whole, unique) if whole or unique else _nothing
 
 
 def _nothing() -> None:
-    """End no batch."""
+    """End no batch, and free no key."""
+
+
+def _follow_up(home: Home, whole: Collection[str], unique: Sequence[Envelope]) -> None:
+    home.unique_keys.free(unique)
+    end_done(home, whole)
 
 
 def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:

@@ -101,6 +101,10 @@ AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
 
 
+SEALED = "sealed"
+"""Stands in `cancelled` where no message was, and none will be (P30)."""
+
+
 class Due(NamedTuple):
     """The time at which a message is due: ms from the server's present time, or (absolute) ms since the epoch."""
 
@@ -316,7 +320,7 @@ class DelayedMessages:
         key, name = made.key, made.key.name.rpartition("/")[2]
         try:
             found = self._entry_at(key)
-            if found is not None and found.by != by and found.cancelled and not found.moving:
+            if found and found.by != by and found.cancelled not in (None, "", SEALED) and not found.moving:
                 # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
                 self.leave_batches([found.batch])
                 again = Bound(_AS_CANCELLED, {"by": found.cancelled})
@@ -399,10 +403,20 @@ class DelayedMessages:
         """Forget everything that is known of the store's records: it came back without the control record."""
         self._k, self._has_control = {}, False
 
-    def enter_again(self, ids: Sequence[str], at: int) -> LatchworkError | None:
-        """Put entries into the bucket of that time (ms by the server) as well; None, or why not."""
+    def enter_again(
+        self, ids: Sequence[str], at: int, *, ahead: int = 0, counted: bool = False
+    ) -> LatchworkError | None:
+        """Put entries into the bucket of that time (ms by the server) as well; None, or why not.
+
+        ahead: ms until then.
+        counted: whether the control record has counted them.
+        """
         number = bucket_of(at)
-        return self._enter({number: list(ids)}, self.kept).get(number)
+        return self._enter({number: list(ids)}, self.kept + ahead // 1000, counted=counted).get(number)
+
+    def sealing(self, name: str, ttl: int) -> Update:
+        """Return the update that creates a cancelled entry: no message will be there."""
+        return Update(self.entry(name), (Put("cancelled", SEALED),), exists=Exists.CREATE, ttl=ttl)
 
     def _appending(self, number: int, k: int, ids: Sequence[str], ttl: int) -> Update:
         guard = Bound(_ROOM, {"room": CHUNK - len(ids)})

@@ -36,6 +36,7 @@ from .publish import (
     store_messages,
     wanted_of,
 )
+from .unique import refuse_unique
 from .with_write import Publish
 
 MIN_LIFE, MAX_LIFE = timedelta(minutes=1), timedelta(days=730)
@@ -126,12 +127,14 @@ class QueueBatch:
         at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | float | None = None,
+        unique: str | None = None,
         on_duplicate: str = "keep",
     ) -> str:
         """Publish one message into the batch, as `ShardedQueue.publish` does. Four calls: publish in hundreds.
 
-        As `publish_many`.
+        As `publish_many`. unique: refused, as the message of a key may be of no batch, or another one.
         """
+        refuse_unique(unique, "a batch")
         ids = None if message_id is None else [message_id]
         dedups = None if dedup is None else [dedup]
         return self.publish_many(

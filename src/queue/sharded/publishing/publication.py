@@ -129,15 +129,15 @@ class Publication(Future[str]):
 class Pending:
     """A message that waits to be published, and its publication.
 
-    unique: that its dedup key has a message already is an error.  size: bytes of its payload.  since: when it began to
+    raises: that its dedup key has a message already is an error.  size: bytes of its payload.  since: when it began to
     wait (monotonic).
     """
 
-    __slots__ = ("message", "publication", "since", "size", "terms", "unique")
+    __slots__ = ("message", "publication", "raises", "since", "size", "terms")
 
-    def __init__(self, seams: Seams, message: Prepared, terms: Terms, *, unique: bool) -> None:
+    def __init__(self, seams: Seams, message: Prepared, terms: Terms, *, raises: bool) -> None:
         self.publication = Publication(seams, message.envelope.msg_id)
-        self.message, self.terms, self.unique = message, terms, unique
+        self.message, self.terms, self.raises = message, terms, raises
         self.size, self.since = len(message.envelope.data), 0.0
 
     def resolve(self, outcome: Outcome) -> None:
@@ -163,7 +163,7 @@ class Pending:
             own = copy(outcome)
             own.details, own.__cause__ = {"message_id": message_id, **outcome.details}, outcome.__cause__
             return own
-        if self.unique and outcome != message_id:
+        if self.raises and outcome != message_id:
             return AlreadyExists(
                 f"message {shown(outcome)} is in the queue already, by its dedup key; this one was not published",
                 message_id=outcome,

@@ -30,6 +30,7 @@ from ..envelope import checked_headers
 from ..transfer import CHUNK
 from .publication import Pending, Publication
 from .publish import Outcome, Publishable, checked_terms, prepared, store_messages, with_dedups
+from .unique import refuse_unique
 
 log = Log(__name__)
 
@@ -107,17 +108,20 @@ class Publisher(Unpicklable):
         at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | float | None = None,
+        unique: str | None = None,
         on_duplicate: str = "keep",
         timeout: float | None = None,
     ) -> Publication:
         """Take a message to be published, as it is now, with what `ShardedQueue.publish` takes. No store call.
 
+        unique: refused, as messages are stored in groups here.
         timeout: seconds to wait for room where as much waits as may; None = no limit.
 
         Raises `InvalidRequest` and `RecordTooBig` at once, also where the publisher is closed; `WaitTimeout` where
         there was no room in time, and `Unavailable` where no thread could be started: then it is not published.
         """
         checked_timeout(timeout)
+        refuse_unique(unique, "a Publisher")
         terms = checked_terms(
             self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
             on_duplicate=on_duplicate,
@@ -127,7 +131,7 @@ class Publisher(Unpicklable):
         if dedup is not None:
             messages = with_dedups(messages, [dedup])
         (message,) = messages
-        one = Pending(self._seams, message, terms, unique=dedup is not None and on_duplicate == "raise")
+        one = Pending(self._seams, message, terms, raises=dedup is not None and on_duplicate == "raise")
         if not self._entered(one):
             self._await_room(one, timeout)
         try:

@@ -62,6 +62,7 @@ class Task(Generic[P, F]):
         at: datetime | None = None,
         dedup: str | None = None,
         dedup_for: timedelta | float | None = None,
+        unique: str | None = None,
         on_duplicate: str = "keep",
     ) -> Task[P, F]:
         """Return the task with these options of `ShardedQueue.publish` for what it publishes. No I/O.
@@ -70,7 +71,7 @@ class Task(Generic[P, F]):
         """
         chosen = {
             "key": key, "headers": headers, "message_id": message_id, "delay": delay, "at": at, "dedup": dedup,
-            "dedup_for": dedup_for, "on_duplicate": on_duplicate,
+            "dedup_for": dedup_for, "unique": unique, "on_duplicate": on_duplicate,
         }  # fmt: skip
         other = type(self)(self._registry, self.queue, self.function, self._signature, self._upcast)
         other._options, other._known = chosen, self._known  # noqa: SLF001 - of its own class
