@@ -95,7 +95,6 @@ class Unique(Twins):
             self.state[unique] = "none"
 
 
-@pytest.mark.parametrize("agree", ["sqlite"], indirect=True)  # a server's clock decides in which bucket one waits
 def test_a_key_has_one_message_until_it_is_done_alike_over_both_stores(agree):
     # The clock of a server goes by itself: nobody waits for a publisher that has just taken a key.
     with mock.patch.object(unique_keys, "YOUNG", 0):
