@@ -13,7 +13,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -195,6 +195,9 @@ MORE: dict[str, Callable[[World], Any]] = {
     "with its end": lambda w: w.store.delete(ENDING, publish=Publish("one more", queue=w.queue)),
     "delivery, with a write": lambda w: w.delivery.operate(KEY, Add("n", 1), publish=Publish("on", queue=w.queue)),
     "task": lambda w: (signatures_of(w.queue), Worker(w.registry).task("q")(work).publish(1)),
+    "unique": lambda w: [w.queue.publish("again", unique="u", on_duplicate=mode) for mode in ("keep", "replace")],
+    "result": lambda w: (w.asked.result(w.answered, timeout=0), w.asked.status(w.answered)),
+    "batch, cancelled": lambda w: (w.cancelled.cancel(), w.cancelled.progress(), w.asked.receive(3)),
     "fences": lambda w: (w.grant.operate(KEY, Put("n", 1)), w.permits.operate(KEY, Put("n", 1)), w.grant.seal(KEY)),
     "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
 }
@@ -268,6 +271,13 @@ class Full(World):
         report(self.queue, Signature(work).stored(upcasts=False))
         noted = Recording(Farms(self.registry))
         _ = noted.run(Term()), noted.run(Term())
+        self.queue.publish("unique", unique="u")
+        self.asked = self.registry.create(QueueConfig("asked", shards=1, results=timedelta(hours=1)))
+        self.answered = self.asked.publish("question")
+        self.asked.receive()[0].ack({"answer": 42})
+        self.cancelled = self.asked.batch("cancelled", on_parked=Publish("parked"))
+        self.cancelled.publish("of a cancelled batch")
+        self.cancelled.cancel()
         self.beside = QueueRegistry(self.store, "beside").create(QueueConfig("q", shards=1))
         self.beside.publish("kept")
 
