@@ -24,7 +24,6 @@ from ..inputs import checked_many, checked_switch, farm_or_default
 from ..logs import Log
 from ..observe.document import document_of
 from ..plain import one_line, shown
-from ..queue import Message
 from ..store import RecordStore
 from ..store.connect import as_store
 from .access import COOKIE, LIFE, Access, Authorize, Secret, TooMany
@@ -53,7 +52,9 @@ WITHIN = 2.4
 """Seconds for a page; then it is shown without what is missing."""
 MOST_BODY = 65_536
 """Bytes of a form."""
-STATIC = {"console.css": "text/css", "console.js": "text/javascript", "htmx.min.js": "text/javascript"}
+FORM = "application/x-www-form-urlencoded"
+STATIC = {"console.css": "text/css", "console.js": "text/javascript", "htmx.min.js": "text/javascript",
+          "icon.svg": "image/svg+xml"}  # fmt: skip
 
 
 def app(
@@ -282,7 +283,7 @@ class Site:
             request, "table.html", reader, screen=screen, title=facts.get("title", screen), table=table,
             shown=shown_columns, links=[link_of(screen, row, facts.get("key", ())) for row in table.rows],
             sorted_url=sorted_url, sort=sort, down=down, q=given.get("q", ""),
-            kept=[(name, value) for name, value in given.multi_items() if name not in {"q"}], **facts,
+            kept=[(name, value) for name, value in given.multi_items() if name not in {"q", "all"}], **facts,
         )  # fmt: skip
 
     def _html(
@@ -293,7 +294,7 @@ class Site:
         text = self._pages.get_template(template).render(
             base=base, here=f"{base}{path_of(request)}{f'?{query}' if query else ''}", access=access,
             screens=list(SCREENS), away=reader.away if reader else {},
-            age=pages.oldest(reader) if reader else "", several=len(self._stores) > 1, signs_out=self._secret is not None,
+            age=pages.oldest(reader) if reader else "", signs_out=self._secret is not None,
             may=lambda verb: access is not None and self._may(access, verb),
             url=lambda path, **given: f"{base}{path}?{urlencode(given)}", one_line=one_line, **facts,
         )  # fmt: skip
@@ -363,7 +364,7 @@ async def form_of(request: Request) -> list[tuple[str, str]]:
         body += part
         if len(body) > MOST_BODY:
             break
-    if len(body) > MOST_BODY or request.headers.get("content-type", "") != "application/x-www-form-urlencoded":
+    if len(body) > MOST_BODY or not request.headers.get("content-type", "").startswith(FORM):
         return []
     try:
         return parse_qsl(body.decode(), max_num_fields=1_000, keep_blank_values=True)
