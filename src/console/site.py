@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..cli.top import pages
-from ..cli.top.table import BAD, Line, Row, Table
+from ..cli.top.table import BAD, BARS, Line, Row, Table
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..inputs import checked_many, checked_switch, farm_or_default
@@ -37,7 +37,7 @@ log = Log(__name__)
 
 SCREENS: Mapping[str, Callable[[Reader], Table]] = {
     "overview": lambda reader: pages.overview(reader, WIDE),
-    "queues": lambda reader: pages.queues(reader, " "),
+    "queues": lambda reader: pages.queues(reader, BARS),
     "workers": pages.workers,
     "schedules": pages.schedules,
     **{kind: lambda reader, kind=kind: pages.coordination(reader, kind) for kind in pages.COORD},

@@ -192,7 +192,7 @@ def queue_now(feed: Feed, key: Sequence[str], width: int) -> Table:
     """Return one queue without its history; without notes if there is none."""
     there = queue_in(feed, key)
     if there is None:
-        return Table((Column("queue", right=False),), (), empty=f"there is no queue {key[-1]} any more")
+        return Table((Column("queue", right=False),), (), empty=one_line(f"there is no queue {key[-1]} any more"))
     taken, one = there
     notes = [*_settings(taken, one), *_sides(one.stats.ready, one.stats.sideline, one.stats.parked)]
     depth = one.stats.depth
