@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -54,7 +54,7 @@ class Access:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-Authorize = Callable[[Request], "Access | None"]
+Authorize = Callable[[Request], "Access | Awaitable[Access | None] | None"]
 """Says who asks; None, or an exception, is a refusal."""
 
 

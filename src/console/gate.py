@@ -91,7 +91,7 @@ class Gate:
         """Return who asks, or the refusal. An authorization that fails is a refusal."""
         wait = 0.0
         try:
-            found = await run_in_threadpool(self._authorize, request)
+            found: object = await run_in_threadpool(self._authorize, request)
             if isawaitable(found):
                 found = await found
         except TooMany as failure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -40,7 +41,7 @@ SCREENS: Mapping[str, Callable[[Reader], Table]] = {
     "queues": lambda reader: pages.queues(reader, BARS),
     "workers": pages.workers,
     "schedules": pages.schedules,
-    **{kind: lambda reader, kind=kind: pages.coordination(reader, kind) for kind in pages.COORD},
+    **{kind: partial(pages.coordination, kind=kind) for kind in pages.COORD},
     "farms": pages.farms,
     "audit": pages.audit,
 }
@@ -144,7 +145,7 @@ class Site:
         return self._table(request, reader, name, SCREENS[name](reader), live=True)
 
     def _queue(self, request: Request) -> Response:
-        reader, key = self._reader(), key_of(request)
+        reader, key = self._reader(), self._key(request)
         days = 14.0 if request.query_params.get("days") == "14" else 1.0
         fetched = pages.history_of(reader, key, days)
         there = pages.queue_in(reader, key)
@@ -155,7 +156,7 @@ class Site:
         )  # fmt: skip
 
     def _messages(self, request: Request) -> Response:
-        reader, key, given = self._reader(), key_of(request), request.query_params
+        reader, key, given = self._reader(), self._key(request), request.query_params
         side = given.get("side", "parked")
         if side not in pages.SIDES:
             raise InvalidRequest(f"side is {shown(side)}; it must be one of {', '.join(pages.SIDES)}")
@@ -166,7 +167,7 @@ class Site:
         )  # fmt: skip
 
     def _message(self, request: Request) -> Response:
-        reader, key, access = self._reader(), key_of(request), access_of(request)
+        reader, key, access = self._reader(), self._key(request), access_of(request)
         wanted = request.query_params.get("id", "").strip()
         found = message_of(reader, key, wanted, self._redact, payloads=access.payloads)
         return self._html(request, "message.html", reader, key=key, id=wanted, found=found, title="message", live=True)
@@ -263,6 +264,13 @@ class Site:
 
     # ---- how it is shown
 
+    def _key(self, request: Request) -> tuple[str, str, str]:
+        """Return the queue that a query names, with its farm and client. Raises `NotFound`."""
+        farm, client, name = (request.query_params.get(one, "") for one in ("farm", "client", "name"))
+        if farm not in self._stores:
+            raise NotFound(f"there is no farm {shown(farm)}; there are {', '.join(self._stores)}")
+        return farm, client, name
+
     def _reader(self) -> Reader:
         return Reader(self._stores, self._clients, self._seams, self._kept)
 
@@ -349,12 +357,6 @@ def access_of(request: Request) -> Access:
 def base_of(request: Request) -> str:
     """Return the path at which the console is mounted."""
     return str(request.scope.get("root_path", ""))
-
-
-def key_of(request: Request) -> tuple[str, str, str]:
-    """Return the queue that a query names, with its farm and client."""
-    given = request.query_params
-    return given.get("farm", ""), given.get("client", ""), given.get("name", "")
 
 
 async def form_of(request: Request) -> list[tuple[str, str]]:

@@ -63,8 +63,8 @@ def fill(registry, text="plain"):
     queue.store.repeat(noting(queue, int(store.seams.wall() * 1000), figures_of(stats_of(queue), [report], None, 1)))
     latch = CountDownLatch.create(store, "shop", text[:40], parties=[text, "b"], farm_id="iad")
     assert latch.count() == 2
-    FencedLock(store, f"lock {text}", owner=text).acquire(5)
-    Semaphore(store, f"db {text}", permits=3, owner=text).acquire(timeout=2)
+    FencedLock(store, f"lock {text}", owner=text).acquire(0)
+    Semaphore(store, f"db {text}", permits=3, owner=text).acquire(timeout=0)
     registry.schedule(Schedule("often", queue="orders", every=30, payload=text))
     return queue
 
