@@ -55,7 +55,7 @@ def wheel(tmp_path_factory):
     (copy / "src").mkdir(parents=True)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
-    for source in [*SOURCES, *(ROOT / "src" / name for name in modules() if not name.endswith(".py")), ROOT / FOUND_BY_SPARK]:
+    for source in [*(ROOT / "src" / name for name in modules()), ROOT / FOUND_BY_SPARK]:
         target = copy / source.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())

@@ -33,7 +33,7 @@ class Access:
     name: for the audit record.
     role: `viewer` sees everything but payloads; `operator` also pauses, redrives and discards; `admin` also
         deactivates.
-    payloads: whether payloads, headers and results of steps are shown.
+    payloads: whether payloads, headers, notes of handlers and results of steps are shown.
 
     Raises `InvalidRequest`.
     """
@@ -72,7 +72,7 @@ class Secret:
         self._key = hmac.digest(self._secret, b"latchwork console", "sha256")
         self._role, self._payloads = role, payloads
         self._access("test")  # raises for a wrong role now
-        self._wrong: dict[str, tuple[int, float]] = {}
+        self._lock, self._wrong = seams.lock(), dict[str, tuple[int, float]]()
 
     def __call__(self, request: Request) -> Access | None:
         """Return whom the cookie or the header names. Raises `TooMany`."""
@@ -90,7 +90,11 @@ class Secret:
 
     def matches(self, request: Request, given: str) -> bool:
         """Whether this is the secret; a wrong one is counted. Raises `TooMany`."""
-        peer, now = request.client.host if request.client else "", self._seams.monotonic()
+        peer = request.client.host if request.client else ""
+        with self._lock:
+            return self._matches(peer, self._seams.monotonic(), given)
+
+    def _matches(self, peer: str, now: float, given: str) -> bool:
         count, last = self._wrong.get(peer, (0, 0.0))
         left = last + min(LONGEST, 2.0 ** (count - FREE)) - now if count >= FREE else 0.0
         if left > 0:
@@ -129,7 +133,9 @@ class TooMany(Exception):
 class ProxyHeader:
     """Whoever a proxy has signed in, by a header that is believed only from the addresses of `peers`.
 
-    The proxy must remove the header from what it is sent. It is safe to share between threads. Raises `InvalidRequest`.
+    The proxy must remove the header from what it is sent. The address is the one that the server states: it must not
+    take it from a header itself, as uvicorn does with `proxy_headers`. It is safe to share between threads. Raises
+    `InvalidRequest`.
     """
 
     def __init__(self, header: str, peers: Collection[str], role: str = "viewer", *, payloads: bool = False) -> None:

@@ -69,7 +69,7 @@ def message_of(reader: Reader, key: Sequence[str], wanted: str, redact: Redact |
     status, steps, side, message = fetched.value
     if status is None and message is None and not steps:
         status = Status(State.UNKNOWN)
-    facts, timeline = _facts(status, message), _timeline(status, message)
+    facts, timeline = _facts(status, message, payloads=payloads), _timeline(status, message)
     for name, done in steps.items():
         result = f": {shown(done.kept[0])}" if payloads and isinstance(done.kept, list) else ""
         timeline.append((date(done.at), f"step {one_line(name)} done{result}"))
@@ -98,13 +98,14 @@ def _read(queue: ShardedQueue, wanted: str) -> tuple[Status | None, Mapping[str,
     return status, queue.steps(wanted), side if found else "", found[0] if found else None
 
 
-def _facts(status: Status | None, message: Message | None) -> list[tuple[str, str]]:
+def _facts(status: Status | None, message: Message | None, *, payloads: bool) -> list[tuple[str, str]]:
     facts: list[tuple[str, Any]] = []
     if status is not None:
         facts += [
             ("state", status.state.value), ("worker", status.worker), ("attempts", status.attempts),
-            ("progress", None if status.progress is None else f"{status.progress:.0%}"), ("note", status.note),
-            ("cancelled", "yes" if status.cancelled else None), ("error", status.error),
+            ("progress", None if status.progress is None else f"{status.progress:.0%}"),
+            ("note", status.note if payloads else None), ("cancelled", "yes" if status.cancelled else None),
+            ("error", status.error),
         ]  # fmt: skip
     elif message is not None:
         facts += [("attempts", message.attempts), ("error", message.last_error)]
