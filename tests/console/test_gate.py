@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
+from base64 import b64encode
+from hashlib import sha384
 from urllib.parse import urlencode
 
 import pytest
@@ -42,6 +45,13 @@ def test_each_response_has_the_headers_that_keep_a_browser_to_it(person, orders)
         for one in (found, refused):
             assert {name: one.headers.get(name) for name in HEADERS} == HEADERS, path
     assert "unsafe" not in HEADERS["content-security-policy"]
+
+
+def test_the_script_that_is_not_ours_is_the_one_that_was_taken(person, orders):
+    someone = person()
+    (named,) = re.findall(r'integrity="sha384-([^"]+)"', someone.get("/").text)
+    script = someone.http.get("/static/htmx.min.js").content
+    assert b64encode(sha384(script).digest()).decode() == named
 
 
 # ---- hosts and origins
