@@ -169,9 +169,9 @@ def contents(store):
 
 
 def test_nothing_is_done_without_the_confirmation_that_was_shown(store, person, orders, clock):
-    anna = person("operator")
+    anna = person("operator", key=b"k" * 16)
     fields, _ = anna.asks("discard", side="parked", id="plain-1")
-    ben = Person(store, Access("ben", "operator"))
+    ben = Person(store, Access("ben", "operator"), key=b"k" * 16)
     wrong = [
         {**fields, "ticket": ""},
         {**fields, "ticket": "9" * 14 + "." + "0" * 64},
