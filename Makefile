@@ -8,7 +8,7 @@ PYTHON := $(VENV)/bin/python
 BASE   ?= python3
 STAMP  := $(VENV)/.installed
 COMMA  := ,
-EXTRAS := spark,connect,cli,metrics,aio,django,demo,peers,dev
+EXTRAS := spark,connect,cli,console,metrics,aio,django,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork

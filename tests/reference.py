@@ -15,7 +15,8 @@ PAGES = ROOT / "docs" / "reference"
 BLOCK = re.compile(r"^::: (\S+)\n((?: +\S.*\n)*)", re.MULTILINE)
 PACKAGES = (
     "", "coord", "queue", "spark", "store", "observe", "testing",
-    "aio", "asgi", "django", "airflow", "errors", "observe.prometheus", "observe.opentelemetry", "store.contract",
+    "aio", "asgi", "console", "django", "airflow", "errors", "observe.prometheus", "observe.opentelemetry",
+    "store.contract",
 )  # fmt: skip
 """The packages and modules whose public classes and functions users import."""
 VALUES = ("Enum", "NamedTuple", "Protocol", "Exception", "Error", "Struct")

@@ -59,7 +59,8 @@ def test_defaults_and_limits_are_those_of_the_code(page):
 
 
 def test_every_exit_code_and_every_variable_is_on_the_page(page):
-    code = "".join(path.read_text() for path in sorted((ROOT / "src" / "cli").rglob("*.py")))
+    folders = (ROOT / "src" / name for name in ("cli", "console"))
+    code = "".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")))
     used = {name for name in ENVIRONMENT.findall(code) if name != "LATCHWORK"}
     assert len(used) > 8, "the variables are found"
     assert {name for name in used if f"`{name}`" not in page} == set()

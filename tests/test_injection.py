@@ -272,8 +272,9 @@ COMMANDS = {
     "doctor": lambda n: ("doctor", "--client", n, "--farm", n),
     "top": lambda n: ("top", "--client", n, "--farm", n, "--json"),
 }  # fmt: skip
-WITHOUT_A_NAME = {"demo", "worker", "outbox stats"}
-"""They ask no server for a name that was given them: the worker runs a program, whose names are those above."""
+WITHOUT_A_NAME = {"console", "demo", "worker", "outbox stats"}
+"""They ask no server for a name that was given them: the worker runs a program, and the console does as `top`, with the
+names above."""
 VARIABLES = ("LATCHWORK_FARM", "LATCHWORK_CLIENT", "LATCHWORK_STORE")
 
 

@@ -9,7 +9,7 @@ import pytest
 from tools.shape import circles_of, folder_circles_of, imports_of
 
 SRC = Path(__file__).parents[1] / "src"
-LAYERS = ("store", "coord", "queue", "testing, observe, aio", "spark, asgi, django, airflow", "cli")
+LAYERS = ("store", "coord", "queue", "testing, observe, aio", "spark, asgi, django, airflow", "cli", "console")
 """From the bottom up; layers that stand side by side do not import each other. The modules of the package itself
 (errors, retry, seams) are below all of them. What `latchwork` itself offers is above: `__init__`, `__main__`."""
 ABOVE = {SRC / "__init__.py", SRC / "__main__.py"}

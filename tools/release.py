@@ -28,7 +28,8 @@ REMEDY = re.compile(r"pip install '(.*\[cli\])'")
 def modules() -> set[str]:
     """The files of the package, by their path within the folder `src`."""
     source = ROOT / "src"
-    return {path.relative_to(source).as_posix() for path in source.rglob("*.py")} | {"py.typed"}
+    shown = {path for part in ("static", "templates") for path in (source / "console" / part).iterdir()}
+    return {path.relative_to(source).as_posix() for path in {*source.rglob("*.py"), *shown}} | {"py.typed"}
 
 
 def faults_of_wheel(names: Iterable[str]) -> Iterator[str]:

@@ -33,6 +33,7 @@ COMMANDS = {
     "worker": CommandModule("worker", "worker", "Run a worker until SIGTERM or Ctrl-C."),
     "stats": CommandModule("stats", "stats", "Depth, rates and reasons of every queue."),
     "top": CommandModule("top", "top", "Watch queues, workers and locks on a full screen."),
+    "console": CommandModule(".console.command", "console", "Serve the web console: what `top` shows, in a browser."),
     "doctor": CommandModule("doctor", "doctor", "Find what will cause trouble, and the remedy."),
     "demo": CommandModule("demo", "demo", "A tour of every primitive, on a temporary store."),
     "latch": CommandModule("coord.latch", "app", "Count down to zero, and wait for that."),
@@ -55,7 +56,7 @@ def loaded(name: str) -> Any:
     """Return the command, or the group of commands, of this name, with its module."""
     place = COMMANDS[name]
     try:
-        found: typer.Typer | Callable[..., None] = getattr(import_module(f"{__package__}.{place.module}"), place.name)
+        found: typer.Typer | Callable[..., None] = getattr(import_module(f".{place.module}", __package__), place.name)
     except ImportError as failure:
         without_extra(failure)
     around = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)

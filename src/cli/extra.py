@@ -12,10 +12,14 @@ from urllib.parse import unquote
 def without_extra(failure: ImportError) -> NoReturn:
     """Exit because a module that the command needs cannot be loaded; the text names it, and the remedy."""
     state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
-    sys.exit(f"latchwork: {failure.name} {state}; install the extra: {_remedy()}")
+    sys.exit(f"latchwork: {failure.name} {state}; install the extra: {_remedy(_extra_of(failure))}")
 
 
-def _remedy() -> str:
+def _extra_of(failure: ImportError) -> str:
+    return "console" if (failure.name or "").partition(".")[0] in {"starlette", "jinja2", "uvicorn"} else "cli"
+
+
+def _remedy(extra: str) -> str:
     """Return how the extra is installed from where the library came: the clone or the wheel, if that is known."""
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - it takes long to load
 
@@ -25,4 +29,4 @@ def _remedy() -> str:
         origin = {}
     url = str(origin.get("url", ""))
     source = unquote(url.removeprefix("file://")) if url.startswith("file://") else ""
-    return f"pip install {shlex.quote(f'{source}[cli]')}" if source else "pip install 'latchwork[cli]'"
+    return f"pip install {shlex.quote(f'{source}[{extra}]')}" if source else f"pip install 'latchwork[{extra}]'"

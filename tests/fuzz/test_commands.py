@@ -115,8 +115,9 @@ OTHERWISE = {
     "queue pause": 4, "queue scale": 4,
 }  # fmt: skip
 """Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id."""
-ELSEWHERE = {"worker", "demo", "outbox stats"}
-"""A worker does what its queues' verbs do; a demo has a store of its own; an outbox's files: `test_paged_files`."""
+ELSEWHERE = {"worker", "console", "demo", "outbox stats"}
+"""A worker does what its queues' verbs do, a console what `top` does; a demo has a store of its own; an outbox's files:
+`test_paged_files`."""
 REPORTS = ("stats", "doctor")
 """Look at everything."""
 

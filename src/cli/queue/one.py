@@ -4,13 +4,16 @@ messages in any state, and what is done of them; `recover`: what workers that di
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any, cast
 
 import typer
 
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
+from ...observe.audit import Deed
 from ...observe.snapshot import view_of
 from ...plain import counted, shown, shown_time
 from ...queue import Outcome, QueueGroup, QueueRegistry, ShardedQueue, State, Status
@@ -26,7 +29,7 @@ from ..session import Session, note
 from . import batch as queue_batch
 from . import group as queue_group
 from .messages import header_of, in_hand, row_of
-from .queue import Name, app, person, queue_of
+from .queue import Name, app, noted, person, queue_of
 
 SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
     "sideline": lambda queue: queue.sideline,
@@ -89,7 +92,8 @@ def discard(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     view = _side(queue, side)
-    _print_outcomes(session, lambda: view.discard(_named(id)), queue, side)
+    record = noted(session, "discard", client, farm, name, *_named(id), before=side)
+    _print_outcomes(session, record, lambda: view.discard(_named(id)), queue, side)
 
 
 def redrive(
@@ -115,14 +119,18 @@ def redrive(
     if not id:
         if side != "parked":
             raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
-        found = queue.redrive(limit, reason=reason, dry_run=dry_run)
+        with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
+            found = queue.redrive(limit, reason=reason, dry_run=dry_run)
+            if deed is not None:
+                deed.after = counted(len(found), "message")
         session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
         if found:
             note(f"{'would be ' if dry_run else ''}brought back: {counted(len(found), 'message')}")
         return
     if reason is not None or dry_run:
         raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
-    _print_outcomes(session, lambda: view.redrive(id), queue, side)
+    record = noted(session, "redrive", client, farm, name, *id, before=side)
+    _print_outcomes(session, record, lambda: view.redrive(id), queue, side)
 
 
 def move(
@@ -141,7 +149,8 @@ def move(
     session: Session = context.obj
     queue, target = queue_of(session, name, client, farm), queue_of(session, to, client, farm)
     view = _side(queue, side)
-    _print_outcomes(session, lambda: view.move(_named(id), target), queue, side)
+    record = noted(session, "move", client, farm, name, *_named(id), before=f"{side}, to {to}")
+    _print_outcomes(session, record, lambda: view.move(_named(id), target), queue, side)
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
@@ -207,7 +216,7 @@ def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, f
                 raise
         return outcomes
 
-    _print_outcomes(session, act, queue, None)
+    _print_outcomes(session, noted(session, "cancel", client, farm, name, *_named(id)), act, queue, None)
     asked = [one for one, outcome in outcomes.items() if outcome is Outcome.ASKED]
     if asked:
         _tell_of_dead(queue, client, {queue.status(one).worker for one in asked[:TOLD]})
@@ -236,7 +245,11 @@ def recover(
     queue = queue_of(session, name, client, farm)
     left = left_by(queue, worker or ())
     rows = _rows_in_hand(queue, left.held)
-    told = {} if dry_run or not left.dead else recovered(queue, left, person())
+    told = {}
+    if left.dead and not dry_run:
+        with noted(session, "recover", client, farm, name) as deed:
+            told = recovered(queue, left, person())
+            deed.after = counted(sum(told.values()), "message")
     session.table(rows, empty="nothing to bring back")
     if not left.dead:
         alive = [f"{short_name(one.worker)} ({shown_time(one.ago)} ago)" for one in queue.workers()]
@@ -317,11 +330,21 @@ def _named(ids: list[str] | None) -> list[str]:
 
 
 def _print_outcomes(
-    session: Session, act: Callable[[], Mapping[str, Outcome]], queue: ShardedQueue, side: str | None
+    session: Session,
+    record: AbstractContextManager[Deed],
+    act: Callable[[], Mapping[str, Outcome]],
+    queue: ShardedQueue,
+    side: str | None,
 ) -> None:
-    """Print the outcome of each message; where some failed for certain, the others go to stderr."""
+    """Print the outcome of each message; where some failed for certain, the others go to stderr.
+
+    record: of what is done.
+    """
     try:
-        outcomes = act()
+        with record as deed:
+            outcomes = act()
+            counts = Counter(outcome.value for outcome in outcomes.values())
+            deed.after = ", ".join(f"{n:,} {outcome}" for outcome, n in counts.items())
     except LatchworkError as failure:
         for name, outcome in failure.details.get("outcomes", {}).items():
             note(f"{name}: {outcome.value}")

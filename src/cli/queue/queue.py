@@ -8,6 +8,7 @@ import socket
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -18,6 +19,7 @@ from ...coord import Leadership, LeaseElection
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ...inputs import checked_timeout, farm_or_default
+from ...observe.audit import Deed, audited
 from ...observe.findings import findings_of
 from ...observe.snapshot import clients_in, election_now
 from ...plain import counted, exact_time, one_line, shown, shown_time
@@ -211,7 +213,8 @@ def pause(
     if queue.concurrency:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the lines below say it
-            queue.pause(by=person())
+            with noted(session, "pause", client, farm, name, before=counted(queue.concurrency, "thread")):
+                queue.pause(by=person())
     else:
         done = f"{name} is paused already: {_paused(queue, session.store.seams.wall())}"
     ready = sum(state.loaded - state.fired for state in queue.pointers.states())
@@ -234,7 +237,8 @@ def resume(
     queue = queue_of(session, name, client, farm)
     done = f"{name} was not paused"
     if not queue.concurrency:
-        queue.resume(by=person())
+        with noted(session, "resume", client, farm, name, before=_paused(queue, session.store.seams.wall()) or ""):
+            queue.resume(by=person())
         done = f"resumed {name}"
     threads = counted(queue.concurrency, "worker thread")
     _settle(session, queue, timeout, "this", f"{done}: {threads} in each consumer process")
@@ -288,6 +292,14 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
         raise typer.Exit(TIMED_OUT)
 
 
+def noted(
+    session: Session, what: str, client: str, farm: str | None, *names: str, before: str = ""
+) -> AbstractContextManager[Deed]:
+    """Keep a record of what this person does in the block. Costs and raises as `audited`."""
+    deed = Deed(farm_or_default(farm), person(), what, "/".join((client, *names)), before=before)
+    return audited(session.store, deed)
+
+
 def person() -> str:
     """Return who runs this command, for people: `user@host`."""
     try:
@@ -314,7 +326,9 @@ def scale(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     was = queue.live
-    queue.scale(n, by=person())
+    with noted(session, "scale", client, farm, name, before=counted(was.concurrency, "thread")) as deed:
+        queue.scale(n, by=person())
+        deed.after = counted(n, "thread")
     resumed = (
         f"; it was paused by {was.changed_by or 'its maker'}, and works again" if n and not was.concurrency else ""
     )
@@ -531,7 +545,8 @@ def deactivate(
             f"not deactivated: the name was not given again but {shown(confirm)}; type {shown(name)}, or --confirm "
             f"{name}"
         )
-    registry.deactivate(name)
+    with noted(session, "deactivate", client, farm, name):
+        registry.deactivate(name)
     session.say(f"deactivated {name}", queue=name, active=False)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ...observe.audit import Deed, audited
 from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
-from ...queue import ShardedQueue
+from ...queue import Outcome, ShardedQueue
 from ...queue.sharded.config import MAX_CONSUMERS
-from ..queue.queue import person
 from .feed import Feed
 from .pages import handle_of, view_of
 
@@ -21,14 +21,29 @@ MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done once it is confirmed. run: returns what became of it; raises the store's errors."""
+    """Something that is done to a queue once it is confirmed.
+
+    key: farm, client and queue, and what else names what it is done to.
+    run: does it as this person, and returns what became of it; raises the store's errors.
+    before: what it changes, as it was.
+    """
 
     title: str
     consequence: str
-    run: Callable[[], str]
+    key: Sequence[str]
+    run: Callable[[ShardedQueue, str], str]
+    before: str = field(default="", kw_only=True)
+
+    def do(self, feed: Feed, who: str, why: str = "") -> str:
+        """Do it, with a record of who has done what; return what became of it. Raises the store's errors."""
+        queue = handle_of(feed, self.key)
+        what, farm, target = self.title.partition(" ")[0], self.key[0], "/".join(self.key[1:])
+        with audited(queue.store, Deed(farm, who, what, target, why, self.before)) as deed:
+            deed.after = self.run(queue, who)
+        return deed.after
 
 
-def switch(feed: Feed, key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
+def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
     """Return the pause of a queue, or its end where it is paused."""
     name, workers = one_line(state.name), counted(len(state.at_work), "worker")
     if not state.paused:
@@ -38,30 +53,38 @@ def switch(feed: Feed, key: Sequence[str], taken: Snapshot, state: QueueState) -
             f"pause {name}",
             f"Within 3 s no handler begins in {workers}. Handlers that have begun go on to their end. {ready} wait, "
             f"and go on expiring, each after {life}.",
-            lambda: _paused(handle_of(feed, key)),
+            key,
+            _paused,
+            before=_threads(state),
         )
     since = f", {shown_time(taken.at - state.live.changed / 1000)} ago" if state.live.changed else ""
     who = f"It was paused by {state.live.changed_by or 'its maker'}{since}: is the reason gone? "
     return Action(
         f"resume {name}",
         one_line(who) + f"{workers} will take its messages again within 3 s; ready: {state.stats.ready.waiting:,}.",
-        lambda: _resumed(handle_of(feed, key)),
+        key,
+        _resumed,
+        before=f"paused{since}",
     )
 
 
-def _paused(queue: ShardedQueue) -> str:
+def _threads(state: QueueState) -> str:
+    return counted(state.live.concurrency, "thread")
+
+
+def _paused(queue: ShardedQueue, who: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the screen says it
-        queue.pause(by=person())
+        queue.pause(by=who)
     return f"paused {queue.name}; it names below who has not acted on it in 10 s"
 
 
-def _resumed(queue: ShardedQueue) -> str:
-    queue.resume(by=person())
+def _resumed(queue: ShardedQueue, who: str) -> str:
+    queue.resume(by=who)
     return f"resumed {queue.name}, {counted(queue.concurrency, 'thread')} in each worker"
 
 
-def scale(feed: Feed, key: Sequence[str], state: QueueState, threads: int) -> Action | str:
+def scale(key: Sequence[str], state: QueueState, threads: int) -> Action | str:
     """Return the change of the number of threads; why it cannot be, where it cannot."""
     if not 0 <= threads <= MAX_CONSUMERS:
         return f"{threads} threads: give 0 to {MAX_CONSUMERS}"
@@ -71,18 +94,20 @@ def scale(feed: Feed, key: Sequence[str], state: QueueState, threads: int) -> Ac
         f"scale {name} from {now} to {threads}",
         f"{what}Each of {counted(len(state.at_work), 'worker')} has {counted(threads, 'thread')} within 3 s: at most "
         f"{threads * len(state.at_work):,} handlers at a time.",
-        lambda: _scaled(handle_of(feed, key), threads),
+        key,
+        lambda queue, who: _scaled(queue, who, threads),
+        before=_threads(state),
     )
 
 
-def _scaled(queue: ShardedQueue, threads: int) -> str:
+def _scaled(queue: ShardedQueue, who: str, threads: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        queue.scale(threads, by=person())
+        queue.scale(threads, by=who)
     return f"{queue.name}: {counted(threads, 'thread')} in each worker"
 
 
-def redrive_all(feed: Feed, key: Sequence[str], state: QueueState) -> Action | str:
+def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
     """Return the redrive of the parked messages of a queue; why it cannot be, where there are none."""
     parked, name = state.stats.parked.waiting, one_line(state.name)
     if not parked:
@@ -91,30 +116,49 @@ def redrive_all(feed: Feed, key: Sequence[str], state: QueueState) -> Action | s
         f"redrive {name}",
         f"{counted(min(parked, MOST), 'parked message')} of {parked:,} go back to the queue, and start again with no "
         "attempts. What made them fail will do so again, unless it was repaired.",
-        lambda: f"redriven: {len(handle_of(feed, key).redrive(MOST)):,}",
+        key,
+        lambda queue, _: f"redriven: {len(queue.redrive(MOST)):,}",
+        before=f"{parked:,} parked",
     )
 
 
-def one_message(feed: Feed, key: Sequence[str], verb: str, side: str, message: str) -> Action | str:
+def one_message(key: Sequence[str], verb: str, side: str, message: str) -> Action | str:
     """Return what is done to one message: `redrive`, `discard` or `cancel`; why it cannot be, where it cannot."""
-    shown, name = one_line(message), one_line(key[2])
+    return some_messages(key, verb, side, [message])
+
+
+def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str]) -> Action | str:
+    """Return what is done to these messages of one side, as `one_message`."""
+    name, many = one_line(key[2]), len(messages) > 1
     if side == "ready":
         return "a ready message is its workers': pause the queue, or let them have it"
     if verb == "cancel" and side != "delayed":
         return "only a delayed message can be cancelled; d discards this one"
+    one, it_is = ("Each", "They are") if many else ("It", "It is")
     consequence = {
-        "redrive": f"It is tried again now, and starts with no attempts. It leaves {side}.",
-        "discard": f"It is deleted from {side}, and no handler gets it any more. This cannot be undone.",
-        "cancel": "It is never delivered. This cannot be undone.",
+        "redrive": f"{one} is tried again now, and starts with no attempts. {'They leave' if many else 'It leaves'} "
+        f"{side}.",
+        "discard": f"{it_is} deleted from {side}, and no handler gets {'them' if many else 'it'} any more. "
+        "This cannot be undone.",
+        "cancel": f"{it_is} never delivered. This cannot be undone.",
     }[verb]
-    return Action(f"{verb} {shown} of {name}", consequence, lambda: _done(handle_of(feed, key), verb, side, message))
+    shown = counted(len(messages), "message") if many else one_line(messages[0])
+    return Action(
+        f"{verb} {shown} of {name}", consequence, (*key, shown), lambda queue, _: _done(queue, verb, side, messages),
+        before=side,
+    )  # fmt: skip
 
 
-def _done(queue: ShardedQueue, verb: str, side: str, message: str) -> str:
+def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str]) -> str:
+    """Return the outcome of each where there are few; else how many had which outcome, and those not done by name."""
     if verb == "cancel":
-        done = queue.cancel(message)
-        return f"cancelled {message}" if done else f"{message} was not cancelled: it is due already, or not there"
-    view = view_of(queue, side)
-    found = view.redrive([message]) if verb == "redrive" else view.discard([message])
-    outcomes = Counter(outcome.value for outcome in found.values())
-    return f"{verb} {message}: " + (", ".join(outcomes) or "it was not there")
+        outcomes = {message: queue.cancel(message) for message in messages}
+    else:
+        view = view_of(queue, side)
+        outcomes = view.redrive(messages) if verb == "redrive" else view.discard(messages)
+    if len(messages) == 1:
+        (said,) = [one.value for one in outcomes.values()] or ["it was not there"]
+        return f"{verb} {messages[0]}: {said}"
+    counts = Counter(outcome.value for outcome in outcomes.values())
+    others = [f"{message}: {outcome.value}" for message, outcome in outcomes.items() if outcome is not Outcome.DONE]
+    return f"{verb}: " + "; ".join([", ".join(f"{n:,} {outcome}" for outcome, n in counts.items()), *others])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from textwrap import wrap
 
 from rich.cells import set_cell_size
 
 from ...plain import one_line, shown_time
+from ..queue.queue import person
 from . import pages
 from .actions import Action, one_message, redrive_all, scale, switch
 from .feed import PATIENCE, Feed
@@ -107,7 +109,7 @@ class Top:
         if action is None:
             return
         if key in {"y", "Y"}:
-            self.feed.act(action.run)
+            self.feed.act(partial(action.do, self.feed, person()))
         else:
             self.said = Line(f"not done: {action.title}")
 
@@ -210,13 +212,13 @@ class Top:
             return
         taken, state = there
         if key == "p":
-            self.asking = switch(self.feed, place, taken, state)
+            self.asking = switch(place, taken, state)
         elif key == "c":
             self.prompt = Prompt("threads")
         elif key in {"+", "-"}:
             self._scale(state.live.concurrency + (1 if key == "+" else -1))
         elif key == "r":
-            self._ask(redrive_all(self.feed, place, state))
+            self._ask(redrive_all(place, state))
         elif key == "m":
             side = next((one for one in ("parked", "sideline") if getattr(state.stats, one).waiting), "delayed")
             self.stack.append(
@@ -229,7 +231,7 @@ class Top:
         place = self.page.key if self.page.name == "queue" else self.page.chosen
         there = pages.queue_in(self.feed, place) if place else None
         if place and there:
-            self._ask(scale(self.feed, place, there[1], threads))
+            self._ask(scale(place, there[1], threads))
 
     def _message_key(self, key: str) -> None:
         page = self.page
@@ -240,7 +242,7 @@ class Top:
         elif key in {"r", "d", "x"} and page.chosen:
             side, message = page.chosen
             verb = {"r": "redrive", "d": "discard", "x": "cancel"}[key]
-            self._ask(one_message(self.feed, page.key, verb, side, message))
+            self._ask(one_message(page.key, verb, side, message))
 
     def _ask(self, action: Action | str) -> None:
         if isinstance(action, Action):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from ...observe.audit import DONE, Deed, audit_of
 from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
@@ -29,6 +31,7 @@ SIDES = ("ready", "delayed", "sideline", "parked")
 COORD = {
     "latches": coord.latches, "locks": coord.locks, "elections": coord.elections, "semaphores": coord.semaphores,
 }  # fmt: skip
+NOTHING_NOTED = "nothing was noted (the upkeep notes each minute, while a worker runs)"
 COORD_EVERY, MESSAGES_EVERY, HISTORY_EVERY, SCHEDULES_EVERY = 5.0, 5.0, 30.0, 5.0
 """Seconds between two reads of what one page alone needs."""
 
@@ -174,9 +177,22 @@ def queues(feed: Feed, bars: str) -> Table:
 
 def queue(feed: Feed, key: Sequence[str], width: int, bars: str, *, days: float) -> Table:
     """Return one queue: settings, sides, history, and below that its workers."""
+    table = queue_now(feed, key, width)
+    if not table.notes:
+        return table
+    return replace(table, notes=(*table.notes, *_history(history_of(feed, key, days), width, bars, days)))
+
+
+def history_of(feed: Feed, key: Sequence[str], days: float) -> Fetched:
+    """Return the minutes of a queue's history."""
+    return feed.fetched(("history", *key, str(days)), lambda: history(handle_of(feed, key), days=days), HISTORY_EVERY)
+
+
+def queue_now(feed: Feed, key: Sequence[str], width: int) -> Table:
+    """Return one queue without its history; without notes if there is none."""
     there = queue_in(feed, key)
     if there is None:
-        return Table((Column("queue", right=False),), (), empty=f"there is no queue {key[-1]} any more")
+        return Table((Column("queue", right=False),), (), empty=one_line(f"there is no queue {key[-1]} any more"))
     taken, one = there
     notes = [*_settings(taken, one), *_sides(one.stats.ready, one.stats.sideline, one.stats.parked)]
     depth = one.stats.depth
@@ -185,8 +201,6 @@ def queue(feed: Feed, key: Sequence[str], width: int, bars: str, *, days: float)
         if one.name in found.queues:
             style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
             notes += [Line(one_line(line), style if n == 0 else FAINT) for n, line in enumerate(block_of(found, width))]
-    notes += _history(feed.fetched(("history", *key, str(days)), lambda: _read_history(feed, key, days), HISTORY_EVERY),
-                      width, bars, days)  # fmt: skip
     rows = tuple(_worker(worker) for worker in one.workers)
     columns = (
         Column("worker", right=False), Column("state", right=False), Column("threads", 3), Column("running", 1),
@@ -263,26 +277,35 @@ def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
     return views[side]
 
 
-def _read_history(feed: Feed, key: Sequence[str], days: float) -> tuple[Minute, ...]:
-    return history(handle_of(feed, key), days=days)
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A history in so many columns, each the largest value of its time; None = not known.
+
+    marks: of each column `L` where another process leads, `w` where a worker began, else a blank.
+    step: seconds in a column.
+    end: when the last column ends, in seconds since the epoch.
+    """
+
+    lines: dict[str, list[float | None]]
+    marks: str
+    step: float
+    end: int
+    reasons: Counter[str]
+
+    @property
+    def why(self) -> str:
+        """Why messages failed, the most frequent reason first; empty if none did."""
+        return ", ".join(f"{reason} {n:,}" for reason, n in self.reasons.most_common())
 
 
-def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[Line]:
-    """Yield the last day, or two weeks, as bars; a column is blank where nothing was noted."""
-    title = "the last day" if days <= 1 else f"the last {days:g} days"
-    if fetched.failure or fetched.value is None:
-        yield Line(f"{title}: {fetched.failure or 'being read'}", FAINT)
-        return
-    minutes: tuple[Minute, ...] = fetched.value
-    if not minutes:
-        yield Line(f"{title}: nothing was noted (the upkeep notes each minute, while a worker runs)", FAINT)
-        return
-    columns = max(10, width - 31)
+def drawn(minutes: Sequence[Minute], columns: int, days: float) -> Drawn:
+    """Return the minutes in columns; there must be some."""
     end = minutes[-1].at
     begin, step = end - days * 86_400, days * 86_400 / columns
     lines: dict[str, list[float | None]] = {name: [None] * columns for name in ("ready", "in/s", "out/s", "failed/min")}
     marks = [" "] * columns
     before: Minute | None = None
+    reasons = Counter[str]()
     for minute, (came, went) in zip(minutes, rates(minutes), strict=True):
         n = min(columns - 1, max(0, int((minute.at - begin) / step)))
         for name, value in (("ready", minute.ready), ("in/s", came), ("out/s", went), ("failed/min", minute.failed)):
@@ -293,18 +316,35 @@ def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[L
         elif minute.joined and marks[n] == " ":
             marks[n] = "w"
         before = minute
-    legend = " (w: a worker began, L: another leads)" if "".join(marks).strip() else ""
-    yield Line(f"{title}, {shown_step(step)} a column{legend}:", TITLE)
-    for name, values in lines.items():
+        reasons.update(minute.reasons)
+    return Drawn(lines, "".join(marks), step, end, reasons)
+
+
+def _history(fetched: Fetched, width: int, bars: str, days: float) -> Iterator[Line]:
+    """Yield the last day, or two weeks, as bars; a column is blank where nothing was noted."""
+    title = title_of(days)
+    if fetched.failure or fetched.value is None:
+        yield Line(f"{title}: {fetched.failure or 'being read'}", FAINT)
+        return
+    if not fetched.value:
+        yield Line(f"{title}: {NOTHING_NOTED}", FAINT)
+        return
+    columns = max(10, width - 31)
+    found = drawn(fetched.value, columns, days)
+    legend = " (w: a worker began, L: another leads)" if found.marks.strip() else ""
+    yield Line(f"{title}, {shown_step(found.step)} a column{legend}:", TITLE)
+    for name, values in found.lines.items():
         most = max((value for value in values if value is not None), default=None)
         yield Line(f"{name:<10} {spark(values, columns, bars)} at most {text(most)}")
     if legend:
-        yield Line(f"{'':<10} {''.join(marks)}", FAINT)
-    reasons = Counter[str]()
-    for minute in minutes:
-        reasons.update(minute.reasons)
-    if reasons:
-        yield Line("failed: " + ", ".join(f"{reason} {n:,}" for reason, n in reasons.most_common()))
+        yield Line(f"{'':<10} {found.marks}", FAINT)
+    if found.why:
+        yield Line(f"failed: {found.why}")
+
+
+def title_of(days: float) -> str:
+    """Return the time that a history is of."""
+    return "the last day" if days <= 1 else f"the last {days:g} days"
 
 
 def shown_step(seconds: float) -> str:
@@ -315,10 +355,14 @@ def shown_step(seconds: float) -> str:
 # ---- messages
 
 
-def messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> Table:
-    """Return the messages of one side of a queue; wanted: only of this id, looked for in every side."""
-    what = ("messages", *key, side, wanted)
-    fetched = feed.fetched(what, lambda: _read_messages(feed, key, side, wanted), MESSAGES_EVERY)
+def messages(feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any] | None = None) -> Table:
+    """Return the messages of one side of a queue.
+
+    wanted: only of this id, looked for in every side.
+    match: only those that `search` finds with this; not of the ready ones.
+    """
+    what = ("messages", *key, side, wanted, repr(match))
+    fetched = feed.fetched(what, lambda: _read_messages(feed, key, side, wanted, match or {}), MESSAGES_EVERY)
     columns = (
         Column("message", right=False), Column("side", 3 if wanted else 20, right=False), Column("age", 2),
         Column("attempts", 4), Column("due", 5, right=False), Column("reason", right=False),
@@ -331,7 +375,7 @@ def messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> Table:
     return Table(columns, fetched.value or (), tuple(notes), one_line(empty))
 
 
-def _read_messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> tuple[Row, ...]:
+def _read_messages(feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any]) -> tuple[Row, ...]:
     queue, now = handle_of(feed, key), feed.seams.wall()
     found: list[tuple[str, Any]] = []
     for one in SIDES if wanted else (side,):
@@ -340,7 +384,7 @@ def _read_messages(feed: Feed, key: Sequence[str], side: str, wanted: str) -> tu
             found += [(one, message) for message in there if not wanted or wanted in {message.message_id}]
         else:
             view = view_of(queue, one)
-            found += [(one, message) for message in view.search(message_id=wanted or None, limit=MESSAGES)]
+            found += [(one, message) for message in view.search(message_id=wanted or None, limit=MESSAGES, **match)]
     return tuple(
         row(
             (one, message.message_id),
@@ -428,3 +472,26 @@ def oldest(feed: Feed) -> str:
     """Return how old the oldest figures on the screen are."""
     ages = [one.age for one in feed.found.clients if one.age is not None] if feed.found else []
     return age(max(ages)) if ages else DASH
+
+
+def audit(feed: Feed) -> Table:
+    """Return what people have done in every farm, the newest first."""
+    rows: list[Row] = []
+    notes: list[Line] = []
+    for farm, store in feed.stores.items():
+        fetched = feed.fetched(("audit", farm), partial(audit_of, store), COORD_EVERY)
+        notes += [Line(one_line(f"{farm}: {fetched.failure}"), BAD)] if fetched.failure else []
+        rows += [_deed(one) for one in fetched.value or ()]
+    columns = (
+        Column("when", right=False), Column("who", right=False), Column("what", right=False),
+        Column("on", right=False), Column("why", 3, right=False), Column("before", 4, right=False),
+        Column("after", 5, right=False), Column("outcome", 2, right=False), Column("farm", 6, right=False),
+    )  # fmt: skip
+    rows.sort(key=lambda one: one.cells[0], reverse=True)
+    return Table(columns, tuple(rows), tuple(notes), "nobody has done anything")
+
+
+def _deed(deed: Deed) -> Row:
+    when = datetime.fromtimestamp(deed.at, timezone.utc).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
+    cells = (when, deed.who, deed.what, deed.target, deed.why, deed.before, deed.after, deed.outcome, deed.farm)
+    return row(None, cells, PLAIN if deed.outcome == DONE else WARN)

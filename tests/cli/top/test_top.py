@@ -280,7 +280,7 @@ def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_c
     person.press("s", "s")
     assert person.top.page.side == "delayed"
     person.press("x")
-    assert "cancelled m-later" in person.press("y")
+    assert "cancel m-later: done" in person.press("y")
     person.looks()
     assert "go back to the queue" in person.is_told("esc", "r")
     assert "redriven: 1" in person.press("y")

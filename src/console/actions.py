@@ -1,0 +1,128 @@
+"""The actions of the console: those of `latchwork top`, each with the ticket that its confirmation carries.
+
+A ticket is made for one person, one action with all its arguments, and ten minutes. It is what shows that the person
+has seen the consequence, and that another site cannot ask for it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..cli.top import pages
+from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
+from ..cli.top.pages import MESSAGES, SIDES
+from ..errors import InvalidRequest, NotFound
+from ..observe.snapshot import QueueState, Snapshot
+from ..plain import one_line
+from ..seams import Seams
+from .access import Access
+from .reader import Reader
+
+VERBS = {
+    "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
+    "discard": "operator", "cancel": "operator", "deactivate": "admin",
+}  # fmt: skip
+"""Each with the role that it needs."""
+LIFE = 600.0
+"""Seconds for which a ticket is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person asks for. key: farm, client and queue; ids: the messages, of `side`; n: the number of threads."""
+
+    verb: str
+    key: tuple[str, str, str]
+    side: str = ""
+    ids: tuple[str, ...] = ()
+    n: str = ""
+
+    @classmethod
+    def of(cls, fields: Sequence[tuple[str, str]]) -> Wanted:
+        """Return what the fields of a query or a form ask for. Raises `InvalidRequest`."""
+        given = dict(fields)
+        ids = tuple(dict.fromkeys(value for name, value in fields if name == "id" and value))
+        if given.get("verb") not in VERBS:
+            raise InvalidRequest(f"there is no such action; there are {', '.join(VERBS)}")
+        if len(ids) > MESSAGES:
+            raise InvalidRequest(f"{len(ids)} messages; at most {MESSAGES} at once")
+        key = given.get("farm", ""), given.get("client", ""), given.get("name", "")
+        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""))
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        """The fields of the form that confirms it."""
+        named = {"verb": self.verb, **dict(zip(("farm", "client", "name"), self.key, strict=True))}
+        named |= {"side": self.side, "n": self.n}
+        return [*named.items(), *(("id", one) for one in self.ids)]
+
+
+def action_of(reader: Reader, wanted: Wanted) -> Action | str:
+    """Return the action, with its consequence as of now; why it cannot be done, where it cannot.
+
+    Raises `NotFound` and `InvalidRequest`.
+    """
+    there = pages.queue_in(reader, wanted.key)
+    if there is None:
+        raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
+    taken, state = there
+    if wanted.verb in {"redrive", "discard", "cancel"}:
+        if wanted.side not in SIDES:
+            raise InvalidRequest(f"there is no such side; there are {', '.join(SIDES)}")
+        return (
+            some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids) if wanted.ids else "no message was chosen"
+        )
+    return _of_queue(reader, wanted, taken, state)
+
+
+def _of_queue(reader: Reader, wanted: Wanted, taken: Snapshot, state: QueueState) -> Action | str:
+    name = one_line(state.name)
+    if wanted.verb == "scale":
+        is_number = wanted.n.isascii() and wanted.n.isdigit() and len(wanted.n) < 10
+        return scale(wanted.key, state, int(wanted.n)) if is_number else "give the number of threads: 0 to 100"
+    if wanted.verb == "redrive-all":
+        return redrive_all(wanted.key, state)
+    if wanted.verb == "deactivate":
+        return Action(
+            f"deactivate {name}",
+            "Nothing can be published to it any more: publishers fail from now on. What is in it is still consumed. "
+            "The console cannot take this back.",
+            wanted.key,
+            lambda *_: _deactivated(reader, wanted.key),
+        )
+    if state.paused == (wanted.verb == "pause"):
+        return f"{name} is {'paused' if state.paused else 'not paused'} already"
+    return switch(wanted.key, taken, state)
+
+
+def _deactivated(reader: Reader, key: tuple[str, str, str]) -> str:
+    pages.registry_of(reader, key).deactivate(key[2])
+    return f"deactivated {one_line(key[2])}"
+
+
+class Tickets:
+    """Makes and checks tickets. key: secret; the same in all processes that serve one console."""
+
+    def __init__(self, key: bytes, seams: Seams) -> None:
+        self._key, self._seams = key, seams
+
+    def made(self, access: Access, wanted: Wanted, title: str) -> str:
+        """Return the ticket for this person to do this."""
+        until = int(self._seams.wall() + LIFE)
+        return f"{until}.{self._mark(until, access, wanted, title)}"
+
+    def holds(self, ticket: str, access: Access, wanted: Wanted, title: str) -> bool:
+        """Whether this ticket was made for just that, and is not too old."""
+        stated, _, mark = ticket.partition(".")
+        if not (stated.isascii() and stated.isdigit() and len(stated) < 15) or self._seams.wall() >= int(stated):
+            return False
+        return hmac.compare_digest(
+            mark.encode("utf-8", "replace"), self._mark(int(stated), access, wanted, title).encode()
+        )
+
+    def _mark(self, until: int, access: Access, wanted: Wanted, title: str) -> str:
+        what = json.dumps([until, access.name, title, wanted.fields]).encode()
+        return hmac.digest(self._key, what, "sha256").hex()

@@ -1,0 +1,109 @@
+"""A store with something of everything, and people who look at it over HTTP."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from html import unescape
+from urllib.parse import urlencode
+
+import pytest
+from starlette.testclient import TestClient
+
+from latchwork.console import Access, app
+from latchwork.coord import CountDownLatch, FencedLock, Semaphore
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.history import figures_of, noting
+from latchwork.queue.sharded.stats import stats_of
+from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
+
+BASE = "http://localhost:8765"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+ORIGIN = {"Origin": BASE, "Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def store(clock):
+    return FaultyStore(MemoryStore(clock), seams=clock)
+
+
+@pytest.fixture
+def registry(store):
+    return QueueRegistry(store, "shop", farm_id="iad")
+
+
+@pytest.fixture
+def orders(registry):
+    return fill(registry)
+
+
+def fill(registry, text="plain"):
+    """A queue with messages in each side, and one of everything beside it; `text` stands wherever a text can."""
+    store, queue = registry.store, registry.create(QueueConfig("orders", shards=2, max_deliveries=1))
+    queue.publish_many([{"secret": f"{text} {n}"} for n in range(3)], message_ids=[f"{text}-{n}" for n in range(3)],
+                       headers={"tenant": text})  # fmt: skip
+    for delivery in queue.receive(3):
+        delivery.nack("exception", error=text)
+    queue.publish({"secret": text}, delay=600, message_id=f"{text}-later")
+    queue.publish({"secret": text})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue.pause(by=text)
+    queue.resume(by=text)
+    report = WorkerReport(f"{text}:17:x@iad", 0.0, queue.live.changed, 4, 1, 5, 2, reasons={"exception": 2})
+    queue.store.repeat(reporting(queue, report))
+    queue.store.repeat(noting(queue, int(store.seams.wall() * 1000), figures_of(stats_of(queue), [report], None, 1)))
+    latch = CountDownLatch.create(store, "shop", text[:40], parties=[text, "b"], farm_id="iad")
+    assert latch.count() == 2
+    FencedLock(store, f"lock {text}", owner=text).acquire(0)
+    Semaphore(store, f"db {text}", permits=3, owner=text).acquire(timeout=0)
+    registry.schedule(Schedule("often", queue="orders", every=30, payload=text))
+    return queue
+
+
+class Person:
+    """Somebody with a browser, as far as HTTP goes."""
+
+    def __init__(self, store, access, **settings):
+        settings.setdefault("actions", True)
+        self.app = app({"iad": store}, ["shop"], authorize=access if callable(access) else lambda _: access, **settings)
+        self.http = TestClient(self.app, base_url=BASE, follow_redirects=False)
+
+    def get(self, path, **headers):
+        return self.http.get(path, headers=headers)
+
+    def post(self, path, fields, headers=ORIGIN):
+        return self.http.post(path, content=urlencode(fields, doseq=True), headers=FORM | headers)
+
+    def asks(self, verb, **more):
+        """The fields of the confirmation, and its page."""
+        page = self.http.get("/act", params={"verb": verb, **KEY, **more})
+        return fields_of(page.text), page
+
+    def does(self, verb, **more):
+        fields, page = self.asks(verb, **more)
+        return self.post("/act", fields) if "ticket" in fields else page
+
+
+KEY = {"farm": "iad", "client": "shop", "name": "orders"}
+
+
+def fields_of(page):
+    """The hidden fields of the form of a page; of those that come more than once a list."""
+    fields = {}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page):
+        fields.setdefault(name, []).append(unescape(value))
+    return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
+
+
+@pytest.fixture
+def person(store):
+    return lambda role="viewer", payloads=False, **more: Person(store, Access("anna", role, payloads), **more)

@@ -1,0 +1,267 @@
+"""The console in a real browser: what a person on call does there, with a mouse, with the keyboard, and on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+import uvicorn
+
+from latchwork.console import Secret, app
+from latchwork.queue import QueueRegistry
+from latchwork.store import MemoryStore
+from latchwork.testing.stores import FaultyStore
+
+from .conftest import fill
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+AXE = os.environ.get("LATCHWORK_AXE", "")
+"""The file axe.min.js of the npm package axe-core."""
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium: apt-get install chromium"),
+]
+SECRET = "correct horse battery staple"
+QUERY = "?farm=iad&client=shop&name=orders"
+SCREENS = ("", "queues", "workers", "schedules", "latches", "locks", "elections", "semaphores", "farms", "audit")
+PATHS = (*(f"/{name}" for name in SCREENS), f"/queue{QUERY}", f"/messages{QUERY}", f"/message{QUERY}&id=plain-1",
+         f"/act{QUERY}&verb=pause")  # fmt: skip
+
+
+@pytest.fixture
+def store():
+    return FaultyStore(MemoryStore(), {})
+
+
+@pytest.fixture
+def orders(store):
+    return fill(QueueRegistry(store, "shop", farm_id="iad"))
+
+
+@pytest.fixture
+def served(store, orders):
+    """The address of a console that is served; `served.stop()` ends it."""
+    console = app({"iad": store}, ["shop"], authorize=Secret(SECRET, "admin", payloads=True), actions=True)
+    server = uvicorn.Server(uvicorn.Config(console, host="127.0.0.1", port=0, log_level="critical", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        thread.join(0.02)
+        assert thread.is_alive()
+    port = server.servers[0].sockets[0].getsockname()[1]
+
+    class Served(str):
+        __slots__ = ()
+
+        def stop(self):
+            server.force_exit = server.should_exit = True
+            thread.join(10)
+
+    address = Served(f"http://127.0.0.1:{port}")
+    yield address
+    address.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium, served):
+    """A page of somebody who has signed in; what its console complains of fails the test."""
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    complaints = []
+    page.on("console", lambda one: complaints.append(one.text) if one.type in {"error", "warning"} else None)
+    page.on("pageerror", lambda one: complaints.append(str(one)))
+    sign_in(page, served)
+    yield page
+    context.close()
+    assert [one for one in complaints if not one.startswith(("Failed to load resource", "htmx:"))] == []
+
+
+def sign_in(page, served):
+    page.goto(served)
+    page.fill("[name=who]", "anna")
+    page.fill("[name=secret]", SECRET)
+    page.click("main button")
+    page.wait_for_selector("nav")
+
+
+def says(page, text):
+    page.get_by_text(text).first.wait_for()
+
+
+def test_a_person_finds_out_why_a_queue_stands_still_and_mends_it(page, orders):
+    orders.pause(by="ben@web-7")
+    page.goto(page.url)
+    says(page, "paused by ben@web-7")
+    page.click("text=queues")
+    page.click("td >> text=orders")
+    says(page, "PAUSED by ben@web-7")
+    page.click("#switch")
+    says(page, "is the reason gone?")
+    page.fill("[name=why]", "ticket 7")
+    page.click("text=yes, resume orders")
+    says(page, "resumed orders")
+    page.click("nav >> text=audit")
+    says(page, "ticket 7")
+    assert QueueRegistry(orders.store, "shop", farm_id="iad").get("orders").concurrency == 1
+
+
+def test_a_person_says_no_and_nothing_happens(page, served, orders):
+    page.goto(f"{served}/queue{QUERY}")
+    page.click("#switch")
+    page.click("text=no >> nth=-1")
+    says(page, "threads in each worker: 1")
+    assert orders.store.scan("latchwork_audit") == []
+
+
+def test_messages_are_filtered_chosen_and_redriven(page, served, orders):
+    page.goto(f"{served}/messages{QUERY}")
+    page.fill("[name=reason]", "exhausted")
+    page.click("text=filter")
+    page.click("text=choose all")
+    assert page.locator("input[type=checkbox]:checked").count() == 3
+    page.locator("input[type=checkbox]").first.uncheck()
+    page.click("text=redrive the chosen")
+    says(page, "redrive 2 messages of orders?")
+    page.click("text=yes, redrive")
+    says(page, "2 done")
+    assert len(orders.parked.search()) == 1
+
+
+def test_one_message_is_looked_up_and_discarded(page, served, orders):
+    page.goto(f"{served}/queue{QUERY}")
+    page.fill("[name=id]", "plain-1")
+    page.click("text=look it up")
+    says(page, "timeline")
+    says(page, '{"secret": "plain 1"}')
+    page.click("#discard")
+    says(page, "This cannot be undone.")
+    page.click("text=yes, discard")
+    says(page, "discard plain-1: done")
+    assert len(orders.parked.search()) == 2
+
+
+def test_threads_are_scaled_and_the_form_is_not_lost_when_the_page_is_read_again(page, served, orders):
+    page.goto(f"{served}/queue{QUERY}")
+    page.fill("[name=n]", "7")
+    with page.expect_response(lambda answer: "/queue" in answer.url):
+        pass  # the page was read again by itself
+    assert page.input_value("[name=n]") == "7"
+    page.click("text=scale >> nth=-1")
+    page.click("text=yes, scale orders from 1 to 7")
+    says(page, "7 threads in each worker")
+
+
+def test_an_open_page_shows_what_changes(page, served, orders):
+    page.goto(f"{served}/queue{QUERY}")
+    says(page, "threads in each worker: 1")
+    orders.scale(4)
+    says(page, "threads in each worker: 4")
+
+
+def test_a_store_that_dies_under_an_open_page_is_shown_and_comes_back(page, served, store):
+    page.goto(f"{served}/queues")
+    says(page, "orders")
+    real, store._operate_many = store._operate_many, away
+    others = {name: getattr(store, name) for name in ("_operate", "_get", "_scan", "_query")}
+    for name in others:
+        setattr(store, name, away)
+    says(page, "The store of iad is away")
+    assert page.locator("td >> text=orders").count() == 1, "the last figures stay"
+    page.click("nav >> text=locks")
+    says(page, "is away")
+    for name, verb in {**others, "_operate_many": real}.items():
+        setattr(store, name, verb)
+    page.get_by_text("The store of iad is away").wait_for(state="detached")
+
+
+def away(*_, **__):
+    from latchwork.errors import Unavailable
+
+    raise Unavailable("the store is away")
+
+
+def test_a_console_that_dies_is_said_by_the_page_itself(page, served):
+    page.goto(f"{served}/queues")
+    served.stop()
+    says(page, "The console does not answer")
+
+
+def test_whoever_is_signed_out_meanwhile_is_asked_again(page, served):
+    page.goto(f"{served}/queues")
+    page.context.clear_cookies()
+    page.wait_for_selector("[name=secret]")
+
+
+def test_the_keyboard_alone_is_enough(page, served, orders):
+    page.goto(f"{served}/queues")
+    reach(page, "orders")
+    page.keyboard.press("Enter")
+    says(page, "queue: orders")
+    reach(page, "pause")
+    page.keyboard.press("Enter")
+    says(page, "pause orders?")
+    reach(page, "yes, pause orders")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", "the focus is seen"
+    page.keyboard.press("Enter")
+    says(page, "paused orders")
+
+
+def reach(page, text):
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.innerText || ''").strip() == text:
+            return
+    pytest.fail(f"Tab does not lead to {text}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_screen_fits_and_can_be_read_by_everybody(chromium, served, scheme, width):
+    """Nothing is wider than the window; axe finds nothing, where it is there."""
+    context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 740})
+    page = context.new_page()
+    try:
+        sign_in(page, served)
+        for path in PATHS:
+            page.goto(served + path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            if AXE:
+                assert violations(context, page) == [], path
+        if AXE:
+            page.evaluate("document.querySelector('main').setAttribute('role', 'nonsense')")
+            assert violations(context, page) != [], "axe looks"
+    finally:
+        context.close()
+
+
+def violations(context, page):
+    """What axe finds; it is run past the policy of the page, which forbids it as any foreign script."""
+    session = context.new_cdp_session(page)
+    session.send("Runtime.evaluate", {"expression": Path(AXE).read_text()})
+    script = "axe.run().then((found) => JSON.stringify(found.violations.map((one) => [one.id, one.nodes[0].html])))"
+    found = session.send("Runtime.evaluate", {"expression": script, "awaitPromise": True, "returnByValue": True})
+    return json.loads(found["result"]["value"])
+
+
+def test_a_script_in_a_name_does_not_run(chromium, page, served, store):
+    registry = QueueRegistry(store, "shop", farm_id="iad")
+    queue = registry.get("orders")
+    queue.pause(by="<img src=x onerror='document.title=1'><script>document.title=2</script>")
+    page.goto(f"{served}/queue{QUERY}")
+    says(page, "<img src=x")
+    assert re.match("queue", page.title())
