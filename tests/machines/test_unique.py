@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from unittest import mock
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
