@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,14 @@ def any_state(store, name):
     return sorted(states.values()) == ["ready", "running"] and outcomes == ["done"] and payloads(made) == []
 
 
+def result(store, name):
+    made = QueueRegistry(store, name).create(QueueConfig("r", shards=1, results=timedelta(hours=1)))
+    asked = made.publish("m")
+    (delivery,) = made.receive()
+    delivery.ack(42)
+    return [made.result(asked, timeout=0) for _ in range(2)] == [42, 42]
+
+
 def effects(store, name):
     made, account = queue_on(store, name), Key("capabilities", name)
     store.operate(account, Put("balance", 9), exists=Exists.ANY, ttl=600)
@@ -306,7 +315,8 @@ PROGRAMS = {
     "schedules": schedules, "groups": groups, "effects that happen once": effects,
     "a message that goes with a write": with_a_write,
     "steps that are done once": steps, "one message at a time": one_message,
-    "status and cancel of one message": any_state, "batches that end": batches, "local queue and outbox": outbox,
+    "status and cancel of one message": any_state, "the result of a message": result,
+    "batches that end": batches, "local queue and outbox": outbox,
 }  # fmt: skip
 ELSEWHERE = {
     "election by ZooKeeper": "tests/coord/election/test_zookeeper.py",

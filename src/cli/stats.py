@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
@@ -146,7 +147,7 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
         table = console.render_lines(RowsOnTerminal(_titled(rows), _title(taken)), pad=False) if rows else []
         # As much as leaves the table on the screen, with a line for the prompt; what a person must act on is last.
         blocks = [block_of(one, console.width) for one in found]
-        fit, more = _fitting(blocks, max(console.height - 2 - len(table), LEAST_SAID), client)
+        fit, more = _fitting(blocks, max(console.height - 2 - len(table), LEAST_SAID), client, console.width)
         session.say(*more, *(line for block in reversed(fit) for line in block))
 
 
@@ -183,7 +184,7 @@ class Screen:
         lines = console.render_lines(self._tables, options.update(height=None), pad=False)
         blocks = [block_of(one, options.max_width) for one in self._found]
         # 1. The findings, worst first, that fit beside some lines of the tables.
-        fit, more = _fitting(blocks, room - min(len(lines), LEAST), self._client)
+        fit, more = _fitting(blocks, room - min(len(lines), LEAST), self._client, options.max_width)
         shown = [line for block in fit for line in block] + more
         # 2. As much of the tables as there is room for.
         if len(lines) > room - len(shown):
@@ -195,15 +196,17 @@ class Screen:
         yield from (Text(one_line(line)) for line in shown)
 
 
-def _fitting(blocks: Sequence[list[str]], room: int, client: str) -> tuple[list[list[str]], list[str]]:
-    """Return the blocks, worst first, that are whole in this number of lines; and a line that says how many are not."""
+def _fitting(blocks: Sequence[list[str]], room: int, client: str, width: int) -> tuple[list[list[str]], list[str]]:
+    """Return the blocks that fit into this number of lines, the worst in any case; and what says how many are left."""
     if sum(map(len, blocks)) <= room:
         return list(blocks), []
-    fits, used = 0, 0
-    while used + len(blocks[fits]) < room:
+    fits, used = 1, len(blocks[0])
+    while fits < len(blocks) and used + len(blocks[fits]) < room:
         used += len(blocks[fits])
         fits += 1
-    return list(blocks[:fits]), [f"and {len(blocks) - fits} more: latchwork doctor --client {client}"]
+    left = len(blocks) - fits
+    more = f"and {left} more: latchwork doctor --client {client}" if left else ""
+    return list(blocks[:fits]), wrap(more, width, break_long_words=False, break_on_hyphens=False)
 
 
 class _Watcher:

@@ -33,7 +33,7 @@ class Kept:
         with self._lock:
             self._found[key] = fetched
             self._found.move_to_end(key)
-            while len(self._found) > KEPT:
+            if len(self._found) > KEPT:
                 self._found.popitem(last=False)
 
     def clear(self) -> None:

@@ -176,6 +176,7 @@ def is_empty(queue):
     return not (depth.ready or depth.sideline or depth.parked or depth.delayed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [JOBS, AWAITED], ids=["sync", "async"])
 def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt_more(place, jobs):
     (place[0] / "jobs.py").write_text(jobs.replace("THREADS", "1"))

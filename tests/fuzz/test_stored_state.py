@@ -512,6 +512,7 @@ def short_lives(monkeypatch):
     monkeypatch.setattr(marks, "ROOM", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.usefixtures("short_lives")
 def test_a_damaged_bin_is_an_error_of_ours_for_those_who_ask_for_it_and_nobodys_else(places, proved, caplog):

@@ -409,10 +409,10 @@ def test_a_defect_that_one_batch_meets_does_not_keep_the_others_from_their_end(q
         queue.batch(name, then=Publish(name)).close()
     look = Ending._look
 
-    def raises(self, queue, name, since, record):
-        if name == "a":
+    def raises(self, queue, since, state):
+        if state.name == "a":
             raise KeyError("a defect")
-        return look(self, queue, name, since, record)
+        return look(self, queue, since, state)
 
     monkeypatch.setattr(Ending, "_look", raises)
     upkeep(queue)

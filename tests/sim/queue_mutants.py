@@ -241,7 +241,8 @@ def _deleted_by_its_own() -> Any:
 
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(shared_acks, "LAST", exists("msgId")))
+    for guard in ("LAST", "_NOTHING_LEFT"):
+        stack.enter_context(mock.patch.object(shared_acks, guard, exists("msgId")))
     stack.enter_context(mock.patch.object(shared_acks, "_none_wait", return_value=True))
     return stack
 
