@@ -89,11 +89,16 @@ def what_nobody_waits_for_is_gone(run: Groups) -> None:
 
 
 def _came_elsewhere(run: Groups, bins: dict[str, Any]) -> bool:
-    """Whether each group that a stored message waits for has acknowledged it in another slot: this is a late copy."""
+    """Whether each reader that a stored message waits for has acknowledged it in another slot: this is a late copy.
+
+    Where no group is left, it waits for the queue's own consumers, which have left nothing in it.
+    """
     if set(bins.get("groups") or ()) & set(bins.get("acked") or ()):
         return False  # it was in this slot
     payload = json.loads(bins.get("data") or bins.get("shared") or "null")
     names = {tag.partition("~")[0] or "own" for tag in bins.get("groups") or ()} - {"dropped"}
+    if not bins.get("groups") and not bins.keys() & {"shared", "delivery"}:
+        names = {"own"}
     return bool(names) and all((name, payload) in _settled(run) for name in names)
 
 
