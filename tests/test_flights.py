@@ -34,7 +34,10 @@ SUMMARY = re.compile(
 def example():
     """The example's modules, imported as its own script imports them."""
     sys.path.insert(0, str(EXAMPLE))
-    yield {name: import_module(name) for name in ("archive", "data", "farm", "java", "plan", "processes", "report", "run", "watch")}
+    yield {
+        name: import_module(name)
+        for name in ("archive", "data", "farm", "java", "plan", "processes", "report", "run", "watch")
+    }
     sys.path.remove(str(EXAMPLE))
     for path in EXAMPLE.glob("*.py"):
         sys.modules.pop(path.stem, None)
