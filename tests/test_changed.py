@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.changed import changed_files
 from tools.changed import tests_of as own_tests
 
 ROOT = Path(__file__).parents[1]
@@ -53,6 +54,11 @@ def test_nearly_every_module_has_tests_of_its_own():
 
 def test_a_file_that_is_gone_is_not_run():
     assert own_tests("tests/test_of_yesterday.py") == []
+
+
+def test_a_wrong_commit_is_named_without_a_traceback():
+    with pytest.raises(SystemExit, match="no-such-commit"):
+        changed_files("no-such-commit")
 
 
 @pytest.mark.long

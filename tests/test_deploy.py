@@ -1,4 +1,4 @@
-"""The examples of deploy: their parts fit together, and the worker in them works."""
+"""The examples of deploy: their parts fit together, and the worker and the console in them work."""
 
 from __future__ import annotations
 
@@ -64,11 +64,78 @@ def test_the_worker_of_the_compose_file_handles_what_is_published(monkeypatch, c
     assert "loaded orders" in caplog.text
 
 
+def consoles():
+    """The arguments of the console in each example, and the folders in which it finds its secrets."""
+    deployment, _ = documents("kubernetes/console/console.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (compose,) = documents("compose/compose.yaml")
+    service = compose["services"]["console"]
+    assert service["secrets"] == ["console"]
+    unit = (DEPLOY / "systemd/latchwork-console.service").read_text()
+    assert "LoadCredential=console-secret:" in unit
+    return {
+        "kubernetes": (container["args"], container["volumeMounts"][0]["mountPath"]),
+        "compose": (service["command"], "/run/secrets"),
+        "systemd": (re.search(r"ExecStart=\S+/latchwork (.+)", unit)[1].split(), "%d"),
+    }
+
+
+@pytest.mark.parametrize("example", ["kubernetes", "compose", "systemd"])
+def test_the_console_lets_nobody_in_without_its_secret_and_answers_its_probe(example, tmp_path, monkeypatch):
+    from starlette.testclient import TestClient
+
+    from latchwork.cli import main
+
+    arguments, folder = consoles()[example]
+    file = arguments[arguments.index("--secret-file") + 1]
+    assert file.startswith(f"{folder}/")
+    (tmp_path / "secret").write_text("a long enough secret\n")
+    served = {}
+    monkeypatch.delenv("LATCHWORK_CONSOLE_SECRET", raising=False)
+    monkeypatch.setattr("uvicorn.run", lambda app, **settings: served.update(settings, app=app))
+    with pytest.raises(SystemExit) as ended:
+        main(["--store", "memory:", *(str(tmp_path / "secret") if one == file else one for one in arguments)])
+    assert not ended.value.code
+    assert served["port"] == 8765
+    http = TestClient(served["app"], base_url="http://localhost:8765")
+    assert http.get("/api/v0/overview").status_code == 401
+    assert http.get("/api/v0/overview", headers={"Authorization": "Bearer a long enough secret"}).status_code == 200
+    assert http.get("/sign-in").status_code == 200
+
+
+def test_the_console_is_probed_where_it_answers_without_the_secret_and_by_a_host_that_it_knows():
+    from latchwork.console.gate import OPEN
+    from latchwork.console.site import LOCAL
+
+    deployment, service = documents("kubernetes/console/console.yaml")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    for kind in ("readinessProbe", "livenessProbe"):
+        asked = container[kind]["httpGet"]
+        assert asked["path"] in OPEN
+        assert asked["httpHeaders"][0]["value"] in LOCAL
+    assert service["spec"]["type"] == "ClusterIP"
+    (compose,) = documents("compose/compose.yaml")
+    assert "http://127.0.0.1:8765/sign-in" in compose["services"]["console"]["healthcheck"]["test"][-1]
+    assert all(port.startswith("127.0.0.1:") for port in compose["services"]["console"]["ports"])
+
+
+def test_the_worker_and_the_console_are_told_apart_by_their_labels():
+    """Else the service of one would send to the other."""
+    pairs = [documents(f"kubernetes/{part}kustomization.yaml")[0]["labels"][0]["pairs"] for part in ("", "console/")]
+    assert pairs[0] != pairs[1]
+
+
+def test_the_image_has_all_that_its_commands_need():
+    extras = set(re.search(r"\[(.+?)\]\"", (DEPLOY / "Dockerfile").read_text())[1].split(","))
+    assert extras == {"cli", "console", "metrics"}
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
-def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path):
-    unit = (DEPLOY / "systemd/latchwork-worker.service").read_text()
+@pytest.mark.parametrize("name", ["latchwork-worker.service", "latchwork-console.service"])
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path, name):
+    unit = (DEPLOY / "systemd" / name).read_text()
     there = re.sub("(?m)^ExecStart=.*$", "ExecStart=/bin/true", unit)  # the program is not installed here
-    (tmp_path / "latchwork-worker.service").write_text(there)
-    command = ["systemd-analyze", "verify", str(tmp_path / "latchwork-worker.service")]
+    (tmp_path / name).write_text(there)
+    command = ["systemd-analyze", "verify", str(tmp_path / name)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shlex
 import signal
@@ -33,7 +34,10 @@ SUMMARY = re.compile(
 def example():
     """The example's modules, imported as its own script imports them."""
     sys.path.insert(0, str(EXAMPLE))
-    yield {name: import_module(name) for name in ("archive", "data", "farm", "java", "plan", "report", "watch")}
+    yield {
+        name: import_module(name)
+        for name in ("archive", "data", "farm", "java", "plan", "processes", "report", "run", "watch")
+    }
     sys.path.remove(str(EXAMPLE))
     for path in EXAMPLE.glob("*.py"):
         sys.modules.pop(path.stem, None)
@@ -197,6 +201,34 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path):
     run = start("--resume", tmp_path)
     assert "it has no plan.json" in run.communicate(timeout=60)[0]
     assert run.returncode != 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--every", "0"), ("--partitions", "0"), ("--timeout", "-1")])
+def test_an_option_that_makes_no_run_is_refused_with_its_limit(example, monkeypatch, capsys, option, value):
+    monkeypatch.setattr(sys, "argv", ["run.py", option, value])
+    with pytest.raises(SystemExit):
+        example["run"].parse()
+    assert re.search(rf"argument {option}: it is {value}, and must be [01] or more", capsys.readouterr().err)
+
+
+def test_an_every_that_leaves_a_farm_without_flights_names_the_farm(example, flights, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "--every", "400000"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(example["data"], "load", lambda: flights)
+    monkeypatch.setattr(example["run"], "require_java", lambda: None)
+    monkeypatch.setattr(example["run"], "begin", lambda *_: pytest.fail("it began"))
+    with pytest.raises(SystemExit, match="leaves none to JFK, LGA: give a smaller --every"):
+        example["run"].main()
+
+
+def test_a_farm_that_fails_is_named_with_its_log_and_the_command_that_runs_it_again(example, tmp_path):
+    (tmp_path / "fails.py").write_text("raise SystemExit(1)")
+    said = queue.Queue()
+    with example["processes"].Children(tmp_path, lambda *event: said.put(event)) as children:
+        children.start("farm JFK", str(tmp_path / "fails.py"), again="run.py --farm JFK")
+        text, mark = said.get(timeout=60)
+    log = tmp_path / "farm JFK.log"
+    assert (text, mark) == (f"farm JFK failed, see {log}; to run it again: run.py --farm JFK", "farm JFK failed")
 
 
 def test_the_command_that_goes_on_can_be_pasted_where_a_directory_has_a_space(example, monkeypatch):

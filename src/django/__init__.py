@@ -12,6 +12,7 @@ worker = task_worker()          # in shop/worker.py; run it by: latchwork worker
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timezone
@@ -22,9 +23,13 @@ from typing import Any
 from ..errors import Interrupted, InvalidRequest
 from ..inputs import checked_number, checked_switch, checked_text, is_int
 from ..plain import shown
-from ..queue import Delivery, QueueRegistry, ShardedQueue, Worker
+from ..queue import Delivery, QueueRegistry, ShardedQueue, State, Worker
 from ..queue.sharded.delayed.entries import limit_of
+from ..queue.sharded.envelope import Envelope, date, from_bins, message_of
 from ..queue.sharded.publishing.publish import Prepared, Terms, ids_or_raise, publish, store_messages
+from ..queue.sharded.results import comes_back, opened
+from ..queue.sharded.status import Status as MessageStatus
+from ..queue.sharded.status import find_message
 from ..store.connect import as_store, connect
 
 try:
@@ -36,11 +41,13 @@ try:
         from django import tasks
         from django.tasks.backends.base import BaseTaskBackend
         from django.tasks.base import Task, TaskError
+        from django.tasks.exceptions import TaskResultDoesNotExist
         from django.tasks.signals import task_enqueued, task_finished, task_started
     except ImportError:  # before Django 6
         import django_tasks as tasks
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskError
+        from django_tasks.exceptions import TaskResultDoesNotExist
         from django_tasks.signals import task_enqueued, task_finished, task_started
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(f"{missing}: pip install 'latchwork[django]'", name=missing.name) from None
@@ -68,8 +75,9 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
     levels: for each ending of a queue's name the lowest priority that goes there, as
         {"-urgent": 50, "": 0, "-bulk": -100}. Each such queue must be there too. Default: no priorities.
 
-    A task runs at least once, is tried again as its queue says, and its result is not kept. Django makes a backend for
-    each thread; all of a process share one store. Safe to share between threads.
+    A task runs at least once, and is tried again as its queue says. Its result is kept where its queue keeps results:
+    `QueueConfig(results=)`. Django makes a backend for each thread; all of a process share one store. Safe to share
+    between threads.
     """
 
     supports_defer = True
@@ -131,6 +139,75 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
         _set(result, enqueued_at=self._now())
         task_enqueued.send(type(self), task_result=result)
 
+    # ---- results
+
+    @property
+    def supports_get_result(self) -> bool:
+        """Whether all queues of the backend keep results. One call for each queue that this process has not used yet.
+        Raises `NotFound` for a queue that was not created, and the store's errors.
+        """
+        keeps = [queue.config.results is not None for queue in self._all_queues()]
+        return bool(keeps) and all(keeps)
+
+    def get_result(self, result_id: str) -> Any:
+        """Return the `TaskResult` of a task, as it is now: READY, RUNNING, SUCCESSFUL, or FAILED once it has had its
+        last attempt. Three calls at most for each queue of the backend, until it is found.
+
+        Raises Django's `TaskResultDoesNotExist` for an id that no queue knows, as before the commit or once the result
+        is kept no longer, and for a task that was cancelled, discarded, or not taken in time; `Unreadable` if the task
+        is done and what it returned could not be kept; `InvalidRequest` if a queue where it may be keeps no results;
+        `NotFound` for a queue that was not created; the store's errors.
+        """
+        why, without = "it is not known", ""
+        for queue in self._all_queues():
+            if queue.config.results is None:
+                without = queue.name
+                continue
+            found = find_message(queue._find(result_id))  # noqa: SLF001 - as `status`, with the message
+            if found.status.kept is not None:
+                return self._done(result_id, opened(found.status.kept, result_id))
+            if (envelope := from_bins(found.bins)) is not None:
+                return self._not_done(queue, found.status, found.bins.get("modified_at"), envelope)
+            if found.status.state is not State.UNKNOWN:
+                why = f"its message is {found.status.state.value}"
+        if without:
+            raise InvalidRequest(
+                f"queue {shown(without)} keeps no results, and task {shown(result_id)} may be there: create it with "
+                "QueueConfig(results=timedelta(...)), or `latchwork queue create --results-hours`"
+            )
+        raise TaskResultDoesNotExist(f"task {shown(result_id)} has no result: {why}")
+
+    def _done(self, id: str, kept: Any) -> Any:
+        task, content = self._task_of(kept)
+        result = _result(task, id, self.alias, content["args"], content["kwargs"])
+        times = {name: datetime.fromisoformat(content[name]) for name in ("enqueued_at", "started_at", "finished_at")}
+        result.worker_ids.extend(content["worker_ids"])
+        _set(result, status=Status.SUCCESSFUL, last_attempted_at=times["started_at"], **times)
+        _set(result, _return_value=content["returned"])
+        return result
+
+    def _not_done(self, queue: ShardedQueue, found: MessageStatus, at: Any, envelope: Envelope) -> Any:
+        """Return what is known of a task that waits, runs or has failed."""
+        message = message_of(envelope, queue.codec, 0, 0)
+        task, content = self._task_of(message.payload)
+        result = _result(task, message.message_id, self.alias, content["args"], content["kwargs"])
+        result.worker_ids.extend([found.worker or ""] * found.attempts)
+        _set(result, enqueued_at=message.enqueued_at)
+        if found.error:
+            result.errors.append(_error_of(found.error))
+        if found.state is State.RUNNING:
+            _set(result, status=Status.RUNNING, started_at=found.since, last_attempted_at=found.since)
+        elif found.state is State.PARKED or (found.state is State.RETRYING and not comes_back(queue.config)):
+            _set(result, status=Status.FAILED, finished_at=date(at) if is_int(at) else None)
+        return result
+
+    def _all_queues(self) -> list[ShardedQueue]:
+        return [self.registry.get(name) for name in self.queue_names(sorted(self.queues))]
+
+    def queue_names(self, names: Collection[str]) -> list[str]:
+        """Return the names of the sharded queues of these queues, with all of their levels."""
+        return [self.queue_for(name, level) for name in names for level in self.levels.values()]
+
     def queue_for(self, queue_name: str, priority: int = 0) -> str:
         """Return the name of the sharded queue to which tasks of this queue and priority go."""
         allowed = {level: ending for ending, level in self.levels.items() if level <= priority}
@@ -138,10 +215,12 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
 
     # ---- in a worker
 
-    def run(self, delivery: Delivery) -> None:
-        """Run the task of a message: the handler of the worker. Raises what the task raises, and then it is tried
-        again; `InvalidRequest` for a message that has no task of this program.
+    def run(self, delivery: Delivery) -> dict[str, Any] | None:
+        """Run the task of a message: the handler of the worker. Return what is to be kept as its result, None in a
+        queue that keeps none. Raises what the task raises, and then it is tried again; `InvalidRequest` for a message
+        that has no task of this program.
         """
+        config = self.registry.get(delivery.view.name).config
         task, content = self._task_of(delivery.payload)
         result = _result(task, delivery.message_id, self.alias, content["args"], content["kwargs"])
         result.worker_ids.extend([self.registry.store.seams.process_name()] * delivery.attempts)
@@ -159,11 +238,16 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
             raise
         except Exception as failure:
             if not result.is_finished:  # else a receiver of the signal has failed
-                self._failed(result, failure, is_last=_is_last(delivery, self.registry))
+                is_last = delivery.attempts >= config.max_deliveries or not comes_back(config)
+                self._failed(result, failure, is_last=is_last)
             raise
         finally:
             _RUNNING.reset(running)
             close_old_connections()
+        if config.results is None:
+            return None
+        times = {name: getattr(result, name).isoformat() for name in ("enqueued_at", "started_at", "finished_at")}
+        return {**content, **times, "worker_ids": result.worker_ids, "returned": returned}
 
     def _failed(self, result: Any, failure: Exception, *, is_last: bool) -> None:
         kind, trace = type(failure), "".join(format_exception(failure))
@@ -208,9 +292,8 @@ def task_worker(alias: str = "default", *, queues: Collection[str] | None = None
     if isinstance(queues, str) or not names:
         raise InvalidRequest(f"queues is {shown(queues)}; give the names of the queues, as QUEUES has none")
     worker = Worker(backend.registry, **settings)
-    for name in names:
-        for level in backend.levels.values():
-            worker.handler(backend.queue_for(name, level))(backend.run)
+    for name in backend.queue_names(names):
+        worker.handler(name)(backend.run)
     return worker
 
 
@@ -273,7 +356,7 @@ def _due(run_after: datetime | None, queue: ShardedQueue) -> datetime | None:
     return due
 
 
-def _is_last(delivery: Delivery, registry: QueueRegistry) -> bool:
-    """Whether nothing runs the message again by itself once this attempt has failed."""
-    config = registry.get(delivery.view.name).config
-    return delivery.attempts >= config.max_deliveries or (config.retries is None and config.shovel is None)
+def _error_of(text: str) -> Any:
+    """Return an error as it is kept with a message: the name of its class without the module, and its text."""
+    name = text.partition(":")[0]
+    return TaskError(exception_class_path=f"builtins.{name}" if hasattr(builtins, name) else name, traceback=text)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from django.db import connection, transaction
-from django.http import HttpResponse
+from django.http import HttpResponse, JsonResponse
 from django.urls import path
 
-from .tasks import note
+from .tasks import note, total
 
 
 def _store(sku):
@@ -43,4 +43,14 @@ async def awaited(request, sku):
     return HttpResponse(result.id)
 
 
-urlpatterns = [path("order/<sku>", order), path("orders", orders), path("awaited/<sku>", awaited)]
+def sum_of(request, id):
+    result = total.get_result(id)
+    return JsonResponse({"status": result.status, "value": result.return_value if result.is_finished else None})
+
+
+urlpatterns = [
+    path("order/<sku>", order),
+    path("orders", orders),
+    path("awaited/<sku>", awaited),
+    path("sum/<id>", sum_of),
+]

@@ -14,6 +14,16 @@ def note(*args, **kwargs):
 
 
 @tasks.task
+def total(*prices):
+    return {"total": sum(prices)}
+
+
+@tasks.task
+def long_text():
+    return "x" * 70_000
+
+
+@tasks.task
 async def note_async(word):
     ran.append(word)
 

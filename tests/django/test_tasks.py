@@ -11,16 +11,17 @@ pytest.importorskip("django", reason="Django is not installed: pip install 'latc
 
 from . import project  # isort: skip # before all that needs settings
 
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, transaction
 from django.test import Client, TestCase, override_settings
 
-from latchwork.django import current_delivery, task_finished, task_worker, tasks
-from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig
+from latchwork.django import TaskResultDoesNotExist, current_delivery, task_finished, task_worker, tasks
+from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Unreadable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing import FaultyStore, ManualClock, bring_back
 
-from .tasks import attempt, no_task, note, note_async, once, ran
+from .tasks import attempt, long_text, no_task, note, note_async, once, ran, total
 
 LEVELS = {"-urgent": 50, "": 0, "-bulk": -100}
 
@@ -30,11 +31,12 @@ def clock():
     return ManualClock()
 
 
-def made(store, **options):
+def made(store, results=None, without=None, **options):
     """The registry that TASKS is to name, with its queues, and that setting."""
     registry = QueueRegistry(store, "shop")
     for ending in LEVELS:
-        registry.create(QueueConfig(f"default{ending}", shards=1, max_deliveries=2))
+        kept = None if ending == without else results
+        registry.create(QueueConfig(f"default{ending}", shards=1, max_deliveries=2, results=kept))
     ran.clear()
     return registry, override_settings(TASKS=project.backend(store=store, client_id="shop", levels=LEVELS, **options))
 
@@ -64,8 +66,7 @@ def work(shop, queue="default"):
     failures = []
     for delivery in shop.get(queue).receive(10):
         try:
-            tasks.task_backends["default"].run(delivery)
-            delivery.ack()
+            delivery.ack(tasks.task_backends["default"].run(delivery))
         except Exception as failure:
             failures.append(str(failure))
             delivery.nack("exception")
@@ -245,6 +246,99 @@ def test_task_worker_works_all_queues_of_the_backend_until_it_is_stopped():
     assert sorted(args for args, _ in ran) == [(-60,), (0,), (60,)]
 
 
+# ---- results
+
+
+@pytest.fixture
+def keeping(clock):
+    """The registry, of queues that keep results."""
+    registry, setting = made(MemoryStore(clock), results=timedelta(hours=1))
+    with setting:
+        yield registry
+
+
+def test_a_view_reads_what_a_task_returned_in_a_worker():
+    registry, setting = made(MemoryStore(), results=60)
+    with setting, task_worker(upkeep=False):
+        id, long = total.using(priority=60).enqueue(3, 4).id, long_text.enqueue().id
+        registry.get("default-urgent").result(id, timeout=30)
+        with pytest.raises(Unreadable):
+            registry.get("default").result(long, timeout=30)
+        assert Client().get(f"/sum/{id}").json() == {"status": "SUCCESSFUL", "value": {"total": 7}}
+        with pytest.raises(Unreadable, match="70"):
+            long_text.get_result(long)
+
+
+def test_a_result_follows_its_task_through_all_states(keeping, clock):
+    result = attempt.using(priority=60).enqueue()
+    queue = keeping.get("default-urgent")
+
+    def seen():
+        result.refresh()
+        return result.status, result.attempts, [error.exception_class for error in result.errors]
+
+    assert seen() == ("READY", 0, [])
+    (delivery,) = queue.receive()
+    assert seen() == ("RUNNING", 1, [])
+    assert result.started_at == result.last_attempted_at == datetime.fromtimestamp(clock.wall(), timezone.utc)
+    delivery.nack("exception", error="ValueError: no stock")
+    assert seen() == ("READY", 1, [ValueError])
+    bring_back(queue)
+    clock.advance(5)
+    assert work(keeping, "default-urgent") == ["no stock"]
+    assert seen() == ("FAILED", 2, [ValueError])
+    assert result.finished_at == datetime.fromtimestamp(clock.wall(), timezone.utc)
+    with pytest.raises(ValueError, match="failed"):
+        _ = result.return_value
+
+
+def test_a_finished_result_is_that_of_its_only_success_for_as_long_as_it_is_kept(keeping, clock):
+    result = total.enqueue(3, 4)
+    enqueued = result.enqueued_at
+    clock.advance(2)
+    assert work(keeping) == []
+    result.refresh()
+    now = datetime.fromtimestamp(clock.wall(), timezone.utc)
+    assert (result.return_value, result.args, result.enqueued_at) == ({"total": 7}, [3, 4], enqueued)
+    assert (result.started_at, result.finished_at, result.errors, result.attempts) == (now, now, [], 1)
+    clock.advance(3_601)
+    with pytest.raises(TaskResultDoesNotExist, match="done"):
+        result.refresh()
+
+
+def test_a_result_is_awaited_too(keeping):
+    async def story():
+        result = await total.aenqueue(1)
+        await sync_to_async(work)(keeping)
+        await result.arefresh()
+        return result.return_value, (await total.aget_result(result.id)).return_value
+
+    assert async_to_sync(story)() == ({"total": 1}, {"total": 1})
+
+
+def test_a_task_that_is_not_there_has_no_result(keeping):
+    with pytest.raises(TaskResultDoesNotExist, match="not known"):
+        total.get_result("1")
+    with transaction.atomic():
+        result = total.enqueue(1)
+        with pytest.raises(TaskResultDoesNotExist):
+            result.refresh()
+    assert keeping.get("default").cancel(result.id)
+    with pytest.raises(TaskResultDoesNotExist, match="gone"):
+        result.refresh()
+
+
+def test_a_queue_that_keeps_no_results_is_refused_with_the_remedy(clock):
+    _, setting = made(MemoryStore(clock), results=60, without="-bulk")
+    with setting:
+        assert not tasks.task_backends["default"].supports_get_result
+        kept = total.enqueue(1)
+        kept.refresh()
+        assert kept.status == "READY", "its own queue keeps them"
+        with pytest.raises(InvalidRequest, match=r"'default-bulk' keeps no results.*results="):
+            total.get_result(total.using(priority=-60).enqueue(1).id)
+
+
 # ---- settings
 
 
@@ -252,8 +346,12 @@ def test_the_backend_says_what_it_supports(shop):
     backend = tasks.task_backends["default"]
     assert (backend.supports_defer, backend.supports_async_task, backend.supports_priority) == (True, True, True)
     assert not backend.supports_get_result
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(InvalidRequest, match="results="):
         note.get_result("1")
+
+
+def test_the_backend_says_that_it_has_results(keeping):
+    assert tasks.task_backends["default"].supports_get_result
 
 
 def test_the_backends_of_all_threads_share_one_store(shop):

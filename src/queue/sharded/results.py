@@ -66,9 +66,9 @@ def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
             # 1. Look where the message is.
             found = outlive(seams, deadline, lambda: queue.status(message_id), passing=may_pass)
             if found.kept is not None:
-                return _opened(found.kept, message_id)
+                return opened(found.kept, message_id)
             # 2. It has ended otherwise, or nobody tries it again.
-            if found.state not in _COMES or (found.state is State.RETRYING and _stays(queue.config)):
+            if found.state not in _COMES or (found.state is State.RETRYING and not comes_back(queue.config)):
                 _raise(found, message_id)
             # 3. Wait, and look again.
             left, tries = deadline.left(), tries + 1
@@ -81,12 +81,13 @@ def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
 _COMES = (State.READY, State.RUNNING, State.RETRYING, State.DELAYED)
 
 
-def _stays(config: QueueConfig) -> bool:
-    """Whether a message that has failed comes back only if somebody brings it."""
-    return config.retries is None and config.shovel is None
+def comes_back(config: QueueConfig) -> bool:
+    """Whether a message that has failed comes back by itself, unless it had its last attempt."""
+    return config.retries is not None or config.shovel is not None
 
 
-def _opened(stored: object, message_id: str) -> Any:
+def opened(stored: object, message_id: str) -> Any:
+    """Return a result that was stored by `kept`. Raises `Unreadable` if it could not be kept, or is damaged."""
     if isinstance(stored, str):
         raise Unreadable(f"message {shown(message_id)} is done, and its result is not kept: {one_line(stored)}")
     data = stored[0] if isinstance(stored, list) and len(stored) == 1 else None

@@ -87,6 +87,19 @@ def test_a_message_that_has_moved_has_its_result_by_its_id(store, clock, state):
     assert queue.result(of, 0)["attempts"] in (1, 2, 3)
 
 
+def test_a_result_that_is_kept_for_longer_than_messages_live_is_found_by_every_id(clock):
+    queue = kept(MemoryStore(clock), message_expiry=86_400, queue_expiry=86_400, results=10 * 86_400)
+    ids = [queue.publish("m", message_id="given"), queue.publish("m")]
+    clock.advance(86_000)
+    work(queue, lambda delivery: 7, 2)
+    clock.advance(10 * 86_400 - 60)
+    assert [queue.result(id, 0) for id in ids] == [7, 7]
+    clock.advance(120)
+    for id in ids:
+        with pytest.raises(NotFound):
+            queue.result(id, 0)
+
+
 def test_the_first_attempt_that_is_acknowledged_has_the_result(store):
     queue = kept(store)
     of = queue.publish("m")

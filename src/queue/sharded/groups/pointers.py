@@ -386,7 +386,9 @@ def shards_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[
         Shards(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep) for suffix, ttl in lives.items()
     )
     if not isinstance(config, GroupConfig):
-        places = Places(store, client_id, name, lives[PARKED])
+        # A trace leads to a result, which is stored up to a message's life after it.
+        traced = expiry + whole_seconds(config.results) if config.results else 0
+        places = Places(store, client_id, name, max(lives[PARKED], traced))
         for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
             shards.places, shards.side = places, side
     else:
