@@ -24,7 +24,7 @@ DOCS = HERE.parent / "docs"
 REPORT, CHART = DOCS / "benchmarks.md", DOCS / "benchmarks.png"
 ORDER = (
     "store", "latch", "lock", "election", "poller", "latency", "coordset", "large_queue", "sharded_queue", "delayed",
-    "effects", "groups", "sweep", "paged_queue", "spark", "sqlite", "aio", "observe",
+    "effects", "one_message", "groups", "sweep", "paged_queue", "spark", "sqlite", "aio", "observe",
 )  # fmt: skip
 OWN_TIME = ("election", "latency", "poller")
 """Benchmarks that decide for themselves how long they run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
@@ -59,7 +59,7 @@ class Task(Twin[SyncTask[P, F]], Generic[P, F]):
 
     @overload
     def result(
-        self: Task[P, Callable[..., Awaitable[R]]], message_id: str, timeout: float | None = None
+        self: Task[P, Callable[..., Coroutine[Any, Any, R]]], message_id: str, timeout: float | None = None
     ) -> Coroutine[Any, Any, R]: ...
     @overload
     def result(
@@ -73,9 +73,18 @@ class Task(Twin[SyncTask[P, F]], Generic[P, F]):
 class TaskDecorator(Protocol):
     """Makes a task of a function, async or not. If its first parameter is the `Delivery`, that is not published."""
 
+    # An async function has overloads of its own: pyright's type of what it returns is narrower than `Coroutine`.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits is meant
+        self, function: Callable[Concatenate[Delivery, P], Coroutine[Any, Any, R]]
+    ) -> Task[P, Callable[Concatenate[Delivery, P], Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(
         self, function: Callable[Concatenate[Delivery, P], R]
     ) -> Task[P, Callable[Concatenate[Delivery, P], R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> Task[P, Callable[P, Coroutine[Any, Any, R]]]: ...
     @overload
     def __call__(self, function: Callable[P, R]) -> Task[P, Callable[P, R]]: ...

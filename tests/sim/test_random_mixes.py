@@ -7,6 +7,8 @@ import pytest
 from tests.support.scale import SCALE, scaled
 
 from .campaign import expected_kinds, random_mixes
+from .runner import simulate
+from .workload.unique import UniqueEnded
 
 SEEDS = {
     "store": 12300,
@@ -84,3 +86,10 @@ def test_no_promise_is_broken_under_random_faults(primitive, proved):
 def test_the_floors_of_the_whole_campaign_are_reached():
     assert sum(SEEDS.values()) >= 15_000
     assert sum(HISTORIES.values()) >= 5_000
+
+
+@pytest.mark.slow
+def test_one_message_of_a_key_lives_however_messages_end():
+    for seed in range(scaled(100)):
+        outcome = simulate(UniqueEnded, seed)
+        assert not outcome.violations, f"seed {seed}: {outcome.violations}"

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from latchwork import aio
 from latchwork.coord import Change, Decision
-from latchwork.queue import Message, Publish, QueueConfig, QueueDepth
+from latchwork.queue import Message, Outcome, Publish, QueueConfig, QueueDepth, Status
 from latchwork.store import Add, Exists, Key, Put, Record
 
 
@@ -105,9 +105,27 @@ async def queues(store: aio.Store) -> list[str]:
     return [str(len(message_id) * len(published) > 0), str(len(seen)), str(depth.ready), str(length)]
 
 
+async def one_message(store: aio.Store) -> list[str]:
+    registry = aio.QueueRegistry(store, "shop")
+    jobs = await registry.create(QueueConfig("jobs", shards=1, results=timedelta(hours=1)))
+    first: str = await jobs.publish({"doc": 7}, unique="doc-7")
+    same: str = await jobs.publish({"doc": 8}, unique="doc-7", on_duplicate="replace")
+    (delivery,) = await jobs.receive()
+    delivery.progress(0.4, "chunk 12")
+    await delivery.extend()
+    status: Status = await jobs.status(first)
+    asked: Outcome = await jobs.cancel(first)
+    await delivery.ack({"pages": 3})
+    result: object = await jobs.result(first, timeout=0)
+    batch: aio.QueueBatch = await jobs.batch("night", on_parked=Publish({"failed": "night"}))
+    await batch.publish({"doc": 1})
+    stopped: Outcome = await batch.cancel()
+    return [str((first == same, status.progress, status.note, asked.value, result, stopped.value))]
+
+
 async def main() -> list[str]:
     async with aio.connect("memory:") as store:
-        return [*await coordination(store), *await queues(store)]
+        return [*await coordination(store), *await queues(store), *await one_message(store)]
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 
 import latchwork
 from latchwork.coord import CountDownLatch, FencedLock, Group, LeaseElection, RateLimiter, Semaphore
-from latchwork.errors import LatchworkError
+from latchwork.errors import AlreadyExists, Cancelled, LatchworkError
 from latchwork.queue import (
     Consumer,
     Delivery,
     LargeQueue,
     Outbox,
+    Outcome,
     PagedQueue,
     Publication,
     Publish,
@@ -22,6 +23,8 @@ from latchwork.queue import (
     QueueRegistry,
     Schedule,
     ShovelConfig,
+    State,
+    Status,
     Worker,
 )  # fmt: skip
 from latchwork.store import Add, Bin, Key, RecordStore
@@ -98,6 +101,37 @@ def queues(store: RecordStore, folder: Path) -> list[str]:
     return [str(entry), str(len(message_id) * len(published) > 0), str(depth), str(left)]
 
 
+def one_message(store: RecordStore) -> list[str]:
+    registry = QueueRegistry(store, "shop")
+    jobs = registry.create(QueueConfig("jobs", shards=1, results=timedelta(hours=1)))
+    first: str = jobs.publish({"doc": 7}, unique="doc-7")
+    same: str = jobs.publish({"doc": 8}, unique="doc-7", on_duplicate="replace")
+    known: object = None
+    try:
+        jobs.publish({"doc": 9}, unique="doc-7", on_duplicate="raise")
+    except AlreadyExists as duplicate:
+        known = duplicate.details["message_id"]
+    (delivery,) = jobs.receive()
+    delivery.progress(0.4, "chunk 12")
+    delivery.extend()
+    status: Status = jobs.status(first)
+    told: tuple[State, float | None, str | None] = (status.state, status.progress, status.note)
+    asked: Outcome = jobs.cancel(first)
+    delivery.extend()
+    try:
+        delivery.check()
+    except Cancelled:
+        jobs.drop_cancelled([delivery])
+    second = jobs.publish({"doc": 10}, unique="doc-7")
+    jobs.receive()[0].ack({"pages": 3})
+    result: object = jobs.result(second, timeout=0)
+    batch: QueueBatch = jobs.batch("night", on_parked=Publish({"failed": "night"}))
+    batch.publish({"doc": 1})
+    stopped: Outcome = batch.cancel()
+    facts = (first == same == known, told[1:], asked.value, jobs.status(first).cancelled, result, stopped.value)
+    return [told[0].value, str(facts)]
+
+
 def main() -> list[str]:
     with TemporaryDirectory() as folder:
         store = latchwork.connect("memory:")
@@ -106,6 +140,7 @@ def main() -> list[str]:
                 *coordination(store),
                 *once_each(store),
                 *queues(store, Path(folder)),
+                *one_message(store),
                 str(ManualClock().monotonic()),
             ]
         except LatchworkError as failure:

@@ -33,7 +33,7 @@ class State(str, Enum):
     RUNNING: a consumer has it.
     RETRYING: it has failed, and waits for its next attempt.
     PARKED: it had its last attempt.
-    DELAYED: it is not due yet.
+    DELAYED: it is not due yet, or waits for the write that it goes with.
     DONE: it was acknowledged, and does not come again.
     GONE: it does not come again: somebody has cancelled, discarded or moved it. A consumer that was asked to stop may
         have acknowledged it instead; so may a program that receives from the sideline or the parked messages.
@@ -259,7 +259,9 @@ def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) 
     message = entry.message
     if message is None or message.msg_id != message_id:
         return None
-    state = State.READY if entry.moving else State.RETRYING if is_retry(name) else State.DELAYED
+    # One that waits for its write (P28) may have been looked at; it is not on its way before that is known.
+    on_its_way = entry.moving and not entry.unsure
+    state = State.READY if on_its_way else State.RETRYING if is_retry(name) else State.DELAYED
     due = date(entry.due) if entry.due else None
     since = _date(bins.get("modified_at")) or date(message.enqueued_at)
     error = message.last_error or message.reason

@@ -12,7 +12,7 @@ import pytest
 from latchwork.coord.effects import marks
 from latchwork.coord.effects.attempts import Condition, give_up
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Refused, Unavailable
-from latchwork.queue import Publish, QueueConfig, QueueRegistry
+from latchwork.queue import Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.delayed import conditional as entries
 from latchwork.queue.sharded.publishing import with_write
 from latchwork.queue.sharded.upkeep import conditional
@@ -208,6 +208,7 @@ def test_a_record_that_does_not_exist_yet_is_asked_for_until_its_update_comes(wo
     (waits,) = shop.leader.queue.delayed.waiting().unsettled
     assert waits.record == f"{made} does not exist"
     assert shop.leader.queue.delayed.waits_for(waits.message_id) == f"the update of {made}"
+    assert shop.leader.queue.status(waits.message_id).state is State.DELAYED, "looked at, and not on its way"
     shop.store.deliver()
     assert shop.sent(2 * PATIENCE + 1.0) == {"paid": 1}
     assert not shop.leader.queue.delayed.waiting().unsettled

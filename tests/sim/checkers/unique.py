@@ -25,10 +25,11 @@ def check(run: Unique) -> None:
     a_key_is_free_once_its_message_is_done(run)
 
 
-def _cancelled(run: Unique) -> set[str]:
-    """The ids of messages that somebody has tried to cancel."""
+def _ended(run: Unique) -> set[str]:
+    """The ids of messages that somebody has tried to cancel, or to discard, and of those that have expired."""
     payloads = {entry.args[0] for entry in run.history.named("cancel")}
-    return {of for of, payload in run.ids.items() if payload in payloads}
+    discarded = {of for entry in run.history.named("discard") for of in entry.args[0]}
+    return {of for of, payload in run.ids.items() if payload in payloads} | discarded | run.expired
 
 
 def one_message_of_a_key_lives(run: Unique) -> None:
@@ -45,8 +46,8 @@ def _waiting(run: Unique) -> set[str]:
 
 
 def what_was_published_is_handled(run: Unique) -> None:
-    """The message whose id a publisher was told, unless it was cancelled, or still waits."""
-    done = {of for _, of, _ in run.handed} | _cancelled(run) | _waiting(run)
+    """The message whose id a publisher was told, unless it was cancelled, discarded, expired, or still waits."""
+    done = {of for _, of, _ in run.handed} | _ended(run) | _waiting(run)
     for entry in run.history.named("publish"):
         if entry.ok and len(entry.args) == 3:
             run.require(entry.result in done, "what was published is handled", f"{entry.args} as {entry.result}")
@@ -68,7 +69,7 @@ def what_was_replaced_is_handled(run: Unique) -> None:
     for of, some in entries.items():
         last = max(some, key=lambda entry: entry.called)
         alone = all(other is last or other.returned < last.called for other in (*some, *doubts))
-        if alone and of not in run.doubled | _cancelled(run) | _waiting(run):
+        if alone and of not in run.doubled | _ended(run) | _waiting(run):
             (payload,) = last.args[0]
             run.require(payload in got[of], "what was replaced is handled", f"{payload} of {of}: {got[of]}")
 

@@ -1,14 +1,16 @@
 """Messages that are unique until they are done: keys that several publish at once, while their messages run, fail, are
-swept, parked, cancelled, and replaced (P30).
+swept, parked, discarded, cancelled, expired, and replaced (P30).
 """
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from latchwork.queue.sharded.config import PARKED
+from latchwork.queue.sharded.config import PARKED, QueueConfig
 from latchwork.queue.sharded.stamps import SEEN
 
 from ..checkers import unique as promises
@@ -17,9 +19,19 @@ from ..world import Process
 from .base import SimStore
 from .message import Messages
 from .rate import DELAYED
+from .retry import CONFIGS
+from .sharded import SWEEP
 
 KEYS = "c_unique_set"
+LIFE = 12
+"""Seconds that a message lives in queues where some expire."""
 MODES = ("keep", "keep", "raise", "replace", "replace")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    SHORT = [
+        replace(one, message_expiry=LIFE, queue_expiry=600, max_deliveries=one.max_deliveries - 1) for one in CONFIGS
+    ]  # fmt: skip
 
 
 class Unique(Messages):
@@ -28,8 +40,10 @@ class Unique(Messages):
     name = "unique"
 
     def setup(self) -> None:
-        self.alive: defaultdict[str, dict[str, str]] = defaultdict(dict)
-        """The records in which each message lives, by its id, with its key."""
+        self.alive: defaultdict[str, set[Any]] = defaultdict(set)
+        """The records in which each message lives, by its id."""
+        self.expired: set[str] = set()
+        """Messages of which a record has expired."""
         self.claimed: dict[str, float] = {}
         """When each message was named by its key first."""
         self.born: list[tuple[float, str, str, str]] = []
@@ -48,30 +62,43 @@ class Unique(Messages):
         if key.set == KEYS:
             self.claimed.setdefault(change.after["id"], self.world.now)
         elif key.set == "c_data_set" or (key.set == DELAYED and key.name.startswith("E/")):
-            self._lives(key.name, change)
+            self._lives(key, change)
 
-    def _lives(self, name: str, change: Change) -> None:
+    def _lives(self, key: Any, change: Change) -> None:
         after, delivery = change.after, change.after.get("delivery")
         of, unique = change.before.get("msgId") or after.get("msgId"), after.get("unique")
-        if unique is None or not after.get("data") or "cancelled" in after or PARKED in name:
+        if unique is None or not after.get("data") or "cancelled" in after or PARKED in key.name:
             if of is not None:
-                self.alive[of].pop(name, None)
+                self.alive[of].discard(key)
             return
+        self.expire()
         others = {one: self.keys_of[one] for one, places in self.alive.items() if places and one != of}
         if of not in self.keys_of:
             self.keys_of[of] = unique
-            self.born += [(change.when, unique, one, of) for one, key in others.items() if key == unique]
+            self.born += [(change.when, unique, one, of) for one, its in others.items() if its == unique]
         else:
             handed = delivery not in (None, SEEN, change.before.get("delivery")) and len(self.alive[of]) > 1
             if handed or (not change.before and change.who.startswith(("pub", "operator"))):
                 self.doubled.add(of)
-        self.alive[of][name] = unique
+        self.alive[of].add(key)
+
+    def expire(self) -> None:
+        """Take note of what has expired until now."""
+        now = int(self.server.seams.wall() * 1000)
+        records = self.server._records.items()
+        there = {key: it.bins.get("msgId") for key, it in records if not it.expired(now)}
+        for of, keys in self.alive.items():
+            for key in [one for one in keys if there.get(one) != of]:
+                keys.discard(key)
+                self.expired.add(of)
 
     def removed(self, key: Any, who: str, bins: dict[str, Any]) -> None:
         """A record was deleted."""
         super().removed(key, who, bins)
         if bins.get("msgId") in self.alive:
-            self.alive[bins["msgId"]].pop(key.name, None)
+            self.alive[bins["msgId"]].discard(key)
+            if "moving" in bins and bins["due"] + LIFE * 1000 < bins["moving"] and self.config in SHORT:
+                self.expired.add(bins["msgId"])  # its time was over before anybody moved it
 
     # ---- people
 
@@ -103,4 +130,24 @@ class Unique(Messages):
                 one.ack()
 
     def check(self) -> None:
+        self.expire()
         promises.check(self)
+
+
+class UniqueEnded(Unique):
+    """As `Unique`, with messages that expire, and somebody who throws away what is parked."""
+
+    configs: ClassVar[list[QueueConfig]] = [*CONFIGS, *SHORT]
+
+    def people(self) -> None:
+        super().people()
+        self.person("clean", self._discarder)
+
+    def _discarder(self, process: Process, store: SimStore) -> None:
+        """Who throws away some of what is parked."""
+        queue = self._opened(process, store)
+        for _ in range(self.rng.randint(4, 10) if queue else 0):
+            self.idle(process, SWEEP)
+            parked = self.call(process, "look", lambda: [one.message_id for one in queue.parked.search()])
+            some = [of for of in parked.result if self.rng.random() < 0.7] if parked.ok else []
+            self.call(process, "discard", partial(queue.parked.discard, some), tuple(some))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ....coord.effects.attempts import Condition, applied, give_up
@@ -51,14 +51,14 @@ class Conditions:
     def __init__(self, delayed: ConditionalMessages) -> None:
         self._delayed, self._store = delayed, delayed.store
 
-    def settle(self, entries: Mapping[str, Entry], now: int, has_expired: Callable[[Entry], bool]) -> Settled:
-        """Ask the records of these entries, which are unsure. Two calls, or three; and one for each writer that has
-        died. None for no entries.
+    def settle(self, entries: Mapping[str, Entry], now: int, expired: Collection[str]) -> Settled:
+        """Ask the records of these entries, which are unsure, except of the expired ones. Two calls, or three; and one
+        for each writer that has died. None for no entries.
         """
         settled, told = Settled(), dict[str, str]()
         asked: dict[str, Condition] = {}
         for one, entry in entries.items():
-            if entry.condition is None or has_expired(entry):
+            if entry.condition is None or one in expired:
                 settled.never.append(one)
             else:
                 asked[one] = entry.condition

@@ -39,7 +39,7 @@ LATER = 60_000
 MEMORY = 2 * 86_400
 """Seconds for which the ledger knows that a message was moved."""
 SCOPE = "delay"
-_TAKE = (Put("moving", 1), ReadAll())
+_TAKE = (Put("moving", SERVER_NOW), ReadAll())
 _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= Param("end")))
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
@@ -263,10 +263,12 @@ class QueueTimers:
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
         found = {one: Entry.of(bins) for one, (bins,) in taken.items()}
+        # By the time of its own record: that of the control record stands still where the clock was set back.
+        late = {one for one, (bins,) in taken.items() if self._has_expired(found[one], bins["moving"])}
         foreign = {one for one, entry in found.items() if not entry.is_of(delayed.group)}
         # Of those that go with an update only the ones are published whose update was applied.
         unsure = {one: entry for one, entry in found.items() if entry.unsure}
-        settled = self._conditions.settle(unsure, self._now, self._has_expired)
+        settled = self._conditions.settle(unsure, self._now, late)
         failures |= settled.failed | self._conditions.delete_records(
             {one: entry for one, entry in found.items() if one not in unsure or one in settled.sure}
         )
@@ -275,7 +277,7 @@ class QueueTimers:
             entry = found[one]
             if one in settled.never or one in settled.later:
                 continue
-            if entry.message is None or one in foreign or self._has_expired(entry):
+            if entry.message is None or one in foreign or one in late:
                 expired.add(one)
             else:
                 wanted[one] = KeyedMessage(f"{one}/{entry.by}", entry.message, self._shard(entry))
@@ -332,9 +334,9 @@ class QueueTimers:
             at.setdefault(moment, []).append(one)
         return {one for moment, some in at.items() if self._delayed.enter_again(some, moment) is None for one in some}
 
-    def _has_expired(self, entry: Entry) -> bool:
+    def _has_expired(self, entry: Entry, now: int) -> bool:
         expiry = self.queue.config.message_expiry.total_seconds() * 1000
-        return bool(entry.due) and entry.due + expiry < self._now
+        return bool(entry.due) and entry.due + expiry < now
 
     def _shard(self, entry: Entry) -> int:
         pointers = self.queue.pointers

@@ -182,6 +182,17 @@ def test_a_message_whose_time_was_over_before_anybody_moved_it_is_gone(store, cl
     assert queue.depth().delayed == 0
 
 
+def test_a_message_has_not_expired_because_the_clock_was_set_back_before_it_was_published(store, clock):
+    queue = queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5))
+    timers = Timers(Farms(queue))
+    queue.publish("before", delay=1)
+    run_until(timers, clock, 5)
+    clock.step(-2 * 3600)
+    queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5)).publish("after", delay=1)
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["before", "after"]
+
+
 def test_messages_that_became_due_while_no_worker_ran_all_come(store, clock):
     queue = queue_on(store)
     for n in range(20):
