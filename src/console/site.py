@@ -28,7 +28,7 @@ from ..plain import one_line, shown
 from ..store import RecordStore
 from ..store.connect import as_store
 from .access import COOKIE, LIFE, Access, Authorize, Secret, TooMany
-from .actions import VERBS, Tickets, Wanted, action_of
+from .actions import COORD, VERBS, Tickets, Wanted, action_of
 from .charts import charts_of
 from .gate import Gate, path_of
 from .messages import MATCHES, Redact, match_of, message_of
@@ -215,6 +215,8 @@ class Site:
         if not self._tickets.holds(given.get("ticket", ""), access, wanted, action.title):
             said = "Nothing was done: this was not confirmed, or too long ago, or it has changed meanwhile."
             return self._asked(request, reader, wanted, said)
+        if COORD.get(wanted.verb) == "locks" and given.get("typed", "") != wanted.key[2]:
+            return self._asked(request, reader, wanted, "Nothing was done: the name of the lock was not typed.")
         try:
             said = action.do(reader, access.name, given.get("why", ""))
         finally:
@@ -303,7 +305,7 @@ class Site:
             base=base, here=f"{base}{path_of(request)}{f'?{query}' if query else ''}", access=access,
             screens=list(SCREENS), away=reader.away if reader else {},
             age=pages.oldest(reader) if reader else "", signs_out=self._secret is not None,
-            may=lambda verb: access is not None and self._may(access, verb),
+            coord=COORD, may=lambda verb: access is not None and self._may(access, verb),
             url=lambda path, **given: f"{base}{path}?{urlencode(given)}", one_line=one_line, **facts,
         )  # fmt: skip
         return HTMLResponse(text, status)
