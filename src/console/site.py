@@ -95,7 +95,9 @@ def app(
     known = {farm: as_store(store) for farm, store in farms.items()}
     named = None if clients is None else list(checked_many("clients", clients))
     site = Site(known, named, authorize, actions=checked_switch("actions", actions), redact=redact, key=key)
-    return Gate(Starlette(routes=site.routes, exception_handlers={Exception: site.broken}), authorize, hosts)
+    return Gate(
+        Starlette(routes=site.routes, exception_handlers={404: site.nothing, Exception: site.broken}), authorize, hosts
+    )
 
 
 class Site:
@@ -333,6 +335,10 @@ class Site:
             return JSONResponse({"error": text}, status)
         notes = [Line(text, BAD)]
         return self._html(request, "failed.html", title="not shown", notes=notes, status=status)
+
+    async def nothing(self, request: Request, _: Exception) -> Response:
+        """Return a page for a path that leads nowhere."""
+        return await run_in_threadpool(self._failed, request, NotFound("there is no such page"), 404)
 
     async def broken(self, request: Request, failure: Exception) -> Response:
         """Return a page that says nothing of a defect but its type."""

@@ -137,6 +137,7 @@ MORE = {
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("role", "allowed"), [("viewer", True), ("operator", True), ("admin", True), ("admin", False)])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders, role, verb, allowed):
