@@ -24,7 +24,7 @@ from .reader import Reader
 
 VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
-    "discard": "operator", "cancel": "operator", "deactivate": "admin",
+    "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
     "break": "operator", "break-at-once": "operator", "count-down": "operator",
 }  # fmt: skip
 """Each with the role that it needs."""
@@ -37,7 +37,7 @@ LIFE = 600.0
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a person asks for. key: farm, client and queue, or farm, kind and name; ids: the messages, of `side`, or the
-    party; n: the number of threads.
+    party; n: the number of threads; to: the queue that they go to.
     """
 
     verb: str
@@ -45,6 +45,7 @@ class Wanted:
     side: str = ""
     ids: tuple[str, ...] = ()
     n: str = ""
+    to: str = ""
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]]) -> Wanted:
@@ -56,13 +57,13 @@ class Wanted:
         if len(ids) > MESSAGES:
             raise InvalidRequest(f"{len(ids)} messages; at most {MESSAGES} at once")
         key = given.get("farm", ""), given.get("client", ""), given.get("name", "")
-        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""))
+        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""), given.get("to", ""))
 
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The fields of the form that confirms it."""
         named = {"verb": self.verb, **dict(zip(("farm", "client", "name"), self.key, strict=True))}
-        named |= {"side": self.side, "n": self.n}
+        named |= {"side": self.side, "n": self.n, "to": self.to}
         return [*named.items(), *(("id", one) for one in self.ids)]
 
 
@@ -77,11 +78,13 @@ def action_of(reader: Reader, wanted: Wanted) -> Action | str:
     if there is None:
         raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
     taken, state = there
-    if wanted.verb in {"redrive", "discard", "cancel"}:
+    if wanted.verb in {"redrive", "discard", "move", "cancel"}:
         if wanted.side not in SIDES:
             raise InvalidRequest(f"there is no such side; there are {', '.join(SIDES)}")
         return (
-            some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids) if wanted.ids else "no message was chosen"
+            some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids, wanted.to)
+            if wanted.ids
+            else "no message was chosen"
         )
     return _of_queue(reader, wanted, taken, state)
 

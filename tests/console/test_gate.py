@@ -20,7 +20,7 @@ from latchwork.console.gate import HEADERS
 from latchwork.console.site import SCREENS
 from latchwork.coord import FencedLock
 from latchwork.errors import InvalidRequest
-from latchwork.queue import QueueRegistry
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 
 from .conftest import BASE, FORM, KEY, ORIGIN, Person, fields_of
@@ -131,7 +131,7 @@ def test_an_application_that_decides_on_its_loop_is_asked_there(store, orders):
 ROLES = {"viewer": set(), "operator": {verb for verb, role in VERBS.items() if role == "operator"}, "admin": set(VERBS)}
 MORE = {
     "scale": {"n": "3"}, "redrive": {"side": "parked", "id": "plain-1"}, "discard": {"side": "parked", "id": "plain-1"},
-    "cancel": {"side": "delayed", "id": "plain-later"},
+    "cancel": {"side": "delayed", "id": "plain-later"}, "move": {"side": "parked", "id": "plain-1", "to": "by-hand"},
     "break": {"client": "lock", "name": "lock plain"}, "break-at-once": {"client": "lock", "name": "lock plain"},
     "count-down": {"client": "latch", "name": "shop/plain", "id": "plain"},
 }  # fmt: skip
@@ -144,6 +144,7 @@ def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders,
     store = orders.store
     if verb == "resume":
         orders.pause(by="b")
+    orders.registry.create(QueueConfig("by-hand", shards=1))
     someone = person(role, actions=allowed)
     before = contents(store)
     pages = ("/queue" + QUERY, f"/message{QUERY}&id=plain-1", "/locks", "/latches")
@@ -185,6 +186,18 @@ def test_a_lock_is_broken_once_its_name_is_typed_and_only_for_the_holder_that_wa
     assert (grant is not None) == (verb == "break-at-once")
     again = anna.post("/act", {**fields, "typed": "lock plain"})
     assert "Nothing was done" in again.text, "that holder is gone"
+
+
+def test_messages_are_moved_to_the_queue_that_was_shown(person, orders):
+    by_hand, anna = orders.registry.create(QueueConfig("by-hand", shards=1)), person("operator")
+    assert "give the queue" in anna.does("move", side="parked", id="plain-1").text
+    fields, page = anna.asks("move", **MORE["move"])
+    assert "move plain-1 of orders to by-hand?" in page.text
+    assert "Nothing was done" in anna.post("/act", {**fields, "to": "orders"}).text
+    assert "move plain-1: done" in anna.post("/act", fields).text
+    assert [one.payload for one in by_hand.peek()] == [{"secret": "plain 1"}]
+    assert anna.does("move", side="parked", id="plain-2", to="nowhere").status_code == 404
+    assert len(orders.parked.search()) == 2
 
 
 def test_a_party_that_is_counted_down_releases_who_waits_for_it(person, orders):

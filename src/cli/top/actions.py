@@ -133,33 +133,38 @@ def one_message(key: Sequence[str], verb: str, side: str, message: str) -> Actio
     return some_messages(key, verb, side, [message])
 
 
-def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str]) -> Action | str:
-    """Return what is done to these messages of one side, as `one_message`."""
+def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
+    """Return what is done to these messages of one side, as `one_message`; or `move`, to the queue `to`."""
     name, many = one_line(key[2]), len(messages) > 1
     if side == "ready":
         return "a ready message is its workers': pause the queue, or let them have it"
     if verb == "cancel" and side != "delayed":
         return "only a delayed message can be cancelled; d discards this one"
+    if verb == "move" and not to:
+        return "give the queue to which they are moved"
     one, it_is = ("Each", "They are") if many else ("It", "It is")
     consequence = {
         "redrive": f"{one} is tried again now, and starts with no attempts. {'They leave' if many else 'It leaves'} "
         f"{side}.",
         "discard": f"{it_is} deleted from {side}, and no handler gets {'them' if many else 'it'} any more. "
         "This cannot be undone.",
+        "move": f"{one} leaves {side}, and waits in {one_line(to)} of this client, with no attempts.",
         "cancel": f"{it_is} never delivered. This cannot be undone.",
     }[verb]
     shown = counted(len(messages), "message") if many else one_line(messages[0])
     return Action(
-        f"{verb} {shown} of {name}", consequence, (*key, shown),
-        on_queue(key, lambda queue, _: _done(queue, verb, side, messages)),
+        f"{verb} {shown} of {name}{f' to {one_line(to)}' if to else ''}", consequence, (*key, shown),
+        on_queue(key, lambda queue, _: _done(queue, verb, side, messages, to)),
         before=side,
     )  # fmt: skip
 
 
-def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str]) -> str:
+def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to: str) -> str:
     """Return the outcome of each where there are few; else how many had which outcome, and those not done by name."""
     if verb == "cancel":
         outcomes = {message: queue.cancel(message) for message in messages}
+    elif verb == "move":
+        outcomes = view_of(queue, side).move(messages, queue.registry.get(to))
     else:
         view = view_of(queue, side)
         outcomes = view.redrive(messages) if verb == "redrive" else view.discard(messages)
