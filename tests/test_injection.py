@@ -196,6 +196,7 @@ COMMANDS = {
     "latch delete": lambda n: ("latch", "delete", n, "--client", n),
     "lock run": lambda n: ("lock", "run", n, "--timeout", "5", "--", "true", n),
     "lock show": lambda n: ("lock", "show", n),
+    "lock break": lambda n: ("lock", "break", n, "--fence", "1"),
     "lock list": lambda _: ("lock", "list"),
     "leader run": lambda n: ("leader", "run", n, "--timeout", "5", "--", "true", n),
     "leader status": lambda n: ("leader", "status", n),

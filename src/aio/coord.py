@@ -108,6 +108,7 @@ class FencedLock(Twin[sync.FencedLock]):
     lease = attribute[float]()
     acquire = verb_as(sync.FencedLock.acquire, Grant, undo=sync.Grant.release)
     try_acquire = verb_as(sync.FencedLock.try_acquire, maybe(Grant), undo=unless_none(sync.Grant.release))
+    break_lease = verb(sync.FencedLock.break_lease)
 
     def __init__(
         self, store: Store, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..cli.top import pages
 from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
+from ..cli.top.coord_actions import break_lock, count_down
 from ..cli.top.pages import MESSAGES, SIDES
 from ..errors import InvalidRequest, NotFound
 from ..observe.snapshot import QueueState, Snapshot
@@ -23,22 +24,28 @@ from .reader import Reader
 
 VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
-    "discard": "operator", "cancel": "operator", "deactivate": "admin",
+    "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
+    "break": "operator", "break-at-once": "operator", "count-down": "operator",
 }  # fmt: skip
 """Each with the role that it needs."""
+COORD: Mapping[str, str] = {"break": "locks", "break-at-once": "locks", "count-down": "latches"}
+"""Those that are not about a queue, each with its screen."""
 LIFE = 600.0
 """Seconds for which a ticket is good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a person asks for. key: farm, client and queue; ids: the messages, of `side`; n: the number of threads."""
+    """What a person asks for. key: farm, client and queue, or farm, kind and name; ids: the messages, of `side`, or the
+    party; n: the number of threads; to: the queue that they go to.
+    """
 
     verb: str
     key: tuple[str, str, str]
     side: str = ""
     ids: tuple[str, ...] = ()
     n: str = ""
+    to: str = ""
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]]) -> Wanted:
@@ -50,13 +57,13 @@ class Wanted:
         if len(ids) > MESSAGES:
             raise InvalidRequest(f"{len(ids)} messages; at most {MESSAGES} at once")
         key = given.get("farm", ""), given.get("client", ""), given.get("name", "")
-        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""))
+        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""), given.get("to", ""))
 
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The fields of the form that confirms it."""
         named = {"verb": self.verb, **dict(zip(("farm", "client", "name"), self.key, strict=True))}
-        named |= {"side": self.side, "n": self.n}
+        named |= {"side": self.side, "n": self.n, "to": self.to}
         return [*named.items(), *(("id", one) for one in self.ids)]
 
 
@@ -65,17 +72,31 @@ def action_of(reader: Reader, wanted: Wanted) -> Action | str:
 
     Raises `NotFound` and `InvalidRequest`.
     """
+    if wanted.verb in COORD:
+        return _of_coord(reader, wanted)
     there = pages.queue_in(reader, wanted.key)
     if there is None:
         raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
     taken, state = there
-    if wanted.verb in {"redrive", "discard", "cancel"}:
+    if wanted.verb in {"redrive", "discard", "move", "cancel"}:
         if wanted.side not in SIDES:
             raise InvalidRequest(f"there is no such side; there are {', '.join(SIDES)}")
         return (
-            some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids) if wanted.ids else "no message was chosen"
+            some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids, wanted.to)
+            if wanted.ids
+            else "no message was chosen"
         )
     return _of_queue(reader, wanted, taken, state)
+
+
+def _of_coord(reader: Reader, wanted: Wanted) -> Action | str:
+    table = pages.coordination(reader, COORD[wanted.verb])
+    row = next((one for one in table.rows if one.key == wanted.key), None)
+    if row is None:
+        raise NotFound(f"there is no {one_line('/'.join(wanted.key))}, or its store is away")
+    if wanted.verb == "count-down":
+        return count_down(row, "".join(wanted.ids[:1]))
+    return break_lock(row, at_once=wanted.verb == "break-at-once")
 
 
 def _of_queue(reader: Reader, wanted: Wanted, taken: Snapshot, state: QueueState) -> Action | str:

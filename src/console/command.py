@@ -12,8 +12,8 @@ import typer
 import uvicorn
 
 from ..cli.coord.farms import FarmStores, urls_of
+from ..cli.noted import person
 from ..cli.options import CLIENT_VARIABLE, Farm
-from ..cli.queue.queue import person
 from ..cli.session import Session, note
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default

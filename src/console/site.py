@@ -28,7 +28,7 @@ from ..plain import one_line, shown
 from ..store import RecordStore
 from ..store.connect import as_store
 from .access import COOKIE, LIFE, Access, Authorize, Secret, TooMany
-from .actions import VERBS, Tickets, Wanted, action_of
+from .actions import COORD, VERBS, Tickets, Wanted, action_of
 from .charts import charts_of
 from .gate import Gate, path_of
 from .messages import MATCHES, Redact, match_of, message_of
@@ -95,7 +95,9 @@ def app(
     known = {farm: as_store(store) for farm, store in farms.items()}
     named = None if clients is None else list(checked_many("clients", clients))
     site = Site(known, named, authorize, actions=checked_switch("actions", actions), redact=redact, key=key)
-    return Gate(Starlette(routes=site.routes, exception_handlers={Exception: site.broken}), authorize, hosts)
+    return Gate(
+        Starlette(routes=site.routes, exception_handlers={404: site.nothing, Exception: site.broken}), authorize, hosts
+    )
 
 
 class Site:
@@ -215,6 +217,8 @@ class Site:
         if not self._tickets.holds(given.get("ticket", ""), access, wanted, action.title):
             said = "Nothing was done: this was not confirmed, or too long ago, or it has changed meanwhile."
             return self._asked(request, reader, wanted, said)
+        if COORD.get(wanted.verb) == "locks" and given.get("typed", "") != wanted.key[2]:
+            return self._asked(request, reader, wanted, "Nothing was done: the name of the lock was not typed.")
         try:
             said = action.do(reader, access.name, given.get("why", ""))
         finally:
@@ -303,7 +307,7 @@ class Site:
             base=base, here=f"{base}{path_of(request)}{f'?{query}' if query else ''}", access=access,
             screens=list(SCREENS), away=reader.away if reader else {},
             age=pages.oldest(reader) if reader else "", signs_out=self._secret is not None,
-            may=lambda verb: access is not None and self._may(access, verb),
+            coord=COORD, may=lambda verb: access is not None and self._may(access, verb),
             url=lambda path, **given: f"{base}{path}?{urlencode(given)}", one_line=one_line, **facts,
         )  # fmt: skip
         return HTMLResponse(text, status)
@@ -331,6 +335,10 @@ class Site:
             return JSONResponse({"error": text}, status)
         notes = [Line(text, BAD)]
         return self._html(request, "failed.html", title="not shown", notes=notes, status=status)
+
+    async def nothing(self, request: Request, _: Exception) -> Response:
+        """Return a page for a path that leads nowhere."""
+        return await run_in_threadpool(self._failed, request, NotFound("there is no such page"), 404)
 
     async def broken(self, request: Request, failure: Exception) -> Response:
         """Return a page that says nothing of a defect but its type."""

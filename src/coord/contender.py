@@ -165,6 +165,15 @@ class Contender(BaseContender):
         self._released(mark, began)
         return True
 
+    def seize(self, fence: int, *, at_once: bool) -> bool:
+        """Take the lease from the holder of this fence for nobody. False if it was not held under it any more."""
+        ops = rules.seize(self.owner, self.store.seams.unique(), at_once=at_once)
+        try:
+            self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.ttl, repeatable=True)
+        except (Refused, NotFound) as refusal:
+            return bool(refusal.details["doubt"])
+        return True
+
     def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Observation | None:
         """Read the lease, and since when it is unchanged; None if there is no record. Leaves a mark if `waiting`.
 

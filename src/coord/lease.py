@@ -78,6 +78,19 @@ def acquire(owner: str, lease: float, grant: str) -> tuple[Op, ...]:
     )
 
 
+def seize(by: str, grant: str, *, at_once: bool) -> tuple[Op, ...]:
+    """Return the operations that take the lease from its holder for nobody: it runs out, and is then broken. Guarded by
+    `held`.
+
+    by: who does it, for people.
+    grant: a new id, so that the holder does not find it as an acquisition of its own.
+    at_once: it has run out already; else it does after the holder's whole lease.
+    """
+    ended: tuple[Op, ...] = (Put(LEASE, 0),) if at_once else ()
+    owner = Put(OWNER, f"nobody, broken by {by}")
+    return (Put(FENCE, NEXT_FENCE), owner, Put(TIME, SERVER_NOW), Put(RENEWALS, 0), Put(GRANT, grant), *ended)
+
+
 def free(grant: str) -> Bound:
     """Return the guard "the lease is free, and the last acquisition was not this one"."""
     return _FREE.bind(grant=grant)
@@ -165,8 +178,8 @@ class Observation:
         return Observation(view, self.since if view.is_unchanged(self.view) else now)
 
     def ran_out(self, now: float) -> bool:
-        """Whether the lease is held, and was seen unchanged for its whole length."""
-        return self.view.locked and now - self.since > self.view.lease
+        """Whether the lease is held, and was seen unchanged for its whole length: none, if it was broken at once."""
+        return self.view.locked and now - self.since >= self.view.lease
 
 
 class Standstill(Generic[K]):

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
 from ..forks import reset_in_child
-from ..inputs import checked_kind, checked_switch, checked_timeout
+from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
 from ..retry import Poll, may_pass, outlive
 from ..store.connect import as_store
+from ..store.model.values import MAX_INT
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Contender, TakenLease
 from .fencing import Fenced, Lost
@@ -102,6 +103,24 @@ class FencedLock:
         with Deadline(self._store.seams, 0):
             claim = acquisition.take() or acquisition.look()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
+
+    def break_lease(self, fence: int, *, at_once: bool = False) -> bool:
+        """Take the lock from the holder of this fence, for an operator: one who hangs, or whose lease is long. True if
+        this call did it, False if the lock is not held under this fence any more. One store call.
+
+        The holder's next renewal, and the end of its block, raise; nobody stops what it does. The next holder has a
+        higher fence, and its `broken` is true.
+
+        fence: as it was seen, by `latchwork lock show`. Another holder, who came later, is not touched.
+        at_once: others may take the lock now. Until it renews the holder does not know, and two may believe that they
+            have it: only what is written under fences is safe. Else they wait for the holder's whole lease, after which
+            it does not believe so any more.
+
+        Raises `OutcomeUnknown` or `Unavailable`: repeating it is harmless.
+        """
+        return self._contender.seize(
+            checked_whole("fence", fence, 1, MAX_INT), at_once=checked_switch("at_once", at_once)
+        )
 
     def _wait(self, timeout: float | None) -> TakenLease | None:
         seams = self._store.seams

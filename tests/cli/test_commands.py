@@ -23,7 +23,8 @@ from latchwork.cli.demo import NEXT
 from latchwork.cli.snapshot import all_rows
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.coord.effects.attempts import Condition
-from latchwork.errors import InvalidRequest, Unavailable
+from latchwork.errors import FencedOut, InvalidRequest, Unavailable
+from latchwork.observe.audit import audit_of
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.store import Exists, Key, MapPut, MemoryStore, Put, StoreInfo
@@ -1180,6 +1181,30 @@ def test_what_cannot_be_run_ends_as_in_a_shell_and_holds_nothing(lw, words, prog
         assert len(done.err.splitlines()) == 1
         assert "secret" not in done.err
     assert lw(*words, "--", "true").code == 0, "at once: nobody holds it"
+
+
+def test_a_lock_is_broken_by_the_fence_of_its_holder_and_that_is_recorded(lw, sqlite_url):
+    store = connect(sqlite_url)
+    grant = FencedLock(store, "nightly", owner="web-1", lease=3600).acquire()
+    assert lw("lock", "break", "nightly", "--fence", str(grant.fence - 1), "--at-once").code == 3
+    words = ("lock", "break", "nightly", "--fence", str(grant.fence), "--at-once", "--why", "web-1 hangs")
+    assert lw(*words).out == "broke nightly: it can be taken at once\n"
+    assert FencedLock(store, "nightly").acquire(0).fence > grant.fence
+    with pytest.raises(FencedOut):
+        grant.renew()
+    assert lw(*words).code == 3, "another holds it now"
+    done = [(deed.target, deed.before[:13], deed.why) for deed in audit_of(store) if deed.after == "broken"]
+    assert done == [("lock/nightly", "held by web-1", "web-1 hangs")]
+
+
+def test_count_down_and_the_settings_of_a_queue_are_recorded(lw, sqlite_url):
+    assert lw("latch", "create", "eod", "--client", "c", "--party", "a").code == 0
+    assert lw("latch", "count-down", "eod", "--client", "c", "--party", "a").code == 0
+    assert lw("queue", "create", "q", "--client", "c", "--shards", "1").code == 0
+    assert lw("queue", "set", "q", "--client", "c", "--retry").code == 0
+    found = {deed.what: (deed.target, deed.after, deed.outcome) for deed in audit_of(connect(sqlite_url))}
+    assert found["count-down"] == ("c/eod/a", "0 to go", "done")
+    assert found["set"] == ("c/q", "failed messages are tried again", "done")
 
 
 def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_url):

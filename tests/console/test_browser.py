@@ -13,6 +13,7 @@ import pytest
 import uvicorn
 
 from latchwork.console import Secret, app
+from latchwork.coord import FencedLock
 from latchwork.queue import QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import FaultyStore
@@ -31,7 +32,8 @@ SECRET = "correct horse battery staple"
 QUERY = "?farm=iad&client=shop&name=orders"
 SCREENS = ("", "queues", "workers", "schedules", "latches", "locks", "elections", "semaphores", "farms", "audit")
 PATHS = (*(f"/{name}" for name in SCREENS), f"/queue{QUERY}", f"/messages{QUERY}", f"/message{QUERY}&id=plain-1",
-         f"/act{QUERY}&verb=pause")  # fmt: skip
+         f"/act{QUERY}&verb=pause", "/act?verb=break&farm=iad&client=lock&name=lock+plain", f"/act{QUERY}&verb=resume",
+         "/nothing")  # fmt: skip
 
 
 @pytest.fixture
@@ -221,6 +223,53 @@ def test_the_keyboard_alone_is_enough(page, served, orders):
     says(page, "paused orders")
 
 
+def test_a_lock_is_broken_once_its_name_is_typed(page, orders):
+    page.click("nav >> text=locks")
+    page.click("#break0")
+    says(page, "does not stop what the holder does")
+    page.fill("[name=typed]", "another")
+    page.click("text=yes, break")
+    says(page, "the name of the lock was not typed")
+    page.click("text=break it at once instead")
+    says(page, "two may work at a time")
+    page.fill("[name=typed]", "lock plain")
+    page.fill("[name=why]", "web-1 hangs")
+    page.click("text=yes, break")
+    says(page, "can be taken now")
+    page.click("text=back to locks")
+    says(page, "broken by anna")
+    assert FencedLock(orders.store, "lock plain").try_acquire() is not None
+
+
+def test_a_party_that_will_not_come_is_counted_down(page, orders):
+    page.click("nav >> text=latches")
+    says(page, "shop/plain")
+    page.fill("td [name=id]", "b")
+    page.click("td >> text=count down")
+    says(page, "no longer waits for b")
+    page.click("text=yes, count-down b")
+    says(page, "1 to go")
+
+
+def test_a_delayed_message_is_cancelled(page, served, orders):
+    page.goto(f"{served}/messages{QUERY}&side=delayed")
+    page.click("text=plain-later")
+    page.click("#cancel")
+    page.click("text=yes, cancel")
+    says(page, "cancel plain-later: done")
+    assert orders.delayed.search() == []
+
+
+def test_a_queue_is_paused_on_a_phone(page, served, orders):
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{served}/queues")
+    page.click("td >> text=orders")
+    page.click("#switch")
+    page.click("text=yes, pause orders")
+    says(page, "paused orders")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
 def reach(page, text):
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -236,6 +285,9 @@ def test_every_screen_fits_and_can_be_read_by_everybody(chromium, served, scheme
     context = chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 740})
     page = context.new_page()
     try:
+        page.goto(served)
+        if AXE:
+            assert violations(context, page) == [], "sign-in"
         sign_in(page, served)
         for path in PATHS:
             page.goto(served + path)

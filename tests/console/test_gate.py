@@ -18,8 +18,9 @@ from latchwork.console import Access, ProxyHeader, Secret, app
 from latchwork.console.actions import VERBS
 from latchwork.console.gate import HEADERS
 from latchwork.console.site import SCREENS
+from latchwork.coord import FencedLock
 from latchwork.errors import InvalidRequest
-from latchwork.queue import QueueRegistry
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 
 from .conftest import BASE, FORM, KEY, ORIGIN, Person, fields_of
@@ -130,29 +131,35 @@ def test_an_application_that_decides_on_its_loop_is_asked_there(store, orders):
 ROLES = {"viewer": set(), "operator": {verb for verb, role in VERBS.items() if role == "operator"}, "admin": set(VERBS)}
 MORE = {
     "scale": {"n": "3"}, "redrive": {"side": "parked", "id": "plain-1"}, "discard": {"side": "parked", "id": "plain-1"},
-    "cancel": {"side": "delayed", "id": "plain-later"},
+    "cancel": {"side": "delayed", "id": "plain-later"}, "move": {"side": "parked", "id": "plain-1", "to": "by-hand"},
+    "break": {"client": "lock", "name": "lock plain"}, "break-at-once": {"client": "lock", "name": "lock plain"},
+    "count-down": {"client": "latch", "name": "shop/plain", "id": "plain"},
 }  # fmt: skip
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(("role", "allowed"), [("viewer", True), ("operator", True), ("admin", True), ("admin", False)])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders, role, verb, allowed):
     store = orders.store
     if verb == "resume":
         orders.pause(by="b")
+    orders.registry.create(QueueConfig("by-hand", shards=1))
     someone = person(role, actions=allowed)
     before = contents(store)
-    shown = someone.get("/queue" + QUERY).text + someone.get(f"/message{QUERY}&id=plain-1").text
+    pages = ("/queue" + QUERY, f"/message{QUERY}&id=plain-1", "/locks", "/latches")
+    shown = "".join(someone.get(one).text for one in pages)
     fields, page = someone.asks(verb, **MORE.get(verb, {}))
     if allowed and verb in ROLES[role]:
         assert page.status_code == 200
         assert contents(store) == before, "to ask changes nothing"
-        done = someone.post("/act", {**fields, "why": "ticket 7"})
+        done = someone.post("/act", {**fields, "why": "ticket 7", "typed": "lock plain"})
         assert done.status_code == 200, done.text
         (deed,) = (record.bins for record in store.scan("latchwork_audit"))
         assert (deed["who"], deed["why"], deed["outcome"], deed["farm"]) == ("anna", "ticket 7", "done", "iad")
-        assert deed["what"] == verb.partition("-")[0]
-        assert deed["target"].startswith("shop/orders")
+        assert verb.startswith(deed["what"])
+        key = {**KEY, **MORE.get(verb, {})}
+        assert deed["target"].startswith(f"{key['client']}/{key['name']}")
         assert "anna" in someone.get("/audit").text
     else:
         assert page.status_code == 403
@@ -161,6 +168,44 @@ def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders,
         assert someone.post("/act", forced).status_code == 403
         assert contents(store) == before
         assert f"verb={verb}&" not in shown
+        assert f'value="{verb}"' not in shown
+
+
+@pytest.mark.parametrize("verb", ["break", "break-at-once"])
+def test_a_lock_is_broken_once_its_name_is_typed_and_only_for_the_holder_that_was_shown(person, orders, clock, verb):
+    anna, store = person("operator"), orders.store
+    fields, page = anna.asks(verb, **MORE[verb])
+    assert "does not stop what the holder does" in page.text
+    assert "the name of the lock was not typed" in anna.post("/act", fields).text
+    lock = FencedLock(store, "lock plain", lease=20)
+    assert lock.try_acquire() is None
+    said = anna.post("/act", {**fields, "typed": "lock plain"})
+    assert "broken: lock plain can be taken" in said.text
+    assert "nobody, broken by anna" in anna.get("/locks").text
+    grant = lock.try_acquire()
+    assert (grant is not None) == (verb == "break-at-once")
+    again = anna.post("/act", {**fields, "typed": "lock plain"})
+    assert "Nothing was done" in again.text, "that holder is gone"
+
+
+def test_messages_are_moved_to_the_queue_that_was_shown(person, orders):
+    by_hand, anna = orders.registry.create(QueueConfig("by-hand", shards=1)), person("operator")
+    assert "give the queue" in anna.does("move", side="parked", id="plain-1").text
+    fields, page = anna.asks("move", **MORE["move"])
+    assert "move plain-1 of orders to by-hand?" in page.text
+    assert "Nothing was done" in anna.post("/act", {**fields, "to": "orders"}).text
+    assert "move plain-1: done" in anna.post("/act", fields).text
+    assert [one.payload for one in by_hand.peek()] == [{"secret": "plain 1"}]
+    assert anna.does("move", side="parked", id="plain-2", to="nowhere").status_code == 404
+    assert len(orders.parked.search()) == 2
+
+
+def test_a_party_that_is_counted_down_releases_who_waits_for_it(person, orders):
+    anna = person("operator")
+    assert anna.does("count-down", **MORE["count-down"]).status_code == 200
+    assert "1 to go" in anna.get("/latches").text
+    assert anna.does("count-down", **{**MORE["count-down"], "id": "nobody"}).status_code == 404
+    assert "1 to go" in anna.get("/latches").text
 
 
 def contents(store):

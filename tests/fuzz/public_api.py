@@ -349,6 +349,7 @@ def coordination() -> Iterator[Public]:
     )
     yield Public("FencedLock", lambda _: FencedLock, LOCK, _attempt)
     yield Public("FencedLock.acquire", lambda w: w.lock.acquire, {"timeout": 0, "keep_alive": False})
+    yield Public("FencedLock.break_lease", lambda w: w.lock.break_lease, {"fence": 1, "at_once": False})
     yield Public("FencedLock.try_acquire", lambda w: w.lock.try_acquire, {"keep_alive": False})
     yield Public(
         "Fenced.operate",

@@ -54,6 +54,7 @@ COMMANDS = {
     "barrier abort": ("barrier", *CLIENT, "--party", "a", "--reason", "r"),
     "lock run": ("lock", *RUN),
     "lock show": ("lock",),
+    "lock break": ("lock", "--fence", "1"),
     "lock list": (),
     "group members": ("group",),
     "group watch": ("group", "--timeout", "0.2"),
@@ -111,7 +112,7 @@ COMMANDS = {
 }  # fmt: skip
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
-    "queue discard": 3, "queue move": 3,
+    "queue discard": 3, "queue move": 3, "lock break": 3,
     "queue pause": 4, "queue scale": 4,
 }  # fmt: skip
 """Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id."""

@@ -16,6 +16,7 @@ from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
 from ...store.port import Record
+from ..noted import noted
 from ..options import Client, Farm
 from ..session import Session
 
@@ -128,8 +129,10 @@ def count_down(
     """
     session: Session = context.obj
     latch = _get(session, name, client, farm, level, set_suffix)
-    with _names_a_similar(session, name, client, set_suffix):
+    counted_down = noted(session, "count-down", client, farm, name, *([party] if party else []))
+    with _names_a_similar(session, name, client, set_suffix), counted_down as deed:
         remaining = latch.count_down(n, party=_party(latch, party))
+        deed.after = f"{remaining} to go"
     session.say(f"{remaining} to go", latch=name, remaining=remaining)
 
 

@@ -17,6 +17,7 @@ from ...plain import shown
 from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Record, RecordStore
+from ..noted import noted, person
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
@@ -82,6 +83,36 @@ def show(context: typer.Context, name: Name) -> None:
         f"renewed {facts['renewed_s_ago']:.1f} s ago, its lease is {facts['lease']:g} s{late}",
         **facts,
     )
+
+
+@app.command("break")
+def break_lease(
+    context: typer.Context,
+    name: Name,
+    fence: Annotated[int, typer.Option(min=1, help="of the holder, as `lock show` names it")],
+    at_once: Annotated[bool, typer.Option("--at-once", help="do not wait until the holder's lease is over")] = False,
+    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+) -> None:
+    """Take the lock from a holder that hangs or died.
+
+    Its next renewal and its fenced writes are refused; nothing stops what it does, so end its process too. The next
+    holder has a higher fence. It waits for the whole lease of the broken one, unless --at-once: then two may work at a
+    time until the broken holder renews. Exit code 3 if the lock is not held under that fence.
+
+    Example: latchwork lock break nightly --fence 1764282738123456
+    """
+    session: Session = context.obj
+    lock = FencedLock(session.store, name, owner=person())
+    before = holder_of(session.store, checked_name(name))
+    with noted(session, "break", "lock", None, name, before=before, why=why) as deed:
+        done = lock.break_lease(fence, at_once=at_once)
+        deed.after = "broken" if done else "it was not held under that fence"
+    if not done:
+        raise NotFound(
+            f"the lock {shown(name)} is not held under the fence {fence}: `latchwork lock show` names its holder"
+        )
+    when = "at once" if at_once else "once the lease of its holder is over"
+    session.say(f"broke {name}: it can be taken {when}", lock=name, fence=fence, at_once=at_once)
 
 
 @app.command("list")

@@ -24,12 +24,13 @@ from ...queue.sharded.in_flight import STEP, InHand, in_flight
 from ...queue.sharded.slots import MAX_PROCESS
 from ...queue.sharded.workers import short_name
 from ..jsontext import to_json
+from ..noted import noted, person
 from ..options import Client, Farm
 from ..session import Session, note
 from . import batch as queue_batch
 from . import group as queue_group
 from .messages import header_of, in_hand, row_of
-from .queue import Name, app, noted, person, queue_of
+from .queue import Name, app, queue_of
 
 SIDES: Mapping[str, Callable[[ShardedQueue], Any]] = {
     "sideline": lambda queue: queue.sideline,

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import sys
 import warnings
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any
@@ -19,7 +15,6 @@ from ...coord import Leadership, LeaseElection
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ...inputs import checked_timeout, farm_or_default
-from ...observe.audit import Deed, audited
 from ...observe.findings import findings_of
 from ...observe.snapshot import clients_in, election_now
 from ...plain import counted, exact_time, one_line, shown, shown_time
@@ -29,6 +24,7 @@ from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport, short_name
 from ...retry import Poll, outlive
 from ..findings import lines_of as findings_lines
+from ..noted import noted, person
 from ..options import Client, Farm, checked_every
 from ..session import Session, note
 from ..snapshot import all_rows
@@ -292,22 +288,6 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
         raise typer.Exit(TIMED_OUT)
 
 
-def noted(
-    session: Session, what: str, client: str, farm: str | None, *names: str, before: str = ""
-) -> AbstractContextManager[Deed]:
-    """Keep a record of what this person does in the block. Costs and raises as `audited`."""
-    deed = Deed(farm_or_default(farm), person(), what, "/".join((client, *names)), before=before)
-    return audited(session.store, deed)
-
-
-def person() -> str:
-    """Return who runs this command, for people: `user@host`."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a user without a name, as in a container
-        return f"uid {os.getuid()}@{socket.gethostname()}"
-
-
 @app.command()
 def scale(
     context: typer.Context,
@@ -356,8 +336,10 @@ def change(
     Example: latchwork queue set orders --client shop --retry
     """
     session: Session = context.obj
-    registry_of(session, client, farm).set_retry(name, retry)
     what = "failed messages are tried again" if retry else "failed messages stay in the sideline"
+    with noted(session, "set", client, farm, name) as deed:
+        registry_of(session, client, farm).set_retry(name, retry)
+        deed.after = what
     session.say(f"{name}: {what}; workers that run take it on when they are started again", queue=name, retry=retry)
 
 

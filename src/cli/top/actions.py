@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from ...observe.audit import Deed, audited
 from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
-from ...queue import Outcome, ShardedQueue
+from ...queue import Outcome, QueueRegistry, ShardedQueue
 from ...queue.sharded.config import MAX_CONSUMERS
+from ...store import RecordStore
 from .feed import Feed
-from .pages import handle_of, view_of
+from .pages import view_of
 
 MOST = 1_000
 """Parked messages that are redriven at once."""
@@ -21,26 +22,31 @@ MOST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done to a queue once it is confirmed.
+    """Something that is done once it is confirmed.
 
-    key: farm, client and queue, and what else names what it is done to.
-    run: does it as this person, and returns what became of it; raises the store's errors.
+    key: farm, client and queue, and what else names what it is done to; or farm, kind and name.
+    run: does it in this store as this person, and returns what became of it; raises the store's errors.
     before: what it changes, as it was.
     """
 
     title: str
     consequence: str
     key: Sequence[str]
-    run: Callable[[ShardedQueue, str], str]
+    run: Callable[[RecordStore, str], str]
     before: str = field(default="", kw_only=True)
 
     def do(self, feed: Feed, who: str, why: str = "") -> str:
         """Do it, with a record of who has done what; return what became of it. Raises the store's errors."""
-        queue = handle_of(feed, self.key)
         what, farm, target = self.title.partition(" ")[0], self.key[0], "/".join(self.key[1:])
-        with audited(queue.store, Deed(farm, who, what, target, why, self.before)) as deed:
-            deed.after = self.run(queue, who)
+        store = feed.stores[farm]
+        with audited(store, Deed(farm, who, what, target, why, self.before)) as deed:
+            deed.after = self.run(store, who)
         return deed.after
+
+
+def on_queue(key: Sequence[str], run: Callable[[ShardedQueue, str], str]) -> Callable[[RecordStore, str], str]:
+    """Return what does this to a queue."""
+    return lambda store, who: run(QueueRegistry(store, key[1], farm_id=key[0]).get(key[2]), who)
 
 
 def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
@@ -54,7 +60,7 @@ def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
             f"Within 3 s no handler begins in {workers}. Handlers that have begun go on to their end. {ready} wait, "
             f"and go on expiring, each after {life}.",
             key,
-            _paused,
+            on_queue(key, _paused),
             before=_threads(state),
         )
     since = f", {shown_time(taken.at - state.live.changed / 1000)} ago" if state.live.changed else ""
@@ -63,7 +69,7 @@ def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
         f"resume {name}",
         one_line(who) + f"{workers} will take its messages again within 3 s; ready: {state.stats.ready.waiting:,}.",
         key,
-        _resumed,
+        on_queue(key, _resumed),
         before=f"paused{since}",
     )
 
@@ -95,7 +101,7 @@ def scale(key: Sequence[str], state: QueueState, threads: int) -> Action | str:
         f"{what}Each of {counted(len(state.at_work), 'worker')} has {counted(threads, 'thread')} within 3 s: at most "
         f"{threads * len(state.at_work):,} handlers at a time.",
         key,
-        lambda queue, who: _scaled(queue, who, threads),
+        on_queue(key, lambda queue, who: _scaled(queue, who, threads)),
         before=_threads(state),
     )
 
@@ -117,7 +123,7 @@ def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
         f"{counted(min(parked, MOST), 'parked message')} of {parked:,} go back to the queue, and start again with no "
         "attempts. What made them fail will do so again, unless it was repaired.",
         key,
-        lambda queue, _: f"redriven: {len(queue.redrive(MOST)):,}",
+        on_queue(key, lambda queue, _: f"redriven: {len(queue.redrive(MOST)):,}"),
         before=f"{parked:,} parked",
     )
 
@@ -127,32 +133,38 @@ def one_message(key: Sequence[str], verb: str, side: str, message: str) -> Actio
     return some_messages(key, verb, side, [message])
 
 
-def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str]) -> Action | str:
-    """Return what is done to these messages of one side, as `one_message`."""
+def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
+    """Return what is done to these messages of one side, as `one_message`; or `move`, to the queue `to`."""
     name, many = one_line(key[2]), len(messages) > 1
     if side == "ready":
         return "a ready message is its workers': pause the queue, or let them have it"
     if verb == "cancel" and side != "delayed":
         return "only a delayed message can be cancelled; d discards this one"
+    if verb == "move" and not to:
+        return "give the queue to which they are moved"
     one, it_is = ("Each", "They are") if many else ("It", "It is")
     consequence = {
         "redrive": f"{one} is tried again now, and starts with no attempts. {'They leave' if many else 'It leaves'} "
         f"{side}.",
         "discard": f"{it_is} deleted from {side}, and no handler gets {'them' if many else 'it'} any more. "
         "This cannot be undone.",
+        "move": f"{one} leaves {side}, and waits in {one_line(to)} of this client, with no attempts.",
         "cancel": f"{it_is} never delivered. This cannot be undone.",
     }[verb]
     shown = counted(len(messages), "message") if many else one_line(messages[0])
     return Action(
-        f"{verb} {shown} of {name}", consequence, (*key, shown), lambda queue, _: _done(queue, verb, side, messages),
+        f"{verb} {shown} of {name}{f' to {one_line(to)}' if to else ''}", consequence, (*key, shown),
+        on_queue(key, lambda queue, _: _done(queue, verb, side, messages, to)),
         before=side,
     )  # fmt: skip
 
 
-def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str]) -> str:
+def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to: str) -> str:
     """Return the outcome of each where there are few; else how many had which outcome, and those not done by name."""
     if verb == "cancel":
         outcomes = {message: queue.cancel(message) for message in messages}
+    elif verb == "move":
+        outcomes = view_of(queue, side).move(messages, queue.registry.get(to))
     else:
         view = view_of(queue, side)
         outcomes = view.redrive(messages) if verb == "redrive" else view.discard(messages)

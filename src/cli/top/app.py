@@ -9,9 +9,10 @@ from textwrap import wrap
 from rich.cells import set_cell_size
 
 from ...plain import one_line, shown_time
-from ..queue.queue import person
+from ..noted import person
 from . import pages
 from .actions import Action, one_message, redrive_all, scale, switch
+from .coord_actions import break_lock, count_down
 from .feed import PATIENCE, Feed
 from .table import BAD, BARS, CHOSEN, FAINT, TITLE, WARN, Line, Row, Table
 
@@ -32,6 +33,8 @@ p               pause it, or resume it
 c  +  -         the threads in each worker
 r               redrive what is parked
 m               its messages;  h  history of a day, or of two weeks
+
+in locks: b breaks the chosen one, B at once; in latches: c counts a party down
 
 in messages:
 s               ready, delayed, sideline, parked
@@ -131,6 +134,10 @@ class Top:
     def _typed(self, prompt: Prompt) -> None:
         if prompt.what == "id":
             self.page.wanted = prompt.text.strip()
+        elif prompt.what == "party":
+            row = self._chosen_row()
+            if row is not None:
+                self._ask(count_down(row, prompt.text.strip()))
         elif prompt.what == "threads":
             text = prompt.text.strip()
             if text.isascii() and text.isdigit() and len(text) < 10:
@@ -161,6 +168,8 @@ class Top:
             self.feed.look_now()
         elif page.name == "messages":
             self._message_key(key)
+        elif page.name in {"locks", "latches"}:
+            self._coord_key(key)
         else:
             self._queue_key(key)
 
@@ -244,6 +253,19 @@ class Top:
             verb = {"r": "redrive", "d": "discard", "x": "cancel"}[key]
             self._ask(one_message(page.key, verb, side, message))
 
+    def _coord_key(self, key: str) -> None:
+        row = self._chosen_row()
+        if row is None:
+            return
+        if self.page.name == "locks" and key in {"b", "B"}:
+            self._ask(break_lock(row, at_once=key == "B"))
+        elif self.page.name == "latches" and key == "c":
+            self.prompt = Prompt("party")
+
+    def _chosen_row(self) -> Row | None:
+        rows = self._shown.rows if self._shown else ()
+        return next((one for one in rows if one.key is not None and one.key == self.page.chosen), None)
+
     def _ask(self, action: Action | str) -> None:
         if isinstance(action, Action):
             self.asking = action
@@ -300,7 +322,12 @@ class Top:
             question = f"{self.asking.title}? y: yes, any other key: no"
             return [Line(""), *[Line(f"  {line}", WARN) for line in lines], Line(question, CHOSEN)]
         if self.prompt is not None:
-            names = {"filter": "filter", "id": "message id", "threads": "threads in each worker (0 to 100)"}
+            names = {
+                "filter": "filter",
+                "id": "message id",
+                "party": "the party that is done",
+                "threads": "threads in each worker (0 to 100)",
+            }
             return [Line(""), Line(f"{names[self.prompt.what]}: {one_line(self.prompt.text)}_", CHOSEN)]
         said = self.said or (Line("being done ...") if self.feed.is_acting else Line(self.feed.said))
         if said.text.startswith("FAILED"):
@@ -308,6 +335,8 @@ class Top:
         keys = {
             "queue": "p pause/resume  c threads  r redrive  m messages  h history  Esc back  ? help",
             "messages": "s side  / filter  i id  r redrive  d discard  x cancel  Esc back  ? help  q quit",
+            "locks": "Tab next  / filter  > sort  b break  B break at once  ? help  q quit",
+            "latches": "Tab next  / filter  > sort  c count a party down  ? help  q quit",
             "queues": "Enter open  > sort  / filter  p pause/resume  m messages  ? help  q quit",
         }.get(self.page.name, "Tab next  / filter  > sort  Enter open  ? help  q quit")
         return [said, Line(keys, FAINT)]

@@ -132,11 +132,13 @@ def _lock(record: Record, now: int) -> Row:
         return row(("lock", name), ("lock", name, f"DAMAGED: {failure}", None, None, None), BAD)
     ago = max(0.0, (now - lease.time) / 1000)
     if not lease.locked:
-        return row(("lock", name), ("lock", name, "free", lease.fence, None, None))
+        return row(("lock", name), ("lock", name, "free", (str(lease.fence), lease.fence), None, None))
     over = ago > lease.lease
     who = f"{lease.owner}{', DEAD or paused' if over else ''}"
     return row(
-        ("lock", name), ("lock", name, who, lease.fence, timed(ago), timed(lease.lease)), WARN if over else PLAIN
+        ("lock", name),
+        ("lock", name, who, (str(lease.fence), lease.fence), timed(ago), timed(lease.lease)),
+        WARN if over else PLAIN,
     )
 
 

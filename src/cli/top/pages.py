@@ -454,7 +454,7 @@ def coordination(feed: Feed, kind: str) -> Table:
             notes.append(Line(one_line(f"{farm}: {fetched.failure}"), BAD))
         if fetched.value is not None:
             columns, empty = fetched.value.columns, fetched.value.empty
-            rows += fetched.value.rows
+            rows += [replace(one, key=(farm, *one.key)) for one in fetched.value.rows if one.key is not None]
         elif not fetched.failure:
             empty = "being read"
     return Table(columns, tuple(rows), tuple(notes), empty)

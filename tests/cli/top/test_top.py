@@ -12,6 +12,7 @@ from latchwork.cli.top.app import HELP, PAGES, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
+from latchwork.errors import FencedOut
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import MemoryStore
@@ -288,6 +289,28 @@ def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_c
     assert (depth.ready, depth.parked, depth.delayed) == (2, 0, 0)
     person.looks()
     assert "nothing is parked" in person.press("r")
+
+
+def test_a_lock_is_broken_and_a_party_counted_down(store, orders, person):
+    grant = FencedLock(store, "backup", owner="web-1", lease=60).acquire(0)
+    assert "break backup (fence" in person.is_told("5", "b")
+    assert "Held by web-1." in person.text()
+    assert "not done" in person.press("n")
+    assert "broken: backup can be taken once its lease is over" in person.press("b", "y")
+    with pytest.raises(FencedOut):
+        grant.renew()
+    person.looks(10)
+    assert "broken: backup can be taken now" in person.press("B", "y")
+    assert FencedLock(store, "backup").try_acquire() is not None
+    CountDownLatch.create(store, "shop", "nightly", parties=["a", "b"], farm_id="local")
+    person.press("4", "c")
+    person.types("b")
+    assert "no longer waits for b" in person.is_told("enter")
+    assert "counted down b: 1 to go" in person.press("y")
+    person.press("c")
+    person.types("x")
+    person.press("enter")
+    assert "has no party 'x'" in person.press("y")
 
 
 def test_an_action_that_fails_says_so_and_why(store, orders, person):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from latchwork.coord import contender, lease
 from latchwork.coord.lease import LeaseView
 from latchwork.coord.lock import LOCKS, FencedLock
-from latchwork.errors import FencedOut, LockUnavailable, Refused
+from latchwork.errors import FencedOut, LatchworkError, LockUnavailable, Refused
 from latchwork.store import Key, Put
 
 from ..stage import Fault, Kind, Stage
@@ -154,6 +154,124 @@ def acquisition_whose_reply_is_lost():
     return stage.play().said["a"] is True
 
 
+def break_of_an_earlier_holder():
+    """P2.9: an operator has seen a holder, who releases; the call to break it comes when another has the lock."""
+    stage = Stage()
+
+    def first(store):
+        grant = FencedLock(store, "lock", lease=30.0).acquire(5)
+        store.seams.sleep(0.1)
+        grant.release()
+
+    def second(store):
+        grant = FencedLock(store, "lock", lease=30.0).acquire(5)
+        store.seams.sleep(2)
+        grant.renew()
+        return "kept"
+
+    def operator(store):
+        seen = stage.bins(LOCK)["fencing-ctr"]
+        store.seams.sleep(1)
+        return FencedLock(store, "lock").break_lease(seen, at_once=True)
+
+    stage.act("a", first)
+    stage.act("o", operator, after=0.05)
+    stage.act("b", second, after=0.2)
+    stage.play()
+    return (stage.said["o"], stage.said["b"]) == (False, "kept")
+
+
+def break_of_a_holder_that_renews():
+    """P2.9: a holder hangs and its lease is renewed; it is broken, and another waits for the lock."""
+    stage = Stage()
+
+    def holder(store):
+        grant = FencedLock(store, "lock", lease=1.0).acquire(5)
+        with suppress(FencedOut):
+            for _ in range(20):
+                store.seams.sleep(0.3)
+                grant.renew()
+            return "kept"
+        return "lost"
+
+    def operator(store):
+        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
+
+    def waiter(store):
+        try:
+            return FencedLock(store, "lock", lease=1.0).acquire(5).broken
+        except LockUnavailable:
+            return False
+
+    stage.act("a", holder)
+    stage.act("o", operator, after=0.5)
+    stage.act("b", waiter, after=0.6)
+    stage.play()
+    return (stage.said["a"], stage.said["o"], stage.said["b"]) == ("lost", True, True)
+
+
+def belief_in_a_lease_that_was_broken():
+    """P2.10: a holder that does not renew is broken, not at once; it asks again and again whether it has the lock."""
+    stage, taken = Stage(), []
+
+    def holder(store):
+        grant = FencedLock(store, "lock", lease=2.0).acquire(5)
+        with suppress(FencedOut):
+            while not taken:
+                store.seams.sleep(0.05)
+                grant.check()
+            return "both"
+        return "lost"
+
+    def operator(store):
+        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
+
+    def waiter(store):
+        FencedLock(store, "lock", lease=2.0).acquire(10)
+        taken.append(True)
+
+    stage.act("a", holder)
+    stage.act("o", operator, after=0.5)
+    stage.act("b", waiter, after=0.6)
+    return stage.play().said["a"] == "lost"
+
+
+def break_of_an_acquisition_in_doubt():
+    """P2.9: the lock is taken, the reply is late, and it is broken meanwhile; then its holder looks for it."""
+    stage = Stage({"a": {1: Fault(Kind.REPLY_LOST)}})
+
+    def holder(store):
+        try:
+            return bool(FencedLock(store, "lock", lease=30.0).acquire(3))
+        except LatchworkError as failure:
+            return failure.code
+
+    def operator(store):
+        while not stage.bins(LOCK):
+            store.seams.sleep(0.001)
+        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
+
+    stage.act("a", holder)
+    stage.act("o", operator)
+    stage.play()
+    return stage.said["o"] is True and stage.said["a"] is not True
+
+
+def _seized(**kept):
+    """A break that leaves out, or adds, an operation."""
+    real = lease.seize
+
+    def seize(by, grant, *, at_once):
+        return tuple(op for op in real(by, grant, at_once=at_once or "now" in kept) if op.bin not in kept)
+
+    return patched(lease, "seize", seize)
+
+
+def _broken_unseen(self, fence, *, at_once):
+    self.store.operate(self.key, *lease.seize("o", "g", at_once=at_once), when=lease.Bin(lease.LOCKED).eq(1))
+    return True
+
+
 RULES = [
     ("P2 break", server_clock_steps_forward, rule("lock", "broken before it was seen to stand still")),
     ("P2 guard", renewed_between_look_and_break, rule("lock", "broken though it was renewed")),
@@ -165,5 +283,10 @@ RULES = [
     ("P2 release", release_by_an_earlier_self, rule("lock", "owner-only release")),
     ("P2 resource", write_after_the_lease, rule("lock", "a ratchet without the guard")),
     ("P2 ratchet", write_after_the_lease, rule("lock", "a guard without the ratchet")),
+    ("P2.9 break: the fence that was seen", break_of_an_earlier_holder,
+     patched(contender.Contender, "seize", _broken_unseen)),
+    ("P2.9 break: a new fence", break_of_a_holder_that_renews, _seized(**{lease.FENCE: True})),
+    ("P2.10 break: the whole lease", belief_in_a_lease_that_was_broken, _seized(now=True)),
+    ("P2.9 break: a new id", break_of_an_acquisition_in_doubt, _seized(**{lease.GRANT: True})),
     ("P2 fence", store_restarts_empty, rule("lock", "the next fence is one more")),
 ]  # fmt: skip

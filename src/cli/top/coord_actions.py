@@ -1,0 +1,73 @@
+"""What a person can do to locks and latches, each with its consequence in words, said before it is done."""
+
+from __future__ import annotations
+
+from ...coord import CountDownLatch, FencedLock
+from ...coord.latch.layout import COUNT, names_in
+from ...errors import NotFound
+from ...plain import one_line, shown
+from ...store import RecordStore
+from ...store.port import Key
+from .actions import Action
+from .coord import LATCHES
+from .table import DASH, Row
+
+
+def break_lock(row: Row, *, at_once: bool) -> Action | str:
+    """Return the break of the lock in a row of the page; why it cannot be, where it cannot."""
+    if row.key is None or row.key[1] != "lock":
+        return "only a lock can be broken"
+    name, held_by, fence, lease = row.key[2], row.cells[2], row.order[3], row.cells[5]
+    if lease == DASH or not isinstance(fence, int):
+        return f"{one_line(name)} is free"
+    then = (
+        "Whoever waits has it at once, and until the holder renews two may work at a time: only what is written under "
+        "fences is safe."
+        if at_once
+        else f"Whoever waits has it once the lease of {lease} is over, when the holder does not believe in it any more."
+    )
+    return Action(
+        f"break {one_line(name)}{' at once' if at_once else ''} (fence {fence})",
+        f"Held by {held_by}. Its next renewal, and its writes under fences that others have passed, are refused. This "
+        f"does not stop what the holder does: end its process too. {then}",
+        row.key,
+        lambda store, who: _broken(store, who, name, fence, at_once=at_once),
+        before=f"held by {held_by}, fence {fence}",
+    )
+
+
+def _broken(store: RecordStore, who: str, name: str, fence: int, *, at_once: bool) -> str:
+    if not FencedLock(store, name, owner=who).break_lease(fence, at_once=at_once):
+        return f"not broken: {one_line(name)} is not held under the fence {fence} any more"
+    return f"broken: {one_line(name)} can be taken {'now' if at_once else 'once its lease is over'}"
+
+
+def count_down(row: Row, party: str) -> Action | str:
+    """Return the count for a party that the latch in a row waits for; why it cannot be, where it cannot."""
+    if row.key is None or row.key[1] != "latch":
+        return "only a latch can be counted down"
+    if not party:
+        return "give the name of the party"
+    name = row.key[2]
+    return Action(
+        f"count-down {one_line(party)} of {one_line(name)}",
+        f"The latch no longer waits for {one_line(party)}, whether or not it has done its work. If it is the last, all "
+        "who wait go on. This cannot be undone.",
+        (*row.key, party),
+        lambda store, _: _counted_down(store, name, party),
+        before=f"{row.cells[3]}; missing: {row.cells[2]}",
+    )
+
+
+def _counted_down(store: RecordStore, name: str, party: str) -> str:
+    client, _, latch = name.partition("/")
+    record = store.get(Key(LATCHES, f"D_LTCH#{client}#{latch}"))
+    for bin in sorted(record.bins) if record else ():
+        farm = bin.removeprefix(COUNT)
+        if record is None or farm == bin:
+            continue
+        for one in names_in(record.bins, farm, record.key) or ():
+            if str(one) == party:
+                left = CountDownLatch.get(store, client, latch, farm_id=farm).count_down(party=one)
+                return f"counted down {one_line(party)}: {left} to go"
+    raise NotFound(f"the latch {shown(name)} has no party {shown(party)}")
