@@ -224,10 +224,15 @@ def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_no
     for word, pid, attempts, *_ in (line.split("|") for line in run.printed):
         if word != "die":
             begun[word].append((int(attempts), pid))
-    # A child may have handled a message well, and be killed minutes later: it died with what was begun once more.
+    # A child may have handled a message well, and be killed minutes later: it died with what was begun once more. And
+    # one that is killed as a handler begins prints nothing of that, so its attempt is missing.
+    unseen = 0
     for word, runs in begun.items():
-        assert [attempts for attempts, _ in runs] == [*range(1, len(runs) + 1)], f"{word}: {runs}"
+        attempts = [attempt for attempt, _ in runs]
+        assert attempts == sorted(set(attempts)), f"{word}: {runs}"
         assert {pid for _, pid in runs[:-1]} <= killed, f"{word} came again, and its process had not died: {runs}"
+        unseen += attempts[-1] - len(runs)
+    assert unseen <= 16 * deaths, "no more than the processes that were killed had in hand"
     again = sum(len(runs) > 1 for runs in begun.values())
     proved("processes", "worker --processes, Aerospike", killed=deaths, messages=len(begun), again=again)
 
