@@ -27,6 +27,10 @@ RECENT = 600.0
 """Seconds for which a worker that died is told of: longer, until a sweep has brought back what it may have had in hand,
 for an hour at most where nobody sweeps. What waits for a worker is told of for as long as it waits.
 """
+DEATHS, DIES_AGAIN = 3, 120.0
+"""Children of `--processes` that were killed within `RECENT`, from which on they are said to die again and again; until
+none has for this number of seconds: with a message that kills its process they die at least as often as it is tried.
+"""
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
 ACTS_WITHIN = 10.0
@@ -37,8 +41,8 @@ DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
-ID_SHOWN, ERROR_SHOWN = 40, 80
-"""Characters of a message's id, and of its error, that a line has."""
+ID_SHOWN, ERROR_SHOWN = 40, 140
+"""Characters of a message's id, and of its error, that a line has: the end of a killed process is told in full."""
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
@@ -152,8 +156,12 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
     somebody = any(queue.at_work for queue in taken.queues)
     # 1. Those that died.
     together: dict[bool, list[tuple[QueueState, WorkerReport]]] = {}
+    again = {queue.name: _again(queue) for queue in taken.queues}
+    yield from _die_again(taken, again)
     for queue in taken.queues:
         for one in queue.workers:
+            if one in again[queue.name]:
+                continue
             goes_on = bool(queue.at_work) or (queue.stopped is not None and queue.stopped.ago < one.ago)
             if one.is_silent and _is_told(queue, one, taken) and (goes_on or not queue.stats.is_streamed):
                 together.setdefault(goes_on, []).append((queue, one))
@@ -176,6 +184,33 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
         what = f"{_queues(names)} of {taken.client}: no worker; {_backlog(list(waits.values()))}"
         remedy = f"{_START} (a program that calls receive() itself is not seen)"
         yield Finding(PROBLEM, what, remedy, "no_worker", taken.client, names)
+
+
+def _again(queue: QueueState) -> list[WorkerReport]:
+    """Return the children that died here, if they die again and again; the last one first."""
+    dead = sorted((one for one in queue.workers if one.settled and one.ago < RECENT), key=lambda one: one.ago)
+    return dead if len(dead) >= DEATHS and dead[0].ago < DIES_AGAIN else []
+
+
+def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iterator[Finding]:
+    """Tell of processes that die again and again: one line for all queues in which the same ones did."""
+    queues_of: dict[tuple[str, ...], list[QueueState]] = {}
+    for queue in taken.queues:
+        if again[queue.name]:
+            queues_of.setdefault(tuple(one.worker for one in again[queue.name]), []).append(queue)
+    for workers, queues in queues_of.items():
+        dead, names = again[queues[0].name], tuple(queue.name for queue in queues)
+        what = f"{_queues(names)} of {taken.client}: processes die again and again: {len(dead)} in the last"
+        what += f" {shown_time(RECENT)}, and were replaced; the last, {_named(dead[:1])}"
+        remedy = "the log of their parent says how each ended"
+        for queue in queues:
+            last = queue.stats.last_retry
+            if last is not None and last.error.startswith("its process, "):
+                what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
+                what += f": {shortened(one_line(last.message_id), ID_SHOWN)}{_why(last.error)}"
+                name = f"{queue.name} --client {taken.client}"
+                remedy += f"; if one message does it: latchwork queue cancel {name} --id {one_line(last.message_id)}"
+        yield Finding(PROBLEM, what, remedy, "worker_died", taken.client, names)
 
 
 def _waits(queue: QueueState) -> bool:

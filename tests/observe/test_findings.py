@@ -246,6 +246,29 @@ def test_a_worker_whose_messages_another_has_settled_is_dead_at_once_and_holds_n
     assert "worker_died" not in told(registry), "nothing of it comes back by a sweep"
 
 
+def test_processes_that_die_again_and_again_are_a_problem_with_the_message_that_killed_the_last(registry, store, clock):
+    queue = registry.create(QueueConfig("q", shards=1, backoff=60))
+    queue.publish("poison")
+    for n in range(3):
+        reports(queue, f"host:{n}:x")
+        store.repeat_many([settling(queue, f"host:{n}:x")]).raise_unless()
+        clock.advance(1)
+        reports(queue, "host:9:y")
+        assert told(registry)["worker_died"][0] == (WARNING if n < 2 else PROBLEM)
+    (held,) = queue.receive(1)
+    error = "its process, child 1 (pid 16509), was killed by SIGKILL, as the system does when memory runs out (99 MB "
+    queue.fail_many([held], [(delivery_reason(), error + "when it was seen last)")])
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
+    assert found.what.startswith(
+        "queue q of shop: processes die again and again: 3 in the last 10 min, and were replaced; the last, host:2, "
+    )
+    assert f"{held.message_id} (its process, child 1 (pid 16509), was killed by SIGKILL, as " in found.what
+    assert f"latchwork queue cancel q --client shop --id {held.message_id}" in found.remedy
+    clock.advance(150)
+    reports(queue, "host:9:y")
+    assert told(registry)["worker_died"][0] == WARNING, "it is over"
+
+
 def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_more_messages(registry, queue, clock):
     queue.publish_many(range(5))
     clock.advance(80)
