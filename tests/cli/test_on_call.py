@@ -247,7 +247,8 @@ def test_a_mistyped_client_lock_or_latch_is_told_which_one_is_meant(lw, queue):
     assert [(row["lock"], row["owner"]) for row in listed] == [("night", None), ("vault", "web-1")], "no elections"
     assert "is 'vault' meant?; `latchwork lock list` lists the locks that there are" in lw("lock", "show", "valt").err
     lw("latch", "create", "night", *SHOP, "--count", "1")
-    for words in (("show", "nigt"), ("count-down", "nigt")):
+    assert "is 'shop-sweeper' meant?" in lw("leader", "status", "shop-sweper").err
+    for words in (("show", "nigt"), ("count-down", "nigt"), ("wait", "nigt", "--timeout", "1")):
         done = lw("latch", *words, *SHOP)
         assert (done.code, "is 'night' meant?" in done.err) == (3, True)
 
