@@ -209,7 +209,7 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
     for queue in taken.queues:
         if again[queue.name]:
             queues_of.setdefault(tuple(one.worker for one in again[queue.name]), []).append(queue)
-    for workers, queues in queues_of.items():
+    for queues in queues_of.values():
         dead, names = again[queues[0].name], tuple(queue.name for queue in queues)
         what = f"{_queues(names)} of {taken.client}: processes die again and again: {len(dead)} in the last"
         what += f" {shown_time(RECENT)}, and were replaced; the last, {_named(dead[:1])}"

@@ -205,7 +205,9 @@ def test_queues_are_told_apart_where_a_worker_of_one_goes_on(registry, clock):
     assert what.endswith("; at work: in a 1 (vm:1), in b none; the last other one there, vm:2, stopped 0 s ago")
 
 
-def test_a_worker_that_stopped_before_others_died_is_not_the_last_one_and_all_dead_are_for_programs(registry, queue, clock):
+def test_a_worker_that_stopped_before_others_died_is_not_the_last_one_and_all_dead_are_for_programs(
+    registry, queue, clock
+):
     reports(queue, "vm:1:x")
     queue.store.repeat(settling(queue, "vm:1:x"))
     clock.advance(60)
