@@ -159,9 +159,12 @@ def test_who_looks_for_a_message_that_a_handler_has_is_sent_to_where_it_is_shown
     done = lw("queue", "peek", "q", *SHOP)
     assert (done.code, done.out) == (0, "no messages\n")
     assert f"{hint}lists it" in done.err
-    assert [(row["message_id"], row["attempts"]) for row in lw("queue", "show", "q", *SHOP, "--json").json] == [
-        (message, 1)
-    ]
+    for row in (
+        *lw("queue", "show", "q", *SHOP, "--json").json,
+        *lw("queue", "show", "q", *SHOP, "--id", message, "--json").json,
+    ):
+        assert (row["message_id"], row["attempts"]) == (message, 1)
+        assert (row.get("since"), row["extended_at"] > "2") == (None, True), "it is not known when the work began"
     assert lw("queue", "peek", "q", *SHOP, "--side", "parked").err == ""
 
 
