@@ -271,9 +271,9 @@ def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
     late = [one for one in others if one.is_overdue]
     good = [short_name(one.worker) for one in others if not one.is_overdue]
-    stops = [stop for queue, _ in found if not queue.at_work and (stop := _stopped_last(queue))]
-    last = min(stops, key=lambda stop: stop.ago, default=None)
-    stop = "" if last is None else f", {short_name(last.worker)}, stopped {shown_time(last.ago)} ago"
+    stops = [last for queue, _ in found if not queue.at_work and (last := _stopped_last(queue))]
+    newest = min(stops, key=lambda one: one.ago, default=None)
+    stop = "" if newest is None else f", {short_name(newest.worker)}, stopped {shown_time(newest.ago)} ago"
     if not others and stop:
         return f"the last other one{stop}"
     if not others:
