@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
 from ..queue.sharded.stats import Parked, Side
-from ..queue.sharded.workers import KEPT, WorkerReport, short_name
+from ..queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
 from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -27,6 +27,10 @@ RECENT = 600.0
 """Seconds for which a worker that died is told of: longer, until a sweep has brought back what it may have had in hand,
 for an hour at most where nobody sweeps. What waits for a worker is told of for as long as it waits.
 """
+DEATHS, DIES_AGAIN = 3, 120.0
+"""Children of `--processes` that were killed within `RECENT`, from which on they are said to die again and again; until
+none has for this number of seconds: with a message that kills its process they die at least as often as it is tried.
+"""
 WAITED = 30.0
 """Seconds that a message must have waited before the lack of a worker is a problem."""
 ACTS_WITHIN = 10.0
@@ -37,8 +41,8 @@ DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
-ID_SHOWN, ERROR_SHOWN = 40, 80
-"""Characters of a message's id, and of its error, that a line has."""
+ID_SHOWN, ERROR_SHOWN = 40, 140
+"""Characters of a message's id, and of its error, that a line has: the end of a killed process is told in full."""
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
@@ -60,6 +64,7 @@ class Finding:
     client: the client that it is about; empty = none.
     queues: the queues that it is about.
     sound: the part that was looked at and is sound, in a word or two; empty for all other findings.
+    workers: all workers that died, of which the text may name only some.
     """
 
     state: str
@@ -69,6 +74,7 @@ class Finding:
     client: str = ""
     queues: tuple[str, ...] = ()
     sound: str = ""
+    workers: tuple[str, ...] = ()
 
     @property
     def queue(self) -> str | None:
@@ -81,6 +87,7 @@ class Finding:
         return {
             "state": self.state, "kind": self.kind, "client": self.client or None, "queue": self.queue,
             "queues": list(self.queues), "what": self.what, "remedy": self.remedy,
+            "workers": list(self.workers),
         }  # fmt: skip
 
 
@@ -152,21 +159,27 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
     somebody = any(queue.at_work for queue in taken.queues)
     # 1. Those that died.
     together: dict[bool, list[tuple[QueueState, WorkerReport]]] = {}
+    again = {queue.name: _again(queue) for queue in taken.queues}
+    yield from _die_again(taken, again)
     for queue in taken.queues:
         for one in queue.workers:
-            goes_on = bool(queue.at_work) or (queue.stopped is not None and queue.stopped.ago < one.ago)
+            if one in again[queue.name]:
+                continue
+            goes_on = bool(queue.at_work) or _stopped_last(queue) is not None
             if one.is_silent and _is_told(queue, one, taken) and (goes_on or not queue.stats.is_streamed):
                 together.setdefault(goes_on, []).append((queue, one))
     for goes_on, found in together.items():
         also = [] if somebody or goes_on else [name for name, queue in waits.items() if not _is_for_groups(queue)]
         names = tuple(sorted({*(queue.name for queue, _ in found), *also}))
         # Of a worker that may hold something in one of its queues, that report counts.
-        dead = list({one.worker: one for _, one in sorted(found, key=lambda each: not each[1].settled)}.values())
+        newest = sorted((one for _, one in found), key=lambda one: (one.settled, one.ago))
+        dead = list({one.worker: one for one in reversed(newest)}.values())[::-1]
         behind = [waits.pop(name) for name in names if name in waits and not goes_on]
         what = f"{_queues(names)} of {taken.client}: {_dead(dead)}; {_others(found)}"
         what += (f"; {_backlog(behind)}" if behind else "") + _back(found, taken)
         state, kind, remedy = (WARNING, "worker_died", _START_AGAIN) if goes_on else (PROBLEM, "no_worker", _START)
-        yield Finding(state, what, remedy + _sooner(found, taken), kind, taken.client, names)
+        workers = tuple(short_name(one.worker) for one in dead)
+        yield Finding(state, what, remedy + _sooner(found, taken), kind, taken.client, names, workers=workers)
     # 2. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
         what = f"queue {queue.name} of {taken.client}: {_backlog([waits.pop(queue.name)])}, and there is no worker"
@@ -176,6 +189,40 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
         what = f"{_queues(names)} of {taken.client}: no worker; {_backlog(list(waits.values()))}"
         remedy = f"{_START} (a program that calls receive() itself is not seen)"
         yield Finding(PROBLEM, what, remedy, "no_worker", taken.client, names)
+
+
+def _stopped_last(queue: QueueState) -> Stop | None:
+    """Return the worker that stopped, if all that died had died before."""
+    stopped = queue.stopped
+    return stopped if stopped and all(stopped.ago < one.ago for one in queue.workers if one.is_silent) else None
+
+
+def _again(queue: QueueState) -> list[WorkerReport]:
+    """Return the children that died here, if they die again and again; the last one first."""
+    dead = sorted((one for one in queue.workers if one.settled and one.ago < RECENT), key=lambda one: one.ago)
+    return dead if len(dead) >= DEATHS and dead[0].ago < DIES_AGAIN else []
+
+
+def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iterator[Finding]:
+    """Tell of processes that die again and again: one line for all queues in which the same ones did."""
+    queues_of: dict[tuple[str, ...], list[QueueState]] = {}
+    for queue in taken.queues:
+        if again[queue.name]:
+            queues_of.setdefault(tuple(one.worker for one in again[queue.name]), []).append(queue)
+    for queues in queues_of.values():
+        dead, names = again[queues[0].name], tuple(queue.name for queue in queues)
+        what = f"{_queues(names)} of {taken.client}: processes die again and again: {len(dead)} in the last"
+        what += f" {shown_time(RECENT)}, and were replaced; the last, {_named(dead[:1])}"
+        remedy = "the log of their parent says how each ended"
+        for queue in queues:
+            last = queue.stats.last_retry
+            if last is not None and last.error.startswith("its process, "):
+                what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
+                what += f": {shortened(one_line(last.message_id), ID_SHOWN)}{_why(last.error)}"
+                name = f"{queue.name} --client {taken.client}"
+                remedy += f"; if one message does it: latchwork queue cancel {name} --id {one_line(last.message_id)}"
+        died = tuple(short_name(one.worker) for one in dead)
+        yield Finding(PROBLEM, what, remedy, "worker_died", taken.client, names, workers=died)
 
 
 def _waits(queue: QueueState) -> bool:
@@ -224,13 +271,23 @@ def _others(found: list[tuple[QueueState, WorkerReport]]) -> str:
     others = list({one.worker: one for queue, _ in found for one in queue.at_work}.values())
     late = [one for one in others if one.is_overdue]
     good = [short_name(one.worker) for one in others if not one.is_overdue]
-    stops = [queue.stopped for queue, one in found if queue.stopped is not None and queue.stopped.ago < one.ago]
-    if not others and stops:
-        last = min(stops, key=lambda stop: stop.ago)
-        return f"the last other one, {short_name(last.worker)}, stopped {shown_time(last.ago)} ago"
+    stops = [last for queue, _ in found if not queue.at_work and (last := _stopped_last(queue))]
+    newest = min(stops, key=lambda one: one.ago, default=None)
+    stop = "" if newest is None else f", {short_name(newest.worker)}, stopped {shown_time(newest.ago)} ago"
+    if not others and stop:
+        return f"the last other one{stop}"
     if not others:
         return "no other worker is there"
+    by_queue = {queue.name: [one for one in queue.at_work if not one.is_overdue] for queue, _ in found}
     work = f"at work: {len(good)} ({_listed(good)})" if good else "no other is known to work"
+    if good and any(len(some) < len(good) for some in by_queue.values()):  # not each works on each queue
+        each = [
+            f"in {name} {f'{len(some)} ({_listed([short_name(one.worker) for one in some])})' if some else 'none'}"
+            for name, some in by_queue.items()
+        ]
+        work = f"at work: {_listed(each, 5)}"
+    if stop:
+        work += f"; the last other one there{stop}"
     return work + (f"; overdue: {_named(late)}" if late else "")
 
 
@@ -274,7 +331,8 @@ def _back(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> str:
         parts = [f"within {shown_time(first)} to {shown_time(last)}"]
     else:
         parts = [f"{when} in {_listed(of)}" if is_one else f"{when} ({_listed(of)})" for when, of in together.items()]
-    again = "" if _works(taken) else ", once a worker runs again"
+    swept = _works(taken) or (taken.leader is not None and taken.leader.leads)  # perhaps by a worker of another queue
+    again = "" if swept else ", once a worker runs again"
     return f"{what} by the sweep, at the latest {', '.join(parts)}{again}"
 
 

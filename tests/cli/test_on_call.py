@@ -159,9 +159,12 @@ def test_who_looks_for_a_message_that_a_handler_has_is_sent_to_where_it_is_shown
     done = lw("queue", "peek", "q", *SHOP)
     assert (done.code, done.out) == (0, "no messages\n")
     assert f"{hint}lists it" in done.err
-    assert [(row["message_id"], row["attempts"]) for row in lw("queue", "show", "q", *SHOP, "--json").json] == [
-        (message, 1)
-    ]
+    for row in (
+        *lw("queue", "show", "q", *SHOP, "--json").json,
+        *lw("queue", "show", "q", *SHOP, "--id", message, "--json").json,
+    ):
+        assert (row["message_id"], row["attempts"]) == (message, 1)
+        assert (row.get("since"), row["extended_at"] > "2") == (None, True), "it is not known when the work began"
     assert lw("queue", "peek", "q", *SHOP, "--side", "parked").err == ""
 
 
@@ -247,7 +250,8 @@ def test_a_mistyped_client_lock_or_latch_is_told_which_one_is_meant(lw, queue):
     assert [(row["lock"], row["owner"]) for row in listed] == [("night", None), ("vault", "web-1")], "no elections"
     assert "is 'vault' meant?; `latchwork lock list` lists the locks that there are" in lw("lock", "show", "valt").err
     lw("latch", "create", "night", *SHOP, "--count", "1")
-    for words in (("show", "nigt"), ("count-down", "nigt")):
+    assert "is 'shop-sweeper' meant?" in lw("leader", "status", "shop-sweper").err
+    for words in (("show", "nigt"), ("count-down", "nigt"), ("wait", "nigt", "--timeout", "1")):
         done = lw("latch", *words, *SHOP)
         assert (done.code, "is 'night' meant?" in done.err) == (3, True)
 

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import uuid
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from latchwork.cli.processes.probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.workers import workers_of
 from tests.support.scale import scaled
 from tests.support.waiting import until
 
@@ -171,6 +172,12 @@ def running(place, *options, **others):
                 os.kill(pid, signal.SIGKILL)
 
 
+def reported(queue):
+    """Why attempts failed, by the reports of workers that live."""
+    (found,) = workers_of([queue])
+    return dict(sum((Counter(one.reasons) for one in found if not one.is_silent), Counter()))
+
+
 def is_empty(queue):
     depth = queue.depth()
     return not (depth.ready or depth.sideline or depth.parked or depth.delayed)
@@ -193,6 +200,7 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
         run.await_log("works, ", 3)
         until(lambda: [one.settled for one in orders.workers()].count(True) == 1, PATIENCE)
         assert sum(one.is_silent for one in orders.workers()) == 1, "it is known to be dead at once"
+        assert until(lambda: reported(orders), PATIENCE) == {"swept": 1}, "its failure is counted by one that lives"
         assert run.end() == 0
     assert not any(map(is_there, run.pids))
     assert [line for line in run.logged if re.search(r"\[child 2, pid \d+\] the worker of 'shop' works", line)]
@@ -276,6 +284,7 @@ def test_a_handler_over_its_time_is_ended_with_its_process_and_costs_its_neighbo
         ]
         assert [line.split("|")[2:4] for line in run.await_word("hang", 2)] == [["1", "None"], ["2", "timeout"]]
         assert len({line.split("|")[1] for line in run.printed}) == 2
+        assert until(lambda: reported(hangs), PATIENCE) == {"timeout": 1}, "its count does not go with it"
         assert run.end(signal.SIGINT) == 0
 
 

@@ -23,7 +23,7 @@ from latchwork.observe.events import EVENTS, GAUGES
 from latchwork.observe.findings import KINDS
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.queue.sharded.workers import WorkerReport, reporting, settling
 from latchwork.store import Add, Exists, Key, MemoryStore, Once, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
@@ -90,6 +90,16 @@ def worker_died(scene):
     scene.each_step = lambda: (
         scene.working.pop("other", None) if len(scene.figures) == 60 * MINUTES // STEP // 2 else None
     )
+
+
+def processes_die(scene):
+    def dies():
+        name = f"child{len(scene.figures)}"
+        for queue in scene.queues:
+            rows = [reporting(queue, WorkerReport(name, 0.0, 0, 1, 0, 0, 0)), settling(queue, name)]
+            scene.faulty.inner.repeat_many(rows).raise_unless()
+
+    scene.each_step = dies
 
 
 def saturated(scene):
@@ -189,6 +199,7 @@ def replaced(scene):
 FAULTS = {
     "LatchworkNoWorker": no_worker,
     "LatchworkWorkerDied": worker_died,
+    "LatchworkProcessesDie": processes_die,
     "LatchworkHandlersHang": saturated,
     "LatchworkMessagesExpire": expiring,
     "LatchworkMessagesExpired": expired,

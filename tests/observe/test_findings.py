@@ -10,7 +10,7 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.coord.election.candidates import Candidates
 from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
-from latchwork.observe.snapshot import clients_in, of_client
+from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.workers import WorkerReport, reporting, settling, stopping
@@ -180,6 +180,48 @@ def test_it_is_said_to_be_back_once_it_is_and_to_wait_for_a_worker_where_none_is
     assert "no_worker" not in told(registry)
 
 
+def test_it_comes_back_without_a_worker_of_its_own_where_that_of_another_queue_leads(registry, store, clock):
+    queue = registry.create(QueueConfig("d", shards=1))
+    queue.publish("m")
+    reports(queue, "dead", running=1)
+    queue.receive()
+    clock.advance(60)
+    FencedLock(store, "shop-sweeper", owner="other@f", lease=10).acquire(1)
+    (found,) = findings_of(view_of(registry, "d").look())
+    assert "at the latest within 29 min" in found.what
+    assert "once a worker" not in found.what
+
+
+def test_queues_are_told_apart_where_a_worker_of_one_goes_on(registry, clock):
+    queues = [registry.create(QueueConfig(name, shards=1)) for name in "ab"]
+    for queue in queues:
+        reports(queue, f"vm:{queue.name}:x")
+    clock.advance(60)
+    store = queues[0].store
+    reports(queues[0], "vm:1:x")
+    store.repeat(reporting(queues[1], WorkerReport("vm:2:x", 0.0, 0, 1, 0, 0, 0)))
+    store.repeat(stopping(queues[1], "vm:2:x"))
+    what = told(registry)["worker_died"][1]
+    assert what.endswith("; at work: in a 1 (vm:1), in b none; the last other one there, vm:2, stopped 0 s ago")
+
+
+def test_a_worker_that_stopped_before_others_died_is_not_the_last_one_and_all_dead_are_for_programs(
+    registry, queue, clock
+):
+    reports(queue, "vm:1:x")
+    queue.store.repeat(settling(queue, "vm:1:x"))
+    clock.advance(60)
+    reports(queue, "vm:2:x")
+    queue.store.repeat(stopping(queue, "vm:2:x"))
+    clock.advance(60)
+    for n in range(3, 8):
+        reports(queue, f"vm:{n}:x")
+    clock.advance(60)
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind in ("worker_died", "no_worker")]
+    assert (one.kind, "stopped" in one.what) == ("no_worker", False)
+    assert one.row["workers"] == ["vm:3", "vm:4", "vm:5", "vm:6", "vm:7", "vm:1"]
+
+
 def test_all_workers_that_died_are_one_line_whatever_the_number_of_their_queues(registry, clock):
     queues = [registry.create(QueueConfig(name, shards=1)) for name in "abc"]
     for queue in queues:
@@ -196,8 +238,8 @@ def test_all_workers_that_died_are_one_line_whatever_the_number_of_their_queues(
         reports(queue, "vm:8:5b6a@f")
     (one,) = findings_of(of_client(registry))
     assert one.what == (
-        "queues a, b, c of shop: 3 workers died or hang: vm:24780 (last report 2 min ago), "
-        "vm:7 (last report 60 s ago), vm:9 (last report 60 s ago); at work: 1 (vm:8)"
+        "queues a, b, c of shop: 3 workers died or hang: vm:7 (last report 60 s ago), "
+        "vm:9 (last report 60 s ago), vm:24780 (last report 2 min ago); at work: 1 (vm:8)"
     )
     assert (one.row["client"], one.row["queue"], one.row["queues"]) == ("shop", None, ["a", "b", "c"])
 
@@ -244,6 +286,29 @@ def test_a_worker_whose_messages_another_has_settled_is_dead_at_once_and_holds_n
     clock.advance(600)
     reports(queue, "vm:2:cd@f")
     assert "worker_died" not in told(registry), "nothing of it comes back by a sweep"
+
+
+def test_processes_that_die_again_and_again_are_a_problem_with_the_message_that_killed_the_last(registry, store, clock):
+    queue = registry.create(QueueConfig("q", shards=1, backoff=60))
+    queue.publish("poison")
+    for n in range(3):
+        reports(queue, f"host:{n}:x")
+        store.repeat_many([settling(queue, f"host:{n}:x")]).raise_unless()
+        clock.advance(1)
+        reports(queue, "host:9:y")
+        assert told(registry)["worker_died"][0] == (WARNING if n < 2 else PROBLEM)
+    (held,) = queue.receive(1)
+    error = "its process, child 1 (pid 16509), was killed by SIGKILL, as the system does when memory runs out (99 MB "
+    queue.fail_many([held], [(delivery_reason(), error + "when it was seen last)")])
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
+    assert found.what.startswith(
+        "queue q of shop: processes die again and again: 3 in the last 10 min, and were replaced; the last, host:2, "
+    )
+    assert f"{held.message_id} (its process, child 1 (pid 16509), was killed by SIGKILL, as " in found.what
+    assert f"latchwork queue cancel q --client shop --id {held.message_id}" in found.remedy
+    clock.advance(150)
+    reports(queue, "host:9:y")
+    assert told(registry)["worker_died"][0] == WARNING, "it is over"
 
 
 def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_more_messages(registry, queue, clock):
@@ -376,7 +441,7 @@ def test_where_nobody_works_at_all_that_is_one_problem_however_many_have_died(re
     (one,) = findings_of(of_client(registry))
     assert one.queues == ("a", "b", "c")
     assert one.what == (
-        "queues a, b, c of shop: 2 workers died or hang: vm:1 (last report 2 min ago), vm:2 (last report 60 s ago); "
+        "queues a, b, c of shop: 2 workers died or hang: vm:2 (last report 60 s ago), vm:1 (last report 2 min ago); "
         "no other worker is there; 3 ready messages wait, the oldest for 2 min"
     )
 

@@ -155,7 +155,8 @@ def wait(
     """
     session: Session = context.obj if create_timeout <= 0 else context.obj.may_make()  # it waits for a creator
     latch = _get(session, name, client, farm, level, set_suffix)
-    released = latch.wait(timeout, progress=True, create_timeout=create_timeout)
+    with _names_a_similar(session, name, client, set_suffix):
+        released = latch.wait(timeout, progress=True, create_timeout=create_timeout)
     try:
         progress, missing = latch.progress(), _names(latch.missing())
         facts = _facts(name, progress, counted=_names(latch.parties()), missing=missing)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
 from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElection
+from ...coord.election.candidates import CONTENDERS
 from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...inputs import farm_or_default
 from ...observe.findings import OK
@@ -57,9 +59,11 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     else:
         contenders = alive(contenders, leader, _reports(session.store, name, contenders))
     if leader is None and not contenders:
+        near = get_close_matches(name, [str(one.key.name) for one in session.store.scan(CONTENDERS)], n=1)
+        similar = f"; is {shown(near[0])} meant?" if near else ""
         raise NotFound(
-            f"no election {name!r} in {session.where}: nobody ever led it, and there is no candidate; the upkeep of a "
-            "client's queues is CLIENT-sweeper",
+            f"no election {name!r} in {session.where}: nobody ever led it, and there is no candidate{similar}; the "
+            "upkeep of a client's queues is CLIENT-sweeper",
             election=name,
         )
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import sysconfig
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from ...logs import Log, ends, let_end
 from ...plain import one_line
 from ...queue import Worker
 from ...queue.sharded.consumer.hand import SIZE, Noted, Notes, Stage, settle_for
+from ...queue.sharded.envelope import Reason
 from ...queue.sharded.upkeep.reporter import reporter_of
 from ...queue.sharded.upkeep.upkeep import upkeep_of
 from ...queue.sharded.workers import settling
@@ -98,6 +100,7 @@ class Child:
             done = worker.stop()
             for member in self._upkeep:
                 upkeep_of(worker.registry).leave(member, 1.0)
+            self._say(worker)  # with what failed as it ended
             let_end()
         return done
 
@@ -132,6 +135,9 @@ class Child:
                 upkeep_of(worker.registry).join(member, member[1])
         elif "ask" in document:
             SYSTEM.spawn(partial(self._answer, document), "latchwork-child-answer")
+        elif "carry" in document:
+            counts = Counter({(queue, what): n for queue, what, n in document["carry"]})
+            reporter_of(worker.registry).carry(counts)
         elif "settle" in document:
             SYSTEM.spawn(partial(self._settle, worker, document), "latchwork-child-settle")
 
@@ -153,21 +159,27 @@ class Child:
         worker, modules = self._worker, 0
         assert worker is not None  # noqa: S101 - it was started
         while not self._channel.is_broken:
-            consumers = worker.consumers
-            self._channel.send(
-                pulse={
-                    "takes": worker.running and not self._asked,
-                    "handled": sum(one.stats["handled"] for one in consumers.values()),
-                    "stuck": sum(one.stuck for one in consumers.values()),
-                    "memory": resident(),
-                    "died": [f"{one_line(name)} ({kind})" for name, kind in [*DIED.items()]],
-                    "counts": {name: (one.stats["acked"], one.concurrency) for name, one in consumers.items()},
-                }
-            )
+            self._say(worker)
             if self._tells_files and modules != len(sys.modules):
                 modules = len(sys.modules)
                 self._channel.send(files=own_files())
             SYSTEM.sleep(PULSE)
+
+    def _say(self, worker: Worker) -> None:
+        """Tell the parent how this process is."""
+        consumers = worker.consumers
+        lately = reporter_of(worker.registry).counted(consumers.values())
+        self._channel.send(
+            pulse={
+                "takes": worker.running and not self._asked,
+                "handled": sum(one.stats["handled"] for one in consumers.values()),
+                "stuck": sum(one.stuck for one in consumers.values()),
+                "memory": resident(),
+                "died": [f"{one_line(name)} ({kind})" for name, kind in [*DIED.items()]],
+                "counts": {name: (one.stats["acked"], one.concurrency) for name, one in consumers.items()},
+                "lately": [[*of, n] for of, n in lately.items()],
+            }
+        )
 
     # ---- what another child has left
 
@@ -183,6 +195,9 @@ class Child:
             except LatchworkError as failure:
                 log.warning("%r: what %s had in hand is left to the sweep: %s", name, document["of"], failure)
                 continue
+            if told["failed"]:
+                failed = ("failed", f"failed_{Reason.SWEPT.value}")
+                self._channel.send(settled=[[name, what, told["failed"]] for what in failed])
             if of_queue:
                 counts = ", ".join(f"{what}: {count}" for what, count in told.items() if count)
                 log.info("%r: of what %s had in hand: %s", name, document["of"], counts or "all was settled")

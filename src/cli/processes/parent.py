@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from ...logs import Log
 from ...plain import counted
 from ...queue.sharded.consumer.hand import SIZE, noted_in
 from ...queue.sharded.consumer.signals import Signals
+from ...queue.sharded.workers import WINDOW
 from ...retry import Poll
 from ...seams import SYSTEM
 from ..serving import Answer
@@ -73,6 +74,7 @@ class Child:
     ready: what it said once it worked; None = it has not started.
     leaves: why it drains; None = it does not.
     until: when it is killed.
+    carries: the counts of children that have ended, which it reports with its own; None = it was given none.
     """
 
     number: int
@@ -88,6 +90,7 @@ class Child:
     until: float = float("inf")
     is_killed: bool = False
     does_upkeep: bool = False
+    carries: Counter[tuple[str, str]] | None = None
 
     @property
     def name(self) -> str:
@@ -133,6 +136,8 @@ class Parent:
         """What dead children had in hand, as another child is asked to settle it."""
         self._past: Counter[str] = Counter()
         """Messages that former children have acknowledged, by queue."""
+        self._lately: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+        """What children that ended in the last minute had counted, and what failed as they ended."""
         self._questions: dict[int, tuple[Any, list[Answer]]] = {}
         self._last_question = 0
 
@@ -175,6 +180,8 @@ class Parent:
     def _hear(self, child: Child, document: Mapping[str, Any]) -> None:
         if "pulse" in document:
             child.pulse = document["pulse"]
+        elif "settled" in document:
+            self._lately.append((child.heard, _counts(document["settled"])))
         elif "ready" in document:
             child.ready, self._proved = document["ready"], True
             log.info("%s works, %.1f s after its start", child.name, child.heard - child.started)
@@ -258,6 +265,7 @@ class Parent:
         """Take note of how a child has ended, and see to what it had in hand."""
         for queue, (acked, _) in child.pulse.get("counts", {}).items():
             self._past[queue] += acked
+        self._lately.append((self._seams.monotonic(), _counts(child.pulse.get("lately", ()))))
         code, now = child.process.returncode, self._seams.monotonic()
         in_hand = noted_in(child.memory)
         is_well = code in (0, 1) and child.leaves is not None and not child.is_killed
@@ -366,6 +374,17 @@ class Parent:
             at_work[0].does_upkeep = at_work[0].channel.send(upkeep=True)
         while self._left and at_work[0].channel.send(**self._left[0]):
             self._left.pop(0)
+        self._share_counts(at_work)
+
+    def _share_counts(self, at_work: Sequence[Child]) -> None:
+        """Let one child report what was counted in children that have ended: their own reports go with them."""
+        while self._lately and self._lately[0][0] <= self._seams.monotonic() - WINDOW:
+            self._lately.popleft()
+        counts = sum((counts for _, counts in self._lately), Counter[tuple[str, str]]())
+        carrier = next((child for child in at_work if child.carries is not None), at_work[0])
+        rows = [[*of, n] for of, n in counts.items()]
+        if counts != (carrier.carries or Counter()) and carrier.channel.send(carry=rows):
+            carrier.carries = counts
 
     # ---- for the probe, in its threads
 
@@ -401,6 +420,10 @@ class Parent:
         """Return the children, by name, that have started and not said anything for this number of seconds."""
         now = self._seams.monotonic()
         return [child.name for child in self._children() if child.ready is not None and now > child.heard + after]
+
+
+def _counts(rows: Iterable[Sequence[Any]]) -> Counter[tuple[str, str]]:
+    return Counter({(queue, what): n for queue, what, n in rows})
 
 
 def _how(child: Child) -> str:

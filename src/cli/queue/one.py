@@ -159,7 +159,8 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
 
     The state of each: ready, running, retrying, parked, delayed, done, gone, expired or unknown. An id that is
     mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved. One that a worker has
-    which died is running until it is brought back; then this says when that is at the latest. A message that expired
+    which died is running until it is brought back; then this says when that is at the latest. `extended_at` of a
+    running one is when it was taken, or its worker extended that last. A message that expired
     unread is `expired` until somebody takes messages from there, and `unknown` from then on: the count of the expired
     ones stays. Without --id: all messages that consumers have in hand, of the 1,000 that were taken last.
     Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
@@ -287,10 +288,12 @@ def _row_of_status(
     message: str, found: Status | None, waits: str | None, steps: list[dict[str, Any]], *, json_value: bool
 ) -> dict[str, Any]:
     status = found or Status(State.UNKNOWN)
+    at, runs = status.since.isoformat(timespec="seconds") if status.since else None, status.state is State.RUNNING
     return {
         "message_id": message,
         "state": None if found is None else status.state.value,
-        "since": status.since.isoformat(timespec="seconds") if status.since else None,
+        "since": None if runs else at,
+        "extended_at": at if runs else None,
         "worker": status.worker,
         "attempts": status.attempts,
         "progress": status.progress,
@@ -387,7 +390,7 @@ def _rows_in_hand(queue: ShardedQueue, held: Sequence[InHand]) -> list[dict[str,
             rows.append({
                 "message_id": message.msg_id if message else None,
                 "state": State.RUNNING.value,
-                "since": date(one.stamped).isoformat(timespec="seconds") if one.stamped else None,
+                "extended_at": date(one.stamped).isoformat(timespec="seconds") if one.stamped else None,
                 "worker": one.worker,
                 "attempts": message.attempts if message else None,
             })  # fmt: skip

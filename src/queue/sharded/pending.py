@@ -77,6 +77,14 @@ class PendingSlots:
             self.entries = list(filter(lambda entry: entry not in chosen, self.entries))
         return found
 
+    def take_late(self, before: float) -> list[ClaimedSlot]:
+        """Remove and return the slots whose grace had ended by then (monotonic)."""
+        with self._lock:
+            late = [entry for entry in self.entries if entry.until <= before]
+            if late:
+                self.entries = [entry for entry in self.entries if entry.until > before]
+        return late
+
     def drop(self, shard: int) -> None:
         """Forget the slots of a shard, and its claim in doubt: the shard is another process's now."""
         with self._lock:

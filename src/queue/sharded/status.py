@@ -56,7 +56,8 @@ class State(str, Enum):
 class Status:
     """A message as it was found.
 
-    since: when it was published, taken, failed or parked, by the clock of who did it; None = not known.
+    since: when it was published, taken, failed or parked, by the clock of who did it; None = not known. Of one that
+        runs for long it is when its consumer extended that last: when the work on it began is not stored.
     worker: the process that has it, `host:pid`; None = nobody, or not known.
     attempts: how often it was handed out.
     progress, note: as the handler of this attempt has said, up to its last extension; the fraction is 0 to 1.

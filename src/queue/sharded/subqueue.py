@@ -34,6 +34,8 @@ from .transfer import CHUNK, Target, into, move
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""
+LATE = 5.0
+"""Seconds after its grace for which such a slot waits for a worker that is free."""
 GRACE_POLL = 0.02
 """Seconds between two looks at such a slot; a consumer waits for it, so it is short. Streams look less often."""
 MAX_RECEIVE = 1_000
@@ -444,6 +446,24 @@ class Subqueue(Unpicklable, ABC):
             return [], None
         found = self.pointers.stamp([entry.slot for entry in left], [entry.me for entry in left])
         return self._classify(left, found, ask)
+
+    def give_up_late(self, notes: ClaimNotes | None = None) -> None:
+        """Give up slots that nobody has tried again for 5 s after their grace, as every worker of this process is busy:
+        until then nobody is told that their messages expired. Not where order is kept. Two calls, none for none.
+        """
+        now = self.store.seams.monotonic()
+        late = self.pending.take_late(now - LATE)
+        if not late:
+            return
+        left = late
+        try:
+            outcomes = self.pointers.give_up([entry.slot for entry in late])
+            left = [replace(entry, until=now) for entry, gone in zip(late, outcomes, strict=True) if gone is not True]
+        finally:
+            self.pending.add(left)
+        if notes is not None:
+            there = {entry.slot for entry in left}
+            notes.awaits_no_more(entry for entry in late if entry.slot not in there)
 
     # ---- what was found
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
 
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.depth import GRACE
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.stats import stats_of
+from latchwork.queue.sharded.subqueue import LATE
 from latchwork.queue.sharded.transfer import into
+from latchwork.seams import Seams
 from latchwork.store import MemoryStore
+from tests.support.waiting import until
 
 DAYS = 86_400
 
@@ -139,3 +143,35 @@ def test_a_slot_whose_publisher_is_still_writing_has_not_expired(clock):
     slot = Slot(0, queue.pointers.reserve({0: 1})[0])
     clock.at(GRACE / 2, lambda: queue.pointers.write([slot], [Envelope('"m"', "m1")]))
     assert told(queue) == (1, 0, 0, 0)
+
+
+class Ahead(Seams):
+    """The real clock, some seconds ahead."""
+
+    by = 0.0
+
+    def monotonic(self):
+        return super().monotonic() + self.by
+
+    def boottime(self):
+        return super().boottime() + self.by
+
+    def wall(self):
+        return super().wall() + self.by
+
+
+def test_the_number_that_expired_does_not_go_down_while_every_worker_is_busy():
+    seams, busy, ends = Ahead(), threading.Event(), threading.Event()
+    queue = opened(MemoryStore(seams), 1)
+    queue.publish_many(range(12))
+    seams.by = 16 * DAYS
+    queue.publish("m")
+    there = opened(queue.store, 1)
+    assert told(there)[3] == 12
+    with Consumer(queue, lambda _: busy.set() or ends.wait(60), concurrency=1, upkeep=False):
+        try:
+            assert busy.wait(20)
+            seams.by += LATE + 1
+            assert until(lambda: opened(queue.store, 1).depth().expired == 12, 20)
+        finally:
+            ends.set()

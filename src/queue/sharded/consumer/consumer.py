@@ -340,6 +340,7 @@ class Consumer(Unpicklable):
         while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
+            self._survive(self._give_up_late)
             self.queue.message_log.flush()
             if not self.state.ends():
                 self._survive(self.queue.registry.refresh_if_due)
@@ -360,6 +361,12 @@ class Consumer(Unpicklable):
         """
         self._settlements.send(SPAN)
         self._prefetched.hand_back(WAIT if self.state.takes() else 0.0)
+
+    def _give_up_late(self) -> None:
+        """Give up claimed slots that are empty while all workers are busy, so that what has expired is counted."""
+        if self.queue.pending.entries and not self.ordered:
+            with self._settlements.hand.claims() as notes:
+                self.queue.give_up_late(notes)
 
     def _doze(self, pause: float) -> None:
         """Wait until the next look, which comes sooner while messages wait that workers may not reach in time."""

@@ -5,7 +5,7 @@ acts within 3 s, and reports about them (P5).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -70,6 +70,7 @@ class Reporter:
         self._guard, self._wake = self._seams.lock(), self._seams.event()
         self._failure_log = FailureLog(self._seams, log)
         self._activity: Activity | None = None
+        self._last, self._carried = _LastReport(), Counter[tuple[str, str]]()
 
     @property
     def worker(self) -> str:
@@ -90,8 +91,8 @@ class Reporter:
             self._consumers[consumer] = consumer, reported
             self._wake.set()
             if self._activity is None:
-                self._activity = Activity(self._seams)
-                self._activity.begin(partial(self._run, _LastReport()), f"{self._registry.client_id}-reports")
+                self._activity, self._last = Activity(self._seams), _LastReport()
+                self._activity.begin(partial(self._run, self._last), f"{self._registry.client_id}-reports")
 
     def leave(self, consumer: Reported, timeout: float) -> None:
         """Report no more about this consumer. With the last one the process takes its reports back; if that takes
@@ -103,6 +104,17 @@ class Reporter:
         self._wake.set()
         if activity is not None:
             activity.join(timeout)
+
+    def counted(self, consumers: Iterable[Reported]) -> Counter[tuple[str, str]]:
+        """Return what these have acknowledged, and what failed and why, in the last `WINDOW` seconds, about; by queue.
+        What is carried does not count. No I/O here.
+        """
+        return _counts(consumers) - self._last.before
+
+    def carry(self, counts: Counter[tuple[str, str]]) -> None:
+        """Report these counts, of processes that have ended, with those of this one, from now on. No I/O here."""
+        self._carried = counts
+        self._wake.set()
 
     def _run(self, last: _LastReport) -> None:
         while True:
@@ -144,12 +156,12 @@ class Reporter:
             last.changes, last.version, last.followed = changes, version, now
             self._tell(queues, last)
         # 3. Report.
-        acts_on = {name: queue.live.changed for name, queue in queues.items()}
-        if queues and (acts_on != last.acts_on or now >= last.at + REPORT):
-            counts = last.counted(now, _counts(consumers))
+        acts_on, carried = {name: queue.live.changed for name, queue in queues.items()}, self._carried
+        if queues and (acts_on != last.acts_on or carried != last.carried or now >= last.at + REPORT):
+            counts = last.counted(now, _counts(consumers)) + carried
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
             self._registry.store.repeat_many(rows).raise_unless()
-            last.queues, last.acts_on, last.at = queues, acts_on, now
+            last.queues, last.acts_on, last.carried, last.at = queues, acts_on, carried, now
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))
@@ -197,17 +209,23 @@ class _LastReport:
         self.changes: dict[str, int] = {}
         self.at = self.followed = self.tidied = float("-inf")
         self.version: object = None
+        self.carried = Counter[tuple[str, str]]()
         self._counted: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+
+    @property
+    def before(self) -> Counter[tuple[str, str]]:
+        """What had been counted when the last `WINDOW` seconds began, about."""
+        return self._counted[0][1] if len(self._counted) > 1 else Counter()
 
     def counted(self, now: float, counts: Counter[tuple[str, str]]) -> Counter[tuple[str, str]]:
         """Return what was counted in the last `WINDOW` seconds, about."""
         self._counted.append((now, counts))
         while len(self._counted) > 2 and self._counted[1][0] <= now - WINDOW:
             self._counted.popleft()
-        return counts - self._counted[0][1] if len(self._counted) > 1 else counts
+        return counts - self.before
 
 
-def _counts(consumers: list[Reported]) -> Counter[tuple[str, str]]:
+def _counts(consumers: Iterable[Reported]) -> Counter[tuple[str, str]]:
     """Return the messages that were acknowledged, and that failed and why, by queue."""
     found: Counter[tuple[str, str]] = Counter()
     for consumer in consumers:
