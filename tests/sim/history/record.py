@@ -85,5 +85,10 @@ class History:
 
     def fingerprint(self) -> tuple[Any, ...]:
         """All of it as one comparable value."""
-        rows = [(e.actor, e.name, repr(e.args), e.called, e.closed, e.outcome, repr(e.result)) for e in self.entries]
+        rows = [(e.actor, e.name, repr(e.args), e.called, e.closed, e.outcome, _text(e.result)) for e in self.entries]
         return (tuple(rows), tuple(note[1:] for note in self.notes))
+
+
+def _text(result: Any) -> str:
+    """A set is written in an order that does not depend on what its strings hash to in this process."""
+    return repr(sorted(result, key=repr) if isinstance(result, set | frozenset) else result)
