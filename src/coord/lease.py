@@ -178,8 +178,8 @@ class Observation:
         return Observation(view, self.since if view.is_unchanged(self.view) else now)
 
     def ran_out(self, now: float) -> bool:
-        """Whether the lease is held, and was seen unchanged for its whole length: none, if it was broken at once."""
-        return self.view.locked and now - self.since >= self.view.lease
+        """Whether the lease is held, and was seen unchanged for its whole length: 0 s if it was broken at once."""
+        return self.view.locked and (now - self.since > self.view.lease or not self.view.lease)
 
 
 class Standstill(Generic[K]):

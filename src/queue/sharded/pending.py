@@ -80,9 +80,9 @@ class PendingSlots:
     def take_late(self, before: float) -> list[ClaimedSlot]:
         """Remove and return the slots whose grace had ended by then (monotonic)."""
         with self._lock:
-            late = [entry for entry in self.entries if entry.until <= before]
+            late = list(filter(lambda entry: entry.until <= before, self.entries))
             if late:
-                self.entries = [entry for entry in self.entries if entry.until > before]
+                self.entries = list(filter(lambda entry: entry.until > before, self.entries))
         return late
 
     def drop(self, shard: int) -> None:
