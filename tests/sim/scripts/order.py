@@ -57,7 +57,7 @@ def another_server_is_behind():
 
 def with_and_without_dedup():
     """P5.21: a thread publishes messages of one key, every second one with a dedup key."""
-    queue = queue_on(MemoryStore(ManualClock()))
+    queue = queue_on(MemoryStore())  # its thread is a real one, and is waited for
     one = queue.publisher()
     with mock.patch.object(one, "_keep_sending"):  # all wait before the first is stored
         for n in FEW:
