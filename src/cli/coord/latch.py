@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from ...store.port import Record
 from ..noted import noted
 from ..options import Client, Farm
 from ..session import Session
+from ..similar import meant
 
 TIMED_OUT = 4
 app = typer.Typer(help="Count down to zero, and wait for that.", no_args_is_help=True)
@@ -39,10 +39,11 @@ def _names_a_similar(session: Session, name: str, client: str, suffix: str) -> I
     try:
         yield
     except NotFound as failure:
-        near = get_close_matches(name, latches_in(session.store, client, suffix), n=1)
-        if not near or near == [name]:
+        there = latches_in(session.store, client, suffix)
+        similar = "" if name in there else meant(name, there)
+        if not similar:
             raise
-        raise NotFound(f"{failure}; is {shown(near[0])} meant?", **failure.details) from None
+        raise NotFound(f"{failure}{similar}", **failure.details) from None
 
 
 def _get(session: Session, name: str, client: str, farm: str | None, level: LatchLevel, suffix: str) -> CountDownLatch:

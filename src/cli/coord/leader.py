@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Annotated
 
 import typer
@@ -25,6 +24,7 @@ from ...store.connect import VARIABLE
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from ..similar import meant
 from .elections import office_of
 from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
 from .state import election_state
@@ -59,8 +59,7 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     else:
         contenders = alive(contenders, leader, _reports(session.store, name, contenders))
     if leader is None and not contenders:
-        near = get_close_matches(name, [str(one.key.name) for one in session.store.scan(CONTENDERS)], n=1)
-        similar = f"; is {shown(near[0])} meant?" if near else ""
+        similar = meant(name, (str(one.key.name) for one in session.store.scan(CONTENDERS)))
         raise NotFound(
             f"no election {name!r} in {session.where}: nobody ever led it, and there is no candidate{similar}; the "
             "upkeep of a client's queues is CLIENT-sweeper",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from ..noted import noted, person
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from ..similar import meant
 from .waiting import Waiting, holder_of
 
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
@@ -69,8 +69,7 @@ def show(context: typer.Context, name: Name) -> None:
     key = Key(LOCKS, checked_name(name))
     record = session.store.get(key)
     if record is None:
-        near = get_close_matches(name, [str(one.key.name) for one in _locks(session.store)], n=1)
-        similar = f"; is {shown(near[0])} meant?" if near else ""
+        similar = meant(name, (str(one.key.name) for one in _locks(session.store)))
         listing = "`latchwork lock list` lists the locks that there are"
         raise NotFound(f"the lock {shown(name)} was never taken in this store{similar}; {listing}", key=key)
     facts = _facts(record, _now(session.store, key))

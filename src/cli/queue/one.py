@@ -23,6 +23,7 @@ from ...queue.sharded.envelope import Envelope, date
 from ...queue.sharded.in_flight import STEP, InHand, in_flight
 from ...queue.sharded.slots import MAX_PROCESS
 from ...queue.sharded.workers import short_name
+from ...store.rows import chunked
 from ..jsontext import to_json
 from ..noted import noted, person
 from ..options import Client, Farm
@@ -383,8 +384,7 @@ def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
 def _rows_in_hand(queue: ShardedQueue, held: Sequence[InHand]) -> list[dict[str, Any]]:
     """Return a row for each message that consumers have in hand. One call for 1,000."""
     rows = []
-    for begin in range(0, len(held), STEP):
-        some = held[begin : begin + STEP]
+    for some in chunked(held, STEP):
         for one, found in zip(some, queue.pointers.look([one.slot for one in some]), strict=True):
             message = found if isinstance(found, Envelope) else None
             rows.append({

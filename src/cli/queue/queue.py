@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +26,7 @@ from ..findings import lines_of as findings_lines
 from ..noted import noted, person
 from ..options import Client, Farm, checked_every
 from ..session import Session, note
+from ..similar import meant
 from ..snapshot import all_rows
 
 DEPTH_LOOKS = Poll(low=0.1, high=2.0)
@@ -98,10 +98,9 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
 def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
     """Return the error that a client has no queues, which names the clients that have some, where that is known."""
     others = clients_in(session.store, farm) or ()
-    near = get_close_matches(client, others, n=1)
     there = f"; the clients that have some: {', '.join(others[:MANY_CLIENTS])}" if others else ""
     there += f" and {len(others) - MANY_CLIENTS} more" if others[MANY_CLIENTS:] else ""
-    there += f"; is {near[0]!r} meant?" if near else ""
+    there += meant(client, others)
     where = f"farm {farm_or_default(farm)!r} of {session.where}"
     return NotFound(f"client {client!r} has no queues in {where}{there}", client=client)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from ...inputs import is_int
 from ...store import Update
+from ...store.rows import chunked
 from .queue import QueueGroup, ShardedQueue
 from .slots import Slot, process_in
 from .sweep_record import SubqueueKind, pointer_bin
@@ -69,8 +70,7 @@ def in_flight(queue: ShardedQueue, bins: Mapping[str, Any] | None = None, most: 
         slots += [Slot(state.shard, one) for one in range(max(begin, state.fired - each) + 1, state.fired + 1)]
     ready = {Slot(state.shard, pointer) for state in states for pointer in state.returned}  # given back
     held: list[InHand] = []
-    for begin in range(0, len(slots), STEP):
-        some = slots[begin : begin + STEP]
+    for some in chunked(slots, STEP):
         rows = queue.store.repeat_many(
             [Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in some]
         )

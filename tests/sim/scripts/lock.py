@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from latchwork.coord import contender, lease
 from latchwork.coord.lease import LeaseView
@@ -181,6 +182,11 @@ def break_of_an_earlier_holder():
     return (stage.said["o"], stage.said["b"]) == (False, "kept")
 
 
+def breaks(stage, store):
+    """A person breaks the lease that is there now."""
+    return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
+
+
 def break_of_a_holder_that_renews():
     """P2.9: a holder hangs and its lease is renewed; it is broken, and another waits for the lock."""
     stage = Stage()
@@ -194,9 +200,6 @@ def break_of_a_holder_that_renews():
             return "kept"
         return "lost"
 
-    def operator(store):
-        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
-
     def waiter(store):
         try:
             return FencedLock(store, "lock", lease=1.0).acquire(5).broken
@@ -204,7 +207,7 @@ def break_of_a_holder_that_renews():
             return False
 
     stage.act("a", holder)
-    stage.act("o", operator, after=0.5)
+    stage.act("o", partial(breaks, stage), after=0.5)
     stage.act("b", waiter, after=0.6)
     stage.play()
     return (stage.said["a"], stage.said["o"], stage.said["b"]) == ("lost", True, True)
@@ -223,15 +226,12 @@ def belief_in_a_lease_that_was_broken():
             return "both"
         return "lost"
 
-    def operator(store):
-        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
-
     def waiter(store):
         FencedLock(store, "lock", lease=2.0).acquire(10)
         taken.append(True)
 
     stage.act("a", holder)
-    stage.act("o", operator, after=0.5)
+    stage.act("o", partial(breaks, stage), after=0.5)
     stage.act("b", waiter, after=0.6)
     return stage.play().said["a"] == "lost"
 
@@ -249,7 +249,7 @@ def break_of_an_acquisition_in_doubt():
     def operator(store):
         while not stage.bins(LOCK):
             store.seams.sleep(0.001)
-        return FencedLock(store, "lock").break_lease(stage.bins(LOCK)["fencing-ctr"])
+        return breaks(stage, store)
 
     stage.act("a", holder)
     stage.act("o", operator)

@@ -285,10 +285,8 @@ class BatchRecords:
         return True
 
     def _noted(self, state: BatchState, when: Expr, *ops: Op) -> bool:
-        row = self.store.repeat_many([Update(self.key(state.name), ops, Bound(when, _tag(state)))])[0]
-        if isinstance(row, LatchworkError) and not isinstance(row, Refused | NotFound):
-            raise row
-        return not isinstance(row, LatchworkError)
+        rows = self.store.repeat_many([Update(self.key(state.name), ops, Bound(when, _tag(state)))])
+        return rows.raise_unless(Refused, NotFound).settled() == [True]
 
     def end(self, state: BatchState, since: int) -> None:
         """Note that the follow-up is published, then list the batch no more. Two calls.
