@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import re
@@ -110,6 +111,16 @@ def checked_callable(what: str, value: T) -> T:
     if not callable(value):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a function")
     return value
+
+
+def in_a_call(function: Any) -> tuple[Any, Any]:
+    """Return what runs where this is called: a function itself, and of an object its `__call__`."""
+    return function, getattr(function, "__call__", None)  # noqa: B004 - of an object
+
+
+def is_async(function: Any) -> bool:
+    """Whether a call of it gives a coroutine."""
+    return any(map(inspect.iscoroutinefunction, in_a_call(function)))
 
 
 def checked_switch(what: str, value: bool) -> bool:

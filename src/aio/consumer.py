@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from .. import queue as sync
 from ..errors import Interrupted
 from ..forks import awaited_as_called
-from ..inputs import checked_number
+from ..inputs import checked_number, is_async
 from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import HandlerCall, Runs, check_called
 from ..queue.sharded.tasks.signature import Signature
@@ -26,7 +26,6 @@ from .coord import RateLimiter
 from .lag import LoopWatch
 from .pool import Pool
 from .queue import Delivery, QueueRegistry, ShardedQueue
-from .step import is_async
 from .task import Task, TaskDecorator
 from .twin import WAY_OUT, Twin, attribute, sync_of, sync_or_none
 

@@ -8,7 +8,6 @@ return step.result
 
 from __future__ import annotations
 
-import inspect
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -19,7 +18,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from .. import coord as sync
 from ..coord.effects.step import DAY, LEASE, PATIENCE, Step, of_call, steps
 from ..errors import InvalidRequest
-from ..inputs import checked_callable
+from ..inputs import checked_callable, is_async
 from ..plain import shown
 from .bridged import BridgedStore
 from .coord import end_block
@@ -28,11 +27,6 @@ from .twin import Twin, attribute
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def is_async(function: Any) -> bool:
-    """Whether a call of it gives a coroutine."""
-    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004 - of an object
 
 
 class OnceStep(Twin[sync.OnceStep]):

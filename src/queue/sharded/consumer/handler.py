@@ -21,6 +21,7 @@ from ....errors import (
     LeaseLost,
 )
 from ....forks import called
+from ....inputs import in_a_call, is_async
 from ....logs import Log
 from ....plain import counted, shown
 from ....seams import Seams
@@ -45,7 +46,7 @@ Verdict = tuple[Reason, str | None] | None
 def check_handler(handler: Any) -> None:
     """Raise `InvalidMessageHandler` for an object that cannot be called, and for a coroutine or generator function."""
     check_called(handler, "a function")
-    if any(map(inspect.iscoroutinefunction, (handler, getattr(handler, "__call__", None)))):  # noqa: B004 - of an object
+    if is_async(handler):
         raise InvalidMessageHandler(
             "the handler is an async function, and nothing would run what it returns: use the Consumer or the Worker "
             "of latchwork.aio"
@@ -58,8 +59,7 @@ def check_called(handler: Any, wanted: str) -> None:
     """
     if not callable(handler):
         raise InvalidMessageHandler(f"the handler is a {type(handler).__name__}; give {wanted} of one argument")
-    called = (handler, getattr(handler, "__call__", None))  # noqa: B004 - of an object
-    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in called):
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in in_a_call(handler)):
         raise InvalidMessageHandler(
             "the handler has a `yield`, so a call of it makes a generator and runs nothing: return instead"
         )
