@@ -480,7 +480,7 @@ READING = """
 """
 
 
-@pytest.mark.parametrize("line", filter(None, map(str.strip, READING.splitlines())))
+@pytest.mark.parametrize("line", [*filter(None, map(str.strip, READING.splitlines()))])
 def test_no_command_makes_a_file_but_those_that_begin_something(line, lw, tmp_path):
     url = f"sqlite:{tmp_path / 'mistyped.db'}"
     done = lw(*line.replace("URL", url).split(), store=url)
