@@ -206,6 +206,25 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
     assert [line for line in run.logged if re.search(r"\[child 2, pid \d+\] the worker of 'shop' works", line)]
 
 
+def test_what_a_child_had_in_hand_comes_back_also_if_the_one_that_is_to_settle_it_is_killed_too(place):
+    slow = place[2][1]
+    slow.publish_many(["one", "two"])
+    with running(place, "--processes", "2") as run:
+        pids = [int(run.await_word(word)[0].split("|")[1]) for word in ("one", "two")]
+        (first,) = (pid for pid in pids if any(f"child 1 (pid {pid})" in line for line in run.logged))
+        (second,) = {*pids} - {first}
+        os.kill(first, signal.SIGSTOP)  # it is asked, as it is known to work, and never reads that
+        os.kill(second, signal.SIGKILL)
+        run.await_log(f"(pid {second}) was killed by SIGKILL")
+        time.sleep(0.3)
+        os.kill(first, signal.SIGKILL)
+        for word in ("one", "two"):
+            assert run.await_word(word, 2)[1].split("|")[2:4] == ["2", "swept"]
+        until(lambda: is_empty(slow), PATIENCE)
+        until(lambda: [one.settled for one in slow.workers()].count(True) == 2, PATIENCE)
+        assert run.end() == 0
+
+
 @pytest.mark.long
 def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_nobody_else_an_attempt(
     place, aerospike_store, aerospike_server, proved

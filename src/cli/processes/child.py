@@ -184,7 +184,15 @@ class Child:
     # ---- what another child has left
 
     def _settle(self, worker: Worker, document: Mapping[str, Any]) -> None:
-        """Settle what a child that died had in hand, and note that beside its last report."""
+        """Settle what a child that died had in hand, note that beside its last report, and tell the parent."""
+        self._channel.send(settles=document["leftover"])
+        failed = list[list[Any]]()
+        try:
+            self._settle_each(worker, document, failed)
+        finally:
+            self._channel.send(settled=document["leftover"], counts=failed)
+
+    def _settle_each(self, worker: Worker, document: Mapping[str, Any], failures: list[list[Any]]) -> None:
         noted = [Noted(queue, Stage(stage), *rest) for queue, stage, *rest in document["settle"]]
         for number, name in enumerate(worker.queues):
             of_queue, queue = [one for one in noted if one.queue == number], worker.consumers[name].queue
@@ -196,8 +204,7 @@ class Child:
                 log.warning("%r: what %s had in hand is left to the sweep: %s", name, document["of"], failure)
                 continue
             if told["failed"]:
-                failed = ("failed", f"failed_{Reason.SWEPT.value}")
-                self._channel.send(settled=[[name, what, told["failed"]] for what in failed])
+                failures += [[name, what, told["failed"]] for what in ("failed", f"failed_{Reason.SWEPT.value}")]
             if of_queue:
                 counts = ", ".join(f"{what}: {count}" for what, count in told.items() if count)
                 log.info("%r: of what %s had in hand: %s", name, document["of"], counts or "all was settled")

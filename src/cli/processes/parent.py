@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import selectors
 import signal
 import socket
@@ -22,7 +23,7 @@ from typing import Any
 
 from ...logs import Log
 from ...plain import counted
-from ...queue.sharded.consumer.hand import SIZE, noted_in
+from ...queue.sharded.consumer.hand import SIZE, Noted, Stage, noted_in
 from ...queue.sharded.consumer.signals import Signals
 from ...queue.sharded.workers import WINDOW
 from ...retry import Poll
@@ -65,6 +66,45 @@ class Plan:
 
 
 @dataclass(eq=False)
+class Leftover:
+    """What a child that has ended had in hand, for another child to settle.
+
+    number: by which the other child speaks of it.
+    in_hand: the messages, and the claims that were under way.
+    why: how it has ended, as the messages' error.
+    counts: whether attempts that had begun count.
+    of, worker: its name in the log, and among the workers; None = it has never worked.
+    has_begun: whether a child has begun with it.
+    """
+
+    number: int
+    in_hand: list[Noted]
+    why: str
+    counts: bool
+    of: str
+    worker: str | None
+    has_begun: bool = False
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The request to settle it."""
+        return {
+            "settle": [list(one) for one in self.in_hand], "leftover": self.number, "why": self.why,
+            "counts": self.counts, "of": self.of, "worker": self.worker,
+        }  # fmt: skip
+
+    def again(self) -> Leftover:
+        """Return what is to be done by another child, as the one that was asked has ended too.
+
+        Each message is settled in the name of its delivery, so that it may be asked for twice. Slots without a message
+        may be done with by now where that child had begun: these are left to the sweep.
+        """
+        if self.has_begun:
+            self.in_hand = [one for one in self.in_hand if one.stage not in (Stage.ASKED, Stage.AWAITED)]
+        return self
+
+
+@dataclass(eq=False)
 class Child:
     """A child that runs.
 
@@ -75,6 +115,7 @@ class Child:
     leaves: why it drains; None = it does not.
     until: when it is killed.
     carries: the counts of children that have ended, which it reports with its own; None = it was given none.
+    settles: what it was asked to settle, and has not answered.
     """
 
     number: int
@@ -91,6 +132,7 @@ class Child:
     is_killed: bool = False
     does_upkeep: bool = False
     carries: Counter[tuple[str, str]] | None = None
+    settles: dict[int, Leftover] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -132,8 +174,9 @@ class Parent:
         self._code: int | None = None
         """The exit code, once it is to end."""
         self._forced = self._waits_for_change = False
-        self._left: list[Mapping[str, Any]] = []
-        """What dead children had in hand, as another child is asked to settle it."""
+        self._left: list[Leftover] = []
+        """What dead children had in hand, and nobody was asked yet to settle."""
+        self._last_number = 0
         self._past: Counter[str] = Counter()
         """Messages that former children have acknowledged, by queue."""
         self._lately: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
@@ -180,8 +223,11 @@ class Parent:
     def _hear(self, child: Child, document: Mapping[str, Any]) -> None:
         if "pulse" in document:
             child.pulse = document["pulse"]
+        elif "settles" in document:
+            child.settles[document["settles"]].has_begun = True
         elif "settled" in document:
-            self._lately.append((child.heard, _counts(document["settled"])))
+            child.settles.pop(document["settled"])
+            self._lately.append((child.heard, _counts(document["counts"])))
         elif "ready" in document:
             child.ready, self._proved = document["ready"], True
             log.info("%s works, %.1f s after its start", child.name, child.heard - child.started)
@@ -254,12 +300,22 @@ class Parent:
             child = seat.child
             if child is None or child.process.poll() is None:
                 continue
+            self._hear_the_last(child)
             with suppress(KeyError, ValueError):  # its end was heard
                 self._selector.unregister(child.channel)
             seat.child = None
             self._ended(seat, child)
             child.channel.close()
             child.memory.close()
+
+    def _hear_the_last(self, child: Child) -> None:
+        """Hear what a child that has ended had said before; a process that it has forked may still be there."""
+        while select.select([child.channel], [], [], 0)[0]:
+            documents = child.channel.received()
+            if not documents:
+                return
+            for document in documents:
+                self._hear(child, document)
 
     def _ended(self, seat: Seat, child: Child) -> None:
         """Take note of how a child has ended, and see to what it had in hand."""
@@ -270,18 +326,19 @@ class Parent:
         in_hand = noted_in(child.memory)
         is_well = code in (0, 1) and child.leaves is not None and not child.is_killed
         why = "" if is_well else f"its process, {child.name}, {_how(child)}"
+        left = [one.again() for one in child.settles.values()]
+        if in_hand or (why and child.ready):
+            self._last_number += 1
+            worker = (child.ready or {}).get("worker")
+            how, counts = why or "its process ended", child.leaves is None
+            left.append(Leftover(self._last_number, in_hand, how, counts, child.name, worker))
         if self._code is not None:
             if not is_well or code:
                 self._code = self._code or 1
-            if in_hand:
-                log.warning("%s: %s are left to the sweep", why or child.name, counted(len(in_hand), "message"))
+            if messages := sum(len(one.in_hand) for one in left):
+                log.warning("%s: %s are left to the sweep", why or child.name, counted(messages, "message"))
             return
-        if in_hand or (why and child.ready):
-            worker = (child.ready or {}).get("worker")
-            self._left.append({
-                "settle": [list(one) for one in in_hand], "why": why or "its process ended",
-                "counts": child.leaves is None, "of": child.name, "worker": worker,
-            })  # fmt: skip
+        self._left += left
         if is_well:
             seat.failures, seat.due = 0, now
             log.info("%s has ended (%s); another starts", child.name, child.leaves)
@@ -372,8 +429,9 @@ class Parent:
         takes_part = at_work[0].ready is not None and at_work[0].ready["upkeep"]
         if takes_part and not any(child.does_upkeep for child in at_work):
             at_work[0].does_upkeep = at_work[0].channel.send(upkeep=True)
-        while self._left and at_work[0].channel.send(**self._left[0]):
-            self._left.pop(0)
+        while self._left and at_work[0].channel.send(**self._left[0].document):
+            leftover = self._left.pop(0)
+            at_work[0].settles[leftover.number] = leftover  # until it is done: this child may be dead, not known to be
         self._share_counts(at_work)
 
     def _share_counts(self, at_work: Sequence[Child]) -> None:
