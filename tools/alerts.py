@@ -67,6 +67,13 @@ ALERTS = (
     ),
     _of_queue("LatchworkProcessesDie", "worker_died", "Processes of QUEUE die again and again"),
     _of_queue("LatchworkHandlersHang", "saturated", "Handlers of QUEUE hang, and a worker takes no more messages"),
+    _of_queue(
+        "LatchworkMessageHangs",
+        "long_running",
+        "The work on a message of QUEUE takes far longer than others, or is soon given up",
+        weight=1,
+        severity=TICKET,
+    ),  # fmt: skip
     _of_queue("LatchworkMessagesExpire", "expiring", "Messages of QUEUE have waited for half of their life"),
     _of_queue("LatchworkMessagesExpired", "expired", "Messages of QUEUE have expired", weight=1, severity=TICKET),
     _of_queue(

@@ -37,6 +37,7 @@ def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
     return {
         "workers": [one.worker for one in state.at_work],
         "overdue_workers": [one.worker for one in state.at_work if one.is_overdue],
+        "draining_workers": [one.worker for one in state.draining],
         "saturated_workers": [one.worker for one in state.at_work if one.is_saturated],
         "silent_workers": [one.worker for one in state.workers if one.is_silent],
         "paused": state.paused,

@@ -254,10 +254,14 @@ def _state(facts: dict[str, Any]) -> str | None:
 
 def _workers(facts: dict[str, Any]) -> str | None:
     """Return how many work, how many of these may be dead, as their reports are overdue, and how many take no more
-    messages, as their handlers hang.
+    messages, as they are about to stop, or as their handlers hang.
     """
     count = len(facts["workers"])
-    some = [f"{len(facts[f'{word}_workers'])} {word}" for word in ("overdue", "saturated") if facts[f"{word}_workers"]]
+    some = [
+        f"{len(facts[f'{word}_workers'])} {word}"
+        for word in ("overdue", "draining", "saturated")
+        if facts[f"{word}_workers"]
+    ]
     return f"{count} ({', '.join(some)})" if some else f"{count}" if count else None
 
 

@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
 from ..queue.sharded.stats import Parked, Side
-from ..queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
+from ..queue.sharded.workers import KEPT, WINDOW, Running, Stop, WorkerReport, short_name
 from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
-    "paused", "settings", "no_worker", "worker_died", "saturated", "expiring", "expired", "parked", "failing",
-    "retrying", "stranded", "upkeep", "unreadable",
+    "paused", "settings", "no_worker", "worker_died", "draining", "saturated", "long_running", "expiring", "expired",
+    "parked", "failing", "retrying", "stranded", "upkeep", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -39,6 +39,14 @@ SUCCEEDED_WITHIN = 20.0
 """Seconds from the last renewal of a leader that died within which another one must lead; 15 are usual."""
 DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
+RUNS_LONG, TIMES_LONGER = 60.0, 20.0
+"""Seconds from which on a handler that runs is told of; and it is far longer than the others from so many times the
+time of a message in the last minute on.
+"""
+DONE_LATELY = 10
+"""Messages that must have been done in the last minute so that the time of one is known."""
+DRAINS_LONG = 20.0
+"""Seconds from which on a worker that drains is told of; the usual grace is 10."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
 ID_SHOWN, ERROR_SHOWN = 40, 140
@@ -48,9 +56,10 @@ _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
 _SETTLED = "what it had in hand was brought back already"
 _END_IT = (
-    "the worker's log names the messages; end its process, and start another: nothing else ends a handler that hangs "
-    "(`latchwork worker --processes N` does both by itself)"
+    "end its process, and start another: nothing else ends a handler that hangs (`latchwork worker --processes N` does "
+    "both by itself)"
 )
+_ENDS = "one that is about to stop ends by itself once its handlers have, at the latest when its grace is over"
 _TIMES = 3
 """Times of return that a line has; of more than these it has the first and the last."""
 
@@ -105,7 +114,7 @@ def findings_of(taken: Snapshot) -> list[Finding]:
 
 def _of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
     """Yield what is not as it should be with one queue of the snapshot, but for workers and upkeep that are missing."""
-    for rule in (_settings, _saturated, _expiring, _expired, _failures, _stranded):
+    for rule in (_settings, _draining, _saturated, _long_running, _expiring, _expired, _failures, _stranded):
         for state, kind, what, remedy in rule(queue, taken):
             yield Finding(
                 state, f"queue {queue.name} of {taken.client}: {what}", remedy, kind, taken.client, (queue.name,)
@@ -144,11 +153,87 @@ def _saturated(queue: QueueState, taken: Snapshot) -> _Found:
         yield WARNING, "saturated", f"{_hangs(some)}{limit}", _END_IT
 
 
+def _draining(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of workers that have been about to stop for long, and what they wait for; where messages wait for nobody
+    else, that is a problem of its own.
+    """
+    if _waits(queue):
+        return
+    long = sorted((one for one in queue.draining if _drained(one) >= DRAINS_LONG), key=_drained, reverse=True)
+    if long:
+        each = [
+            f"{short_name(one.worker)} since {shown_time(_drained(one))} ({counted(one.running, 'handler')})"
+            for one in long
+        ]
+        runs = _runs([(one, run) for one in long for run in one.longest if run.seconds < RUNS_LONG])
+        what = f"about to stop, and taking no more messages: {_listed(each)}{f'; at work{runs}' if runs else ''}"
+        yield OK, "draining", what, f"{_ENDS}; a second SIGTERM ends it at once"
+
+
+def _drained(worker: WorkerReport) -> float:
+    return worker.drains or 0.0
+
+
+def _long_running(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of the messages on which the work goes on for longest: as a warning where it is far longer than with the
+    others, or soon given up.
+    """
+    running = [
+        (one, run) for one in queue.at_work for run in one.longest if not run.given_up and run.seconds >= RUNS_LONG
+    ]
+    if not running:
+        return
+    running.sort(key=lambda one: one[1].seconds, reverse=True)
+    longest, limit = running[0][1].seconds, queue.handler_timeout
+    usual = _usual(queue, len(running))
+    is_far = usual is not None and longest >= TIMES_LONGER * usual
+    others = f"; the others take about {shown_time(usual)}" if is_far and usual is not None else ""
+    what = f"at work for {'far longer than others' if is_far else 'long'}{_runs(running)}{others}"
+    what += f"; after {shown_time(limit)} a handler is given up, and its message fails"
+    if queue.stats.ready.waiting and not any(one.acked + one.failed for one in queue.at_work):
+        what += f"; none was done in the last minute, and {_backlog([queue])}"
+    (worker, run), name = running[0], f"{queue.name} --client {taken.client}"
+    host, _, pid = short_name(worker.worker).rpartition(":")
+    remedy = (
+        f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; where its handler calls check(), this"
+    )
+    remedy += f" ends it: latchwork queue cancel {name} --id {one_line(run.message_id)}"
+    yield WARNING if is_far or longest > limit / 2 else OK, "long_running", what, remedy
+
+
+def _usual(queue: QueueState, long: int) -> float | None:
+    """Return about how long a handler takes for a message, by the reports of the last minute; None = not known.
+
+    long: the handlers that have run for long already, and are left out.
+    """
+    done = sum(one.acked + one.failed for one in queue.at_work)
+    if done < DONE_LATELY:
+        return None
+    return max(1, sum(one.running for one in queue.at_work) - long) * WINDOW / done
+
+
+def _runs(running: Sequence[tuple[WorkerReport, Running]]) -> str:
+    """Return messages on which the work goes on, each with its worker and for how long; empty for none."""
+    each = [
+        f"{shortened(one_line(run.message_id), ID_SHOWN)} on {short_name(worker.worker)}, for {shown_time(run.seconds)}"
+        for worker, run in running
+    ]
+    return f": {_listed(each)}" if each else ""
+
+
 def _hangs(workers: Sequence[WorkerReport]) -> str:
-    """Return how many handlers hang, and in which workers."""
+    """Return how many handlers hang, in which workers, and with which messages."""
     hung = sum(one.hung for one in workers)
     each = _listed([short_name(one.worker) + (f" ({one.hung})" if len(workers) > 1 else "") for one in workers])
-    return f"{counted(hung, 'handler')} of {each} {'hangs' if hung == 1 else 'hang'}, past the handler_timeout"
+    found = sorted(
+        ((one, run) for one in workers for run in one.longest if run.given_up),
+        key=lambda one: one[1].seconds,
+        reverse=True,
+    )
+    messages = f" (messages{_runs(found)})" if found else ""
+    return (
+        f"{counted(hung, 'handler')} of {each} {'hangs' if hung == 1 else 'hang'}, past the handler_timeout{messages}"
+    )
 
 
 def _workers(taken: Snapshot) -> Iterator[Finding]:
@@ -156,6 +241,7 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
     where others go on, and one for all where nobody does.
     """
     waits = {queue.name: queue for queue in taken.queues if _waits(queue)}
+    yield from _nobody_takes(taken, waits)
     somebody = any(queue.at_work for queue in taken.queues)
     # 1. Those that died.
     together: dict[bool, list[tuple[QueueState, WorkerReport]]] = {}
@@ -189,6 +275,21 @@ def _workers(taken: Snapshot) -> Iterator[Finding]:
         what = f"{_queues(names)} of {taken.client}: no worker; {_backlog(list(waits.values()))}"
         remedy = f"{_START} (a program that calls receive() itself is not seen)"
         yield Finding(PROBLEM, what, remedy, "no_worker", taken.client, names)
+
+
+def _nobody_takes(taken: Snapshot, waits: dict[str, QueueState]) -> Iterator[Finding]:
+    """Tell of messages that wait where all workers drain, and take these queues out of those that nobody works on."""
+    names = tuple(name for name, queue in waits.items() if queue.draining)
+    if not names:
+        return
+    queues = [waits.pop(name) for name in names]
+    workers = sorted(
+        {one.worker: one for queue in queues for one in queue.draining}.values(), key=_drained, reverse=True
+    )
+    each = [f"{short_name(one.worker)} since {shown_time(_drained(one))}" for one in workers]
+    stops = f"no worker takes messages; about to stop: {_listed(each)}"
+    what = f"{_queues(names)} of {taken.client}: {stops}; {_backlog(queues)}"
+    yield Finding(PROBLEM, what, f"{_START}; {_ENDS}", "no_worker", taken.client, names)
 
 
 def _stopped_last(queue: QueueState) -> Stop | None:
@@ -228,7 +329,10 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
 def _waits(queue: QueueState) -> bool:
     """Whether messages wait in a queue that nobody works on."""
     ready, stopped = queue.stats.ready, queue.stopped
-    if queue.at_work or queue.stats.is_streamed or queue.paused or (stopped is not None and stopped.ago < WAITED):
+    takes = len(queue.at_work) > len(queue.draining)
+    if takes or queue.stats.is_streamed or queue.paused or (stopped is not None and stopped.ago < WAITED):
+        return False
+    if any(_drained(one) < DRAINS_LONG for one in queue.draining):
         return False
     return bool(ready.waiting) and (ready.oldest_age or 0.0) > WAITED
 
@@ -443,8 +547,35 @@ def _last_retry(queue: QueueState, taken: Snapshot) -> str:
     if last is None:
         return ""
     left = last.due / 1000 - taken.at
-    when = f"in {shown_time(left)}" if left >= 1 else "now" if left > -DELIVERED_WITHIN else "overdue"
+    when = f"in {shown_time(left)}" if left >= 0 else f"due {shown_time(-left)} ago; {why_it_waits(queue, taken)}"
     return f"; the last one, {shortened(one_line(last.message_id), ID_SHOWN)}{_why(last.error)}: {when}"
+
+
+def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) -> str:
+    """Return why a message that is due has not come to a handler yet, with the remedy where there is one.
+
+    is_ready: whether it waits for a worker alone; else the upkeep has to bring it first.
+    """
+    if queue.paused:
+        since, who = queue.live.changed, f" by {queue.live.changed_by}" if queue.live.changed_by else ""
+        ago = f" since {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
+        return f"the queue is paused{ago}{who}: latchwork queue resume {queue.name} --client {taken.client}"
+    late, leads = queue.stats.delayed_late or 0.0, taken.leader is not None and taken.leader.leads
+    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
+    # The first that holds.
+    reasons = (
+        (not is_ready and not leads, f"nobody does the upkeep, which brings it: {taken.upkeep}; {_START}"),
+        (
+            not is_ready and late > DELIVERED_WITHIN,
+            f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why",
+        ),
+        (not queue.at_work, f"no worker is there: {_START}"),
+        (len(queue.at_work) == len(queue.draining), f"all workers are about to stop: {_START}"),
+        (not is_ready, "the upkeep brings it within some seconds"),
+        (running >= threads, f"when its workers last reported, all were busy ({of}): start more, or scale it"),
+    )
+    return next((why for holds, why in reasons if holds), "a worker takes it soon")
 
 
 def _stranded(queue: QueueState, taken: Snapshot) -> _Found:

@@ -107,6 +107,7 @@ class QueueState:
     none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
+    handler_timeout: seconds after which a handler is given up.
     """
 
     name: str
@@ -124,6 +125,7 @@ class QueueState:
     in_rate: float | None = None
     out_rate: float | None = None
     stopped: Stop | None = None
+    handler_timeout: float = float("inf")
 
     @property
     def paused(self) -> bool:
@@ -134,6 +136,11 @@ class QueueState:
     def at_work(self) -> tuple[WorkerReport, ...]:
         """The workers that live."""
         return tuple(one for one in self.workers if not one.is_silent)
+
+    @property
+    def draining(self) -> tuple[WorkerReport, ...]:
+        """The workers that live and take no more messages, as they are about to stop."""
+        return tuple(one for one in self.at_work if one.drains is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,6 +478,7 @@ class ClientView:
             in_rate,
             out_rate,
             stopped,
+            queue.config.handler_timeout.total_seconds(),
         )
 
 

@@ -16,7 +16,7 @@ from latchwork.coord import FencedLock, Group
 from latchwork.coord.election.candidates import Candidates
 from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import SILENT, WORKERS, WorkerReport, reporting, workers_of
+from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from tests.support.waiting import until
@@ -166,6 +166,50 @@ def test_who_looks_for_a_message_that_a_handler_has_is_sent_to_where_it_is_shown
         assert (row["message_id"], row["attempts"]) == (message, 1)
         assert (row.get("since"), row["extended_at"] > "2") == (None, True), "it is not known when the work began"
     assert lw("queue", "peek", "q", *SHOP, "--side", "parked").err == ""
+
+
+def test_a_message_at_work_is_shown_with_for_how_long_or_at_least_how_long(lw, queue):
+    known, other = queue.publish_many(["m", "n"])
+    queue.receive(2)
+    me = queue.store.seams.process_name()
+    report = WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 2, 0, 0, longest=(Running(known, 480.0),))
+    queue.store.repeat(reporting(queue, report))
+    first, second = lw("queue", "show", "q", *SHOP, "--json").json
+    assert (first["message_id"], second["message_id"]) == (known, other), "the longest first"
+    assert (first["at_work_s"] // 10, first["at_work_is_least"]) == (48, False)
+    assert (second["at_work_s"] < 60, second["at_work_is_least"]) == (True, True)
+    (row,) = lw("queue", "show", "q", *SHOP, "--id", known, "--json").json
+    assert (row["at_work_s"] // 10, row["at_work_is_least"]) == (48, False)
+    out = lw("queue", "show", "q", *SHOP).out
+    assert "\trunning\t8 min\t" in out
+    assert "\trunning\tat least " in out
+
+
+def test_a_message_that_is_due_or_ready_says_since_when_and_why_nobody_has_it(lw, sqlite_url):
+    queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("r", shards=1, backoff=0.01))
+    ready = queue.publish("ready", delay=0)
+    (failed,) = queue.publish_many(["failed"])
+    queue.receive(2)[1].nack("exception")
+    until(
+        lambda: re.search(
+            r"r?~\S+: due \S+ s ago; nobody does the upkeep", lw("queue", "show", "r", *SHOP, "--id", failed).err
+        )
+    )
+    again = queue.publish("again")
+    told = lw("queue", "show", "r", *SHOP, "--id", again).err
+    assert re.search(r"ready since \S+ s; no worker is there: start one: latchwork worker MODULE:NAME", told)
+    assert "ready since" not in lw("queue", "show", "r", *SHOP, "--id", ready).err
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause(by="anna@web-7")
+    told = lw("queue", "show", "r", *SHOP, "--id", again).err
+    assert re.search(r"the queue is paused since \S+ s by anna@web-7: latchwork queue resume r --client shop", told)
+
+
+def test_a_worker_that_drains_is_marked_where_workers_are_counted(lw, queue):
+    queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, 0, 1, 1, 0, 0, drains=90.0)))
+    head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
+    assert dict(zip(head, line, strict=True))["at work"] == "1 (1 draining)"
+    assert "workers                1: vm:7 (draining)" in lw("queue", "stats", "q", *SHOP).out
 
 
 def died(queue, worker, ago):

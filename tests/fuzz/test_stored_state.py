@@ -42,7 +42,7 @@ from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
-from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
+from latchwork.queue.sharded.workers import Running, WorkerReport, reporting, workers_of
 from latchwork.spark import SparkLatch, once_per_batch
 from latchwork.store import NEVER, Add, Exists, Key, Put, RecordStore, Removal, SQLiteStore, Update
 from latchwork.testing import Crash
@@ -248,7 +248,8 @@ class Full(World):
         stream.take(self.other.pointers, "stream")
         FencedLock(self.store, "election").acquire(timeout=0)
         self.queue.group("g", start="oldest")
-        self.store.operate_many([reporting(self.queue, WorkerReport("w@local", 0, 0, 1, 1, 1, 1))])
+        runs = (Running("m", 40.0), Running("n", 20.0, given_up=True))
+        self.store.operate_many([reporting(self.queue, WorkerReport("w@local", 0, 0, 1, 1, 1, 1, longest=runs))])
         self.queue.publish(SECRET, dedup="d", key="k", headers={"a": "b"})
         self.queue.publish("delayed", delay=30, message_id="cancelled")
         self.queue.cancel("cancelled")

@@ -23,7 +23,7 @@ from latchwork.observe.events import EVENTS, GAUGES
 from latchwork.observe.findings import KINDS
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import WorkerReport, reporting, settling
+from latchwork.queue.sharded.workers import Running, WorkerReport, reporting, settling
 from latchwork.store import Add, Exists, Key, MemoryStore, Once, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
@@ -104,6 +104,10 @@ def processes_die(scene):
 
 def saturated(scene):
     scene.working["w"] = {"hung": 2}
+
+
+def long_running(scene):
+    scene.working["w"] = {"longest": (Running("m", 400.0),)}
 
 
 def expiring(scene):
@@ -201,6 +205,7 @@ FAULTS = {
     "LatchworkWorkerDied": worker_died,
     "LatchworkProcessesDie": processes_die,
     "LatchworkHandlersHang": saturated,
+    "LatchworkMessageHangs": long_running,
     "LatchworkMessagesExpire": expiring,
     "LatchworkMessagesExpired": expired,
     "LatchworkMessagesParked": parked,
@@ -285,7 +290,8 @@ def test_no_alert_fires_where_nothing_is_wrong():
 
 def test_every_finding_of_doctor_and_no_other_has_an_alert():
     assert {alert.labels["kind"] for alert in ALERTS if alert.metric == "latchwork_findings"} == set(KINDS) - {
-        "retrying"
+        "retrying",
+        "draining",
     }
     assert set(FAULTS) == {alert.name for alert in ALERTS}
 

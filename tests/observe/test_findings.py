@@ -13,7 +13,7 @@ from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
-from latchwork.queue.sharded.workers import WorkerReport, reporting, settling, stopping
+from latchwork.queue.sharded.workers import Running, WorkerReport, reporting, settling, stopping
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
@@ -330,6 +330,82 @@ def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_mor
     assert told(registry)["saturated"][1].endswith(
         "9 handlers of vm:1 (4), vm:2 (5) hang, past the handler_timeout: they take no more messages; "
         "5 ready messages wait, the oldest for 80 s"
+    )
+
+
+def test_a_message_at_work_for_far_longer_than_others_is_named_with_its_worker_and_for_how_long(registry, queue, clock):
+    facts = {"threads": 4, "running": 2, "longest": (Running("slow", 50), Running("quick", 16))}
+    reports(queue, "vm:7:ab@f", acked=60, **facts)
+    assert told(registry) == {}, "not for long yet"
+    clock.advance(12)
+    state, what = told(registry)["long_running"]
+    assert state == WARNING
+    assert "at work for far longer than others: slow on vm:7, for 62 s; the others take about 1 s" in what
+    assert "after 10 min a handler is given up, and its message fails" in what
+    (found,) = findings_of(of_client(registry))
+    assert "`py-spy dump --pid 7` on vm" in found.remedy
+    assert "latchwork queue cancel q --client shop --id slow" in found.remedy
+    reports(queue, "vm:7:ab@f", acked=60, longest=(Running("quick", 16),))
+    assert told(registry) == {}, "it is over"
+
+
+def test_long_work_is_worth_knowing_where_all_is_long_and_a_warning_once_half_of_its_time_is_over(
+    registry, queue, clock
+):
+    queue.publish_many(range(3))
+    queue.receive()
+    reports(queue, "vm:7:ab@f", running=1, longest=(Running("slow", 90),))
+    state, what = told(registry)["long_running"]
+    assert (state, "at work for long: slow on vm:7, for 90 s; after 10 min" in what) == (OK, True)
+    assert "none was done in the last minute, and 2 ready messages wait" in what
+    reports(queue, "vm:7:ab@f", running=1, longest=(Running("slow", 301),))
+    assert told(registry)["long_running"][0] == WARNING
+    reports(queue, "vm:7:ab@f", threads=1, hung=1, longest=(Running("slow", 700, given_up=True),))
+    assert told(registry)["saturated"][1].startswith(
+        "queue q of shop: 1 handler of vm:7 hangs, past the handler_timeout (messages: slow on vm:7, for 12 min)"
+    )
+    assert "long_running" not in told(registry)
+
+
+def test_a_worker_that_drains_for_long_is_shown_so_and_as_no_worker_where_messages_wait(registry, queue, clock):
+    reports(queue, "vm:7:ab@f", running=1, drains=10.0, longest=(Running("last", 20),))
+    assert told(registry) == {}
+    clock.advance(12)
+    state, what = told(registry)["draining"]
+    assert state == OK
+    assert (
+        "about to stop, and taking no more messages: vm:7 since 22 s (1 handler); at work: last on vm:7, for 32 s"
+        in what
+    )
+    queue.publish("m")
+    clock.advance(31)
+    reports(queue, "vm:7:ab@f", running=1, drains=53.0)
+    state, what = told(registry)["no_worker"]
+    assert state == PROBLEM
+    assert "no worker takes messages; about to stop: vm:7 since 53 s; 1 ready message waits, for 31 s" in what
+    assert "draining" not in told(registry), "one cause is one line"
+    reports(queue, "vm:8:cd@f")
+    assert told(registry).keys() == {"draining"}
+
+
+@pytest.mark.filterwarnings("ignore:queue 'r' is paused")
+def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, store, clock):
+    queue = registry.create(QueueConfig("r", shards=1, backoff=5))
+    queue.publish("a", message_id="id-a")
+    queue.receive()[0].nack("exception")
+    reports(queue)
+    clock.advance(17)
+    assert (
+        "id-a (exception): due 12 s ago; nobody does the upkeep, which brings it: nobody leads yet"
+        in told(registry)["retrying"][1]
+    )
+    FencedLock(store, "shop-sweeper", owner="w", lease=600).acquire()
+    assert "due 12 s ago; the upkeep brings it within some seconds" in told(registry)["retrying"][1]
+    queue.pause(by="anna@web-7")
+    clock.advance(3)
+    assert (
+        "due 15 s ago; the queue is paused since 3 s by anna@web-7: latchwork queue resume r"
+        in told(registry)["retrying"][1]
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Annotated, Any, cast
 
 import typer
@@ -14,7 +15,8 @@ import typer
 from ...coord.effects.step import DoneStep
 from ...errors import InvalidRequest, LatchworkError
 from ...observe.audit import Deed
-from ...observe.snapshot import view_of
+from ...observe.findings import why_it_waits
+from ...observe.snapshot import Snapshot, view_of
 from ...plain import counted, shown, shown_time
 from ...queue import Outcome, QueueGroup, QueueRegistry, ShardedQueue, State, Status
 from ...queue.sharded.consumer.recover import LOOKED, dead_workers, left_by
@@ -160,8 +162,10 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
 
     The state of each: ready, running, retrying, parked, delayed, done, gone, expired or unknown. An id that is
     mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved. One that a worker has
-    which died is running until it is brought back; then this says when that is at the latest. `extended_at` of a
-    running one is when it was taken, or its worker extended that last. A message that expired
+    which died is running until it is brought back; then this says when that is at the latest. `at work` of a
+    running one is for how long, as its worker has reported if it is one of the three that run longest there; else "at
+    least" so long, since it was taken, or its worker extended that last: `extended_at`. Of one that is due and has not
+    come it says why. A message that expired
     unread is `expired` until somebody takes messages from there, and `unknown` from then on: the count of the expired
     ones stays. Without --id: all messages that consumers have in hand, of the 1,000 that were taken last.
     Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
@@ -176,24 +180,41 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     queue = queue_of(session, name, client, farm)
     if not id:
         held = in_flight(queue)
-        session.table(_rows_in_hand(queue, held.held), empty="no consumer has a message in hand")
+        workers = {one.worker for one in held.held}
+        taken = _look(queue) if any(workers) else None
+        rows = _rows_in_hand(queue, held.held, taken, json_value=session.json)
+        session.table(rows, empty="no consumer has a message in hand")
         if not held.is_all:
             note(f"of the {counted(held.looked, 'message')} that were taken last")
-        _tell_of_dead(queue, client, {one.worker for one in held.held})
+        _tell_of_dead(queue, client, workers, taken)
         return
-    rows = []
+    rows, statuses = [], dict[str, Status]()
     for one in id:
         found, waits = None, None
         if not isinstance(queue, QueueGroup):
             found, waits = queue.status(one), queue.delayed.waits_for(one)
+            statuses[one] = found
             if found.hint is not None:
                 note(f"{shown(one)}: {found.hint}")
         steps = [
             _row_of_step(step, done) for step, done in sorted(queue.steps(one).items(), key=lambda entry: entry[1].at)
         ]
         rows.append(_row_of_status(one, found, waits, steps, json_value=session.json))
+    now = session.store.seams.wall()
+    late = {one: how for one, status in statuses.items() if (how := _waits_since(status, now))}
+    workers = {status.worker for status in statuses.values()}
+    taken = _look(queue) if any(workers) or late else None
+    for row in rows:
+        status = statuses.get(row["message_id"])
+        if status is not None and status.state is State.RUNNING:
+            stamped = status.since.timestamp() if status.since else None
+            row.update(_at_work(row["message_id"], status.worker, stamped, taken, now, json_value=session.json))
     session.table(rows)
-    _tell_of_dead(queue, client, {row["worker"] for row in rows})
+    for state in taken.queues if taken else ():
+        for one, how in late.items():
+            why = why_it_waits(state, taken, is_ready=statuses[one].state is State.READY) if taken else ""
+            note(f"{one}: {how}; {why}")
+    _tell_of_dead(queue, client, workers, taken)
     if any(row["state"] in (None, State.UNKNOWN.value) and not row["steps"] for row in rows):
         raise typer.Exit(NOT_FOUND)
 
@@ -247,7 +268,7 @@ def recover(
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
     left = left_by(queue, worker or ())
-    rows = _rows_in_hand(queue, left.held)
+    rows = _rows_in_hand(queue, left.held, None, json_value=session.json)
     told = {}
     if left.dead and not dry_run:
         with noted(session, "recover", client, farm, name) as deed:
@@ -293,6 +314,7 @@ def _row_of_status(
     return {
         "message_id": message,
         "state": None if found is None else status.state.value,
+        **(dict.fromkeys(("at_work_s", "at_work_is_least")) if json_value else {"at_work": None}),
         "since": None if runs else at,
         "extended_at": at if runs else None,
         "worker": status.worker,
@@ -305,6 +327,35 @@ def _row_of_status(
         "cancelled": status.cancelled,
         "steps": steps if json_value or not steps else to_json(steps),
     }
+
+
+def _waits_since(status: Status, now: float) -> str:
+    """Return since when a message waits that is due; empty for any other."""
+    at = status.due or (status.since if status.state is State.READY else None)
+    if at is None or at.timestamp() > now or status.state not in (State.READY, State.RETRYING, State.DELAYED):
+        return ""
+    ago = shown_time(now - at.timestamp())
+    return f"due {ago} ago" if status.due is not None else f"ready since {ago}"
+
+
+def _at_work(
+    message: str | None, worker: str | None, stamped: float | None, taken: Snapshot | None, now: float, *,
+    json_value: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """Return for how long the work on a message has gone on: as its worker has reported, else at least since it was
+    extended last, by this clock.
+    """
+    reports = [one for state in taken.queues for one in state.workers] if taken and worker else []
+    ran = [
+        run.seconds
+        for one in reports
+        for run in one.longest
+        if run.message_id == message and short_name(one.worker)[-MAX_PROCESS:] == worker
+    ]
+    seconds = max(ran) if ran else None if stamped is None else max(0.0, now - stamped)
+    if json_value:
+        return {"at_work_s": None if seconds is None else round(seconds, 1), "at_work_is_least": not ran}
+    return {"at_work": None if seconds is None else ("" if ran else "at least ") + shown_time(seconds)}
 
 
 def _row_of_step(step: str, done: DoneStep) -> dict[str, Any]:
@@ -381,27 +432,39 @@ def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
     _tell_of_dead(queue, queue.registry.client_id, {status.worker for status in found.values()})
 
 
-def _rows_in_hand(queue: ShardedQueue, held: Sequence[InHand]) -> list[dict[str, Any]]:
-    """Return a row for each message that consumers have in hand. One call for 1,000."""
-    rows = []
+def _rows_in_hand(
+    queue: ShardedQueue, held: Sequence[InHand], taken: Snapshot | None, *, json_value: bool
+) -> list[dict[str, Any]]:
+    """Return a row for each message that consumers have in hand, those first that were extended longest ago, or whose
+    worker has reported that they run longest. One call for 1,000.
+    """
+    rows, now = [], queue.store.seams.wall()
     for some in chunked(held, STEP):
         for one, found in zip(some, queue.pointers.look([one.slot for one in some]), strict=True):
             message = found if isinstance(found, Envelope) else None
-            rows.append({
+            stamped = one.stamped / 1000 if one.stamped else None
+            of = message.msg_id if message else None
+            sooner = _at_work(of, one.worker, stamped, taken, now, json_value=True)["at_work_s"]
+            rows.append((-(sooner or 0.0), {
                 "message_id": message.msg_id if message else None,
                 "state": State.RUNNING.value,
+                **_at_work(of, one.worker, stamped, taken, now, json_value=json_value),
                 "extended_at": date(one.stamped).isoformat(timespec="seconds") if one.stamped else None,
                 "worker": one.worker,
                 "attempts": message.attempts if message else None,
-            })  # fmt: skip
-    return rows
+            }))  # fmt: skip
+    return [row for _, row in sorted(rows, key=itemgetter(0))]
 
 
-def _tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None]) -> None:
+def _look(queue: ShardedQueue) -> Snapshot:
+    return view_of(cast(QueueRegistry, queue.registry), queue.name).look()
+
+
+def _tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], taken: Snapshot | None = None) -> None:
     """Say which of these workers died, and when what they have in hand is back at the latest."""
     if not any(workers):
         return
-    taken = view_of(cast(QueueRegistry, queue.registry), queue.name).look()
+    taken = taken or _look(queue)
     for state in taken.queues:
         for name, dead in dead_workers(state.workers).items():
             if name[-MAX_PROCESS:] not in workers or dead.settled:

@@ -542,7 +542,7 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
 
 def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of `queue stats`, by names that say what they are."""
-    marks, looked = ("overdue", "saturated"), facts["sidelined_looked_at"]
+    marks, looked = ("overdue", "draining", "saturated"), facts["sidelined_looked_at"]
     workers = [
         short_name(one) + "".join(f" ({mark})" for mark in marks if one in facts[f"{mark}_workers"])
         for one in facts["workers"]

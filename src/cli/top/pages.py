@@ -217,6 +217,8 @@ def _stands(worker: WorkerReport) -> tuple[str, str]:
         return f"TAKES NONE: {worker.hung} hang", BAD
     if worker.is_overdue:
         return "overdue", WARN
+    if worker.drains is not None:
+        return f"drains, {shown_time(worker.drains)}", WARN
     return (f"works, {worker.hung} hang", WARN) if worker.hung else ("works", PLAIN)
 
 

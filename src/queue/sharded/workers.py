@@ -2,7 +2,9 @@
 
 Set `{client}_meta_set`, key `{queue}_WORKERS`. Three map bins by the name of a process. `workers`: `[server's ms, the
 change of the settings that it acts on, threads, running, acknowledged, failed]`; `failures`: how many of these failed
-for each reason, in the order of `Reason`; `hung`: handlers that hang. Two more bins tell of processes that have ended.
+for each reason, in the order of `Reason`; `hung`: handlers that hang; `runs`: of the handlers that run longest
+`[message id, seconds, 1 if it was given up]`; `drains`: for how many seconds it has taken no more messages as it is
+about to stop, -1 where it takes some. Two more bins tell of processes that have ended.
 `settled`, a map: its name -> server's ms, of one that was killed, and what it had in hand was settled by another one;
 `stopped`: `[server's ms, name]` of the one that stopped last. For people, and for the tools that tell them: no message
 depends on it.
@@ -32,7 +34,8 @@ from .envelope import Reason
 from .record import lifetime
 from .shards import Shards
 
-WORKERS, FAILURES, HUNG, SETTLED, STOPPED = "workers", "failures", "hung", "settled", "stopped"
+WORKERS, FAILURES, HUNG, RUNS, DRAINS = "workers", "failures", "hung", "runs", "drains"
+SETTLED, STOPPED = "settled", "stopped"
 REPORT = 15.0
 """Seconds between two reports of a process."""
 SILENT = 50.0
@@ -46,10 +49,27 @@ to remove it.
 """
 WINDOW = 60.0
 """Seconds in which the acknowledged and the failed messages of a report were counted."""
-_READ: tuple[Op, ...] = (*map(Read, (WORKERS, FAILURES, HUNG, SETTLED, STOPPED)), Compute(SERVER_NOW))
-_ABSENT = (None, None, None, None, None, 0)
+LONG, MOST_RUNS = 15.0, 3
+"""Seconds from which on a handler that runs is reported with its message, and how many of one process are: those that
+run longest.
+"""
+_BINS = (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, STOPPED)
+_READ: tuple[Op, ...] = (*map(Read, _BINS), Compute(SERVER_NOW))
+_ABSENT: tuple[Any, ...] = (*[None] * len(_BINS), 0)
 _STOP = ListOf((SERVER_NOW, Param("worker", str)))
 _REASONS = tuple(Reason)
+
+
+class Running(NamedTuple):
+    """A handler that has run for long: the message that it was called with, of a batch the first.
+
+    seconds: since it was called.
+    given_up: whether it ran longer than the `handler_timeout`: its message has failed then.
+    """
+
+    message_id: str
+    seconds: float
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +85,9 @@ class WorkerReport:
     reasons: of the failed ones, where there were any; an earlier version does not report them.
     hung: handlers that were given up after the queue's `handler_timeout`, and have not returned.
     settled: whether it was killed, and another process has settled what it had in hand.
+    longest: the handlers that ran longest at the report, of those that ran for long; their seconds are until now. An
+        earlier version does not report them.
+    drains: seconds for which it has taken no more messages, as it is about to stop; None = it takes some.
     """
 
     worker: str
@@ -77,6 +100,8 @@ class WorkerReport:
     reasons: Mapping[str, int] = field(default_factory=dict)
     hung: int = 0
     settled: bool = False
+    longest: tuple[Running, ...] = ()
+    drains: float | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -127,7 +152,11 @@ def _form(ttl: int) -> Form:
     report = MapPut(WORKERS, Param("worker", str), ListOf((SERVER_NOW, *numbers)))
     reasons = MapPut(FAILURES, Param("worker", str), ListOf(tuple(Param(one.value) for one in _REASONS)))
     hung = MapPut(HUNG, Param("worker", str), Param("hung"))
-    return Form(report, reasons, hung, exists=Exists.ANY, ttl=ttl)
+    runs, drains = (
+        MapPut(RUNS, Param("worker", str), Param("runs", list)),
+        MapPut(DRAINS, Param("worker", str), Param("drains")),
+    )
+    return Form(report, reasons, hung, runs, drains, exists=Exists.ANY, ttl=ttl)
 
 
 def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
@@ -135,6 +164,8 @@ def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
     return _form(lifetime(queue.config)).fill(
         _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
         acked=report.acked, failed=report.failed, hung=report.hung,
+        runs=[[one.message_id, round(one.seconds), int(one.given_up)] for one in report.longest],
+        drains=-1 if report.drains is None else round(report.drains),
         **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
     )  # fmt: skip
 
@@ -145,7 +176,7 @@ def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
 
 
 def _forgetting(workers: Sequence[str]) -> tuple[Op, ...]:
-    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, SETTLED))
+    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED))
 
 
 def stopping(queue: HasWorkers, worker: str) -> Update:
@@ -189,22 +220,26 @@ def now_in(rows: Rows[Values]) -> int | None:
     return max((row[-1] for row in rows.values(_ABSENT)), default=0) or None
 
 
-def _reports(found: Any, failures: Any, hung: Any, settled: Any, _: Any, now: int) -> list[WorkerReport]:
-    entries, reports = found.items() if isinstance(found, Mapping) else (), []
-    hung, settled = (one if isinstance(one, Mapping) else {} for one in (hung, settled))
-    for worker, entry in sorted(entries, key=str):
+def _reports(found: Any, *more: Any) -> list[WorkerReport]:
+    maps: list[Mapping[Any, Any]] = [one if isinstance(one, Mapping) else {} for one in (found, *more[:5])]
+    entries, failures, hung, runs, drains, settled = maps
+    reports, now = [], more[-1]
+    for worker, entry in sorted(entries.items(), key=str):
         try:
             at, *numbers = converted(entry, tuple[Counter, Counter, Counter, Counter, Counter, Counter])
         except msgspec.ValidationError:
             continue
         if type(worker) is str:
-            counts = failures.get(worker) if isinstance(failures, Mapping) else None
             acts_on, threads, running, acked, failed = numbers
-            ago, hangs = max(0.0, (now - at) / 1000), hung.get(worker)
+            ago = max(0.0, (now - at) / 1000)
+            hangs: Any = hung.get(worker)
+            drained: Any = drains.get(worker)
+            over: Any = settled.get(worker)
             reports.append(
                 WorkerReport(
-                    worker, ago, acts_on, threads, running, acked, failed, _reasons(counts),
-                    hangs if is_int(hangs) and hangs > 0 else 0, is_int(over := settled.get(worker)) and over >= at,
+                    worker, ago, acts_on, threads, running, acked, failed, _reasons(failures.get(worker)),
+                    hangs if is_int(hangs) and hangs > 0 else 0, is_int(over) and over >= at,
+                    _longest(runs.get(worker), ago), drained + ago if is_int(drained) and drained >= 0 else None,
                 )
             )  # fmt: skip
     return reports
@@ -214,6 +249,15 @@ def _stop(found: Any, now: int) -> Stop | None:
     if not isinstance(found, list) or len(found) != 2 or not is_int(found[0]) or type(found[1]) is not str:
         return None
     return Stop(found[1], max(0.0, (now - found[0]) / 1000))
+
+
+def _longest(stored: Any, ago: float) -> tuple[Running, ...]:
+    """Return the handlers that run longest, by what was stored this number of seconds ago; none for what is damaged."""
+    try:
+        found = converted(stored, list[tuple[str, Counter, Counter]])
+    except msgspec.ValidationError:
+        return ()
+    return tuple(Running(message_id, seconds + ago, bool(given_up)) for message_id, seconds, given_up in found)
 
 
 def _reasons(counts: Any) -> dict[str, int]:

@@ -267,6 +267,7 @@ class Consumer(Unpicklable):
             return True
         grace = self.grace if grace is None else checked_number("grace", grace)
         end = self._seams.monotonic() + grace
+        self._runs.drain()
         if self._tells:
             self.state.life.drains(self.running, grace)
         try:

@@ -30,6 +30,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
 from ..results import kept
 from ..transfer import CHUNK
+from ..workers import Running
 from .hand import Hand
 
 log = Log(__name__)
@@ -407,6 +408,7 @@ class Runs:
         self._lock = self._seams.lock()
         self._runs: list[HandlerCall] = []
         self._over = False
+        self._drains_from: float | None = None
         self.stuck = 0
         """Handlers that were given up and have not returned."""
 
@@ -414,6 +416,28 @@ class Runs:
     def open_runs(self) -> int:
         """Calls of the handler that have not ended, or not begun."""
         return len(self._runs)
+
+    def drain(self) -> None:
+        """Note that the consumer takes no more messages from now on, finally. Harmless when repeated."""
+        if self._drains_from is None:
+            self._drains_from = self._seams.monotonic()
+
+    def drains(self) -> float | None:
+        """Return the seconds since the consumer was asked to stop; None = it was not."""
+        return None if self._drains_from is None else self._seams.monotonic() - self._drains_from
+
+    def running(self) -> list[Running]:
+        """Return the calls of the handler that have begun and not ended, each with the first of its messages that is
+        not settled, and of those that were given up the first.
+        """
+        with self._lock:
+            runs = [(run, run.started) for run in self._runs if run.started is not None]
+        now, found = self._seams.monotonic(), []
+        for run, started in runs:
+            deliveries = list(run.deliveries) if run.abandoned else _open(run.deliveries)
+            if deliveries:
+                found.append(Running(deliveries[0].message_id, now - started, run.abandoned))
+        return found
 
     def patience(self, seconds: float) -> float:
         """Return `seconds`, or less if a message has to be extended before they are over."""

@@ -20,7 +20,19 @@ from ..envelope import Reason
 from ..queue import ShardedQueue
 from ..record import Live
 from ..registry import QueueRegistry
-from ..workers import KEPT, REPORT, WINDOW, WorkerReport, leaving, reporting, stopping, workers_of
+from ..workers import (
+    KEPT,
+    LONG,
+    MOST_RUNS,
+    REPORT,
+    WINDOW,
+    Running,
+    WorkerReport,
+    leaving,
+    reporting,
+    stopping,
+    workers_of,
+)
 
 log = Log(__name__)
 worker_log = Log("latchwork.worker")
@@ -37,12 +49,28 @@ FARM = "@"
 """Stands between the name of a process and the farm that it belongs to."""
 
 
+class Calls(Protocol):
+    """The calls of a consumer's handler, as far as they are reported."""
+
+    def running(self) -> list[Running]: ...
+    def drains(self) -> float | None: ...
+
+
+class ReportedState(Protocol):
+    """The state of a consumer, as far as it is reported."""
+
+    @property
+    def runs(self) -> Calls: ...
+
+
 class Reported(Protocol):
     """A consumer, as far as it is reported."""
 
     queue: ShardedQueue
     stats: Counter[str]
 
+    @property
+    def state(self) -> ReportedState: ...
     @property
     def concurrency(self) -> int: ...
     @property
@@ -157,11 +185,13 @@ class Reporter:
             self._tell(queues, last)
         # 3. Report.
         acts_on, carried = {name: queue.live.changed for name, queue in queues.items()}, self._carried
-        if queues and (acts_on != last.acts_on or carried != last.carried or now >= last.at + REPORT):
+        takes = {consumer.queue.name for consumer in consumers if consumer.state.runs.drains() is None}
+        is_news = acts_on != last.acts_on or carried != last.carried or takes != last.takes
+        if queues and (is_news or now >= last.at + REPORT):
             counts = last.counted(now, _counts(consumers)) + carried
             rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
             self._registry.store.repeat_many(rows).raise_unless()
-            last.queues, last.acts_on, last.carried, last.at = queues, acts_on, carried, now
+            last.queues, last.acts_on, last.takes, last.carried, last.at = queues, acts_on, takes, carried, now
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))
@@ -184,9 +214,13 @@ class Reporter:
         threads = sum(one.concurrency for one in own) if live.concurrency else 0
         running = sum(one.running for one in own)
         reasons = {one.value: counts[name, f"failed_{one.value}"] for one in Reason}
+        longest = sorted((run for one in own for run in one.state.runs.running()), key=lambda run: -run.seconds)
+        drains = [one.state.runs.drains() for one in own]
         return WorkerReport(
             self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"], reasons,
             sum(one.stuck for one in own),
+            longest=tuple(run for run in longest[:MOST_RUNS] if run.seconds >= LONG),
+            drains=None if None in drains else max(seconds for seconds in drains if seconds is not None),
         )  # fmt: skip
 
     def _tidy(self, queues: list[ShardedQueue]) -> None:
@@ -205,6 +239,7 @@ class _LastReport:
     def __init__(self) -> None:
         self.queues: dict[str, ShardedQueue] = {}
         self.acts_on: dict[str, int] = {}
+        self.takes: set[str] = set()
         self.live: dict[str, Live] = {}
         self.changes: dict[str, int] = {}
         self.at = self.followed = self.tidied = float("-inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.queue import Consumer, QueueRegistry
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
 from latchwork.queue.sharded.workers import KEPT, SILENT, reading, stops_in
@@ -13,6 +13,11 @@ from tests.queue.sharded.upkeep.test_upkeep import queue_on
 from tests.sim.stage import Fault, Kind, Stage
 
 SOON = 3.0
+
+
+def long_queue_on(store):
+    """A queue whose handlers may take long."""
+    return QueueRegistry(store, "c", farm_id="f").create(QueueConfig("long", shards=1))
 
 
 def working(seconds, *, takes=0.0, begins=lambda: None, **options):
@@ -161,6 +166,37 @@ def test_a_consumer_reports_the_handlers_that_hang_and_says_that_it_stopped():
     ((during,), (stopped,)) = stage.said["worker"]
     assert (during.hung, during.is_saturated) == (2 * during.threads, True)
     assert (stopped.worker, stopped.ago < SOON) == (during.worker, True)
+
+
+def test_a_consumer_reports_which_handlers_run_longest_and_since_when_it_drains():
+    stage, ids = Stage(), []
+    stage.act("publisher", lambda store: ids.extend(long_queue_on(store).publish_many(range(6))))
+
+    def body(store):
+        queue, begun = long_queue_on(store), []
+
+        def handle(_):
+            begun.append(0)
+            if len(begun) > 1:
+                store.seams.sleep(400)
+
+        consumer = Consumer(queue, handle, upkeep=False, grace=200, concurrency=5).start()
+        store.seams.sleep(40)
+        during = queue.workers()
+        store.seams.spawn(consumer.stop, "stops")
+        store.seams.sleep(20)
+        return during, queue.workers()
+
+    stage.act("worker", body, after=1)
+    stage.play(until=1e3)
+    ((during,), (drains,)) = stage.said["worker"]
+    assert during.drains is None
+    assert len(during.longest) == 3, "no more than three"
+    assert {one.message_id for one in during.longest} < set(ids)
+    for one in during.longest:
+        assert (38 <= one.seconds <= 40, one.given_up) == (True, False)
+    assert 18 <= drains.drains <= 22
+    assert drains.running == 5
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
