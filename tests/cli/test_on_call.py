@@ -12,10 +12,10 @@ from rich.console import Console
 from latchwork import connect
 from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
-from latchwork.coord import FencedLock, Group
+from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.observe.findings import Finding
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -298,6 +298,28 @@ def test_a_mistyped_client_lock_or_latch_is_told_which_one_is_meant(lw, queue):
     for words in (("show", "nigt"), ("count-down", "nigt"), ("wait", "nigt", "--timeout", "1")):
         done = lw("latch", *words, *SHOP)
         assert (done.code, "is 'night' meant?" in done.err) == (3, True)
+    done = lw("lock", "break", "valt", "--fence", "1")
+    assert (done.code, "the lock 'valt' was never taken in this store; is 'vault' meant?" in done.err) == (3, True)
+
+
+def test_a_mistyped_name_of_any_primitive_is_told_which_one_is_meant(lw, queue):
+    store = queue.store
+    Group(store, "nightly").join("m", keep_alive=False)
+    Semaphore(store, "reports", permits=1, lease=60, owner="me").acquire()
+    ReadWriteLock(store, "prices", lease=60, owner="me").write()
+    RateLimiter(store, "calls", limit=5, per=1).try_acquire()
+    queue.registry.schedule(Schedule("daily", "q", "tick", every=60))
+    for words, is_meant in (
+        (("group", "members", "nighly"), "nightly"),
+        (("semaphore", "show", "report"), "reports"),
+        (("rwlock", "show", "price"), "prices"),
+        (("schedule", "next", "daly", *SHOP), "daily"),
+    ):
+        done = lw(*words)
+        assert (words, done.code, f"is '{is_meant}' meant?" in done.err) == (words, 3, True)
+    out = lw("doctor", "--limiter", "cals", "--group", "zzz").out
+    assert "or the name is wrong; is 'calls' meant?" in out
+    assert out.count("meant?") == 1
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -69,9 +69,7 @@ def show(context: typer.Context, name: Name) -> None:
     key = Key(LOCKS, checked_name(name))
     record = session.store.get(key)
     if record is None:
-        similar = meant(name, (str(one.key.name) for one in _locks(session.store)))
-        listing = "`latchwork lock list` lists the locks that there are"
-        raise NotFound(f"the lock {shown(name)} was never taken in this store{similar}; {listing}", key=key)
+        raise _never_taken(session.store, name)
     facts = _facts(record, _now(session.store, key))
     if not facts["held"]:
         session.say(f"{name} is free; its last fence is {facts['fence']}", **facts)
@@ -102,7 +100,10 @@ def break_lease(
     """
     session: Session = context.obj
     lock = FencedLock(session.store, name, owner=person())
-    before = holder_of(session.store, checked_name(name))
+    key = Key(LOCKS, checked_name(name))
+    if session.store.get(key) is None:
+        raise _never_taken(session.store, name)
+    before = holder_of(session.store, name)
     with noted(session, "break", "lock", None, name, before=before, why=why) as deed:
         done = lock.break_lease(fence, at_once=at_once)
         deed.after = "broken" if done else "it was not held under that fence"
@@ -138,6 +139,14 @@ def list_all(context: typer.Context) -> None:
             row["renewed_s_ago"] = round(row["renewed_s_ago"], 1)
         rows.append(row if session.json else row | {"ran_out": row.get("ran_out") or None})
     session.table(rows, "locks")
+
+
+def _never_taken(store: RecordStore, name: str) -> NotFound:
+    """Return the error that there is no such lock, with one of a similar name."""
+    similar = meant(name, (str(one.key.name) for one in _locks(store)))
+    listing = "`latchwork lock list` lists the locks that there are"
+    text = f"the lock {shown(name)} was never taken in this store{similar}; {listing}"
+    return NotFound(text, key=Key(LOCKS, name))
 
 
 def _locks(store: RecordStore) -> list[Record]:

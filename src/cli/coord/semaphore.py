@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from ...coord import Semaphore
+from ...coord.semaphore import SEMAPHORES
 from ...plain import shown
 from ..options import Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
+from .state import checked_there
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Limit how many run at a time, with fences.", no_args_is_help=True)
@@ -54,6 +56,7 @@ def show(context: typer.Context, name: Name) -> None:
     """
     session: Session = context.obj
     semaphore = Semaphore(session.store, name, permits=1)
+    checked_there(session, "semaphore", name, SEMAPHORES)
     size, holders = semaphore.size(), semaphore.holders()
     held = sum(len(holder.slots) for holder in holders)
     lines = [f"{name}: {held} of {size} held"]

@@ -24,6 +24,7 @@ from ...plain import counted, shown
 from ...store import Compute, Key, Record, RecordStore
 from ...store.model.expr import SERVER_NOW
 from ..session import Session
+from ..similar import meant_in
 from .elections import Office, office_of
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]
@@ -37,10 +38,10 @@ def checked_there(session: Session, kind: str, name: str, sets: str) -> None:
     """Check that this name was ever used, by one call. Raises `NotFound`: nobody there is another answer than a wrong
     name.
     """
-    if session.store.get(Key(sets, name)) is None:
-        raise NotFound(
-            f"no {kind} {name!r} in {session.where}: it was never used, or has expired, or the name is wrong", name=name
-        )
+    key = Key(sets, name)
+    if session.store.get(key) is None:
+        why = f"it was never used, or has expired, or the name is wrong{meant_in(session.store, key)}"
+        raise NotFound(f"no {kind} {name!r} in {session.where}: {why}", name=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ def time_of(store: RecordStore, key: Key) -> int:
 def _state(store: RecordStore, kind: str, name: str, key: Key) -> State:
     record = store.get(key)
     if record is None:
-        missing = Finding(WARNING, "there is none", "it was never used, or has expired, or the name is wrong")
+        why = f"it was never used, or has expired, or the name is wrong{meant_in(store, key)}"
+        missing = Finding(WARNING, "there is none", why)
         return State(kind, name, "none", (missing,))
     try:
         now = time_of(store, key)

@@ -14,6 +14,7 @@ from ...queue import Schedule
 from ..jsontext import checked_json
 from ..options import Client, Farm
 from ..session import Session
+from ..similar import meant
 from .queue import no_queues, registry_of
 
 app = typer.Typer(help="Publish messages again and again, each tick once.", no_args_is_help=True)
@@ -99,8 +100,11 @@ def next_ticks(
     Example: latchwork schedule next nightly --client shop
     """
     session: Session = context.obj
-    found = [one for one in registry_of(session, client, farm).schedules() if one.name == name]
+    there = registry_of(session, client, farm).schedules()
+    found = [one for one in there if one.name == name]
     if not found:
-        raise NotFound(f"no schedule {name!r} of {client} in {session.where}: `schedule list` shows which there are")
+        similar = meant(name, [one.name for one in there])
+        listing = "`schedule list` shows which there are"
+        raise NotFound(f"no schedule {name!r} of {client} in {session.where}{similar}; {listing}")
     now = datetime.fromtimestamp(session.store.seams.wall(), timezone.utc)
     session.table([{"tick": tick.isoformat()} for tick in islice(found[0].ticks(now), count)], empty="no ticks")
