@@ -271,6 +271,7 @@ COMMANDS = {
     "stats": lambda n: ("stats", "--client", n),
     "stats, farm": lambda n: ("stats", *C, "--farm", n),
     "doctor": lambda n: ("doctor", "--client", n, "--farm", n),
+    "audit": lambda n: ("audit", "--client", n, "--about", n),
     "top": lambda n: ("top", "--client", n, "--farm", n, "--json"),
 }  # fmt: skip
 WITHOUT_A_NAME = {"console", "demo", "worker", "outbox stats"}

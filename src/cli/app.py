@@ -35,6 +35,7 @@ COMMANDS = {
     "top": CommandModule("top", "top", "Watch queues, workers and locks on a full screen."),
     "console": CommandModule(".console.command", "console", "Serve the web console: what `top` shows, in a browser."),
     "doctor": CommandModule("doctor", "doctor", "Find what will cause trouble, and the remedy."),
+    "audit": CommandModule("audit", "audit", "What people have done: who, what, when."),
     "demo": CommandModule("demo", "demo", "A tour of every primitive, on a temporary store."),
     "latch": CommandModule("coord.latch", "app", "Count down to zero, and wait for that."),
     "barrier": CommandModule("coord.barrier", "app", "Wait until all parties are there, and exchange values."),

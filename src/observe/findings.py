@@ -47,6 +47,8 @@ DONE_LATELY = 10
 """Messages that must have been done in the last minute so that the time of one is known."""
 DRAINS_LONG = 20.0
 """Seconds from which on a worker that drains is told of; the usual grace is 10."""
+CHANGED_LATELY = 3_600.0
+"""Seconds for which it is told of who changed the threads of a queue."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
 ID_SHOWN, ERROR_SHOWN = 40, 140
@@ -130,6 +132,10 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         since = f"paused{who}, {shown_time(ago)} ago" if live.changed else "paused since it was made"
         waits = f"; ready messages that wait, and go on expiring: {ready:,}" if ready else ""
         yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
+    elif live.changed and ago < CHANGED_LATELY:
+        who = f" by {live.changed_by}" if live.changed_by else ""
+        threads = f"threads in each worker: {queue.live.concurrency}, set {shown_time(max(0.0, ago))} ago{who}"
+        yield OK, "settings", threads, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
     late = [one for one in queue.at_work if one.acts_on < live.changed]
     if late and ago > ACTS_WITHIN:
         change = "pause" if queue.paused else "change of its settings"

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from latchwork import connect
+from latchwork.cli.noted import person
 from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
@@ -210,6 +211,25 @@ def test_a_worker_that_drains_is_marked_where_workers_are_counted(lw, queue):
     head, line = (text.split("\t") for text in lw("stats", *SHOP).out.splitlines())
     assert dict(zip(head, line, strict=True))["at work"] == "1 (1 draining)"
     assert "workers                1: vm:7 (draining)" in lw("queue", "stats", "q", *SHOP).out
+
+
+def test_who_has_changed_a_queue_when_and_from_what_is_told(lw, queue):
+    assert "changed" not in lw("queue", "list", *SHOP).out.splitlines()[0] or "- " not in lw("queue", "list", *SHOP).out
+    lw("queue", "scale", "q", "7", *SHOP, "--timeout", "0")
+    me = person()
+    assert re.search(rf"\d+(\.\d)? s ago by {me}", lw("queue", "list", *SHOP).out)
+    doctor = lw("doctor", *SHOP).out
+    assert re.search(rf"ok +queue q of shop: threads in each worker: 7, set \S+ s ago by {me}", doctor)
+    assert "latchwork audit --client shop --about q" in doctor
+    lw("lock", "break", "x", "--fence", "1")
+    lw("queue", "pause", "q", *SHOP, "--timeout", "0")
+    pause, scale = lw("audit", *SHOP, "--about", "q", "--json").json
+    assert (scale["who"], scale["what"], scale["on"]) == (me, "scale", "shop/q")
+    assert (scale["before"], scale["after"], scale["outcome"]) == ("1 thread", "7 threads", "done")
+    assert (pause["what"], pause["before"]) == ("pause", "7 threads")
+    shown = lw("audit", *SHOP, "--limit", "1")
+    assert (shown.out.count("\n"), "the newest 1 of 2" in shown.err) == (2, True)
+    assert lw("audit", "--client", "other").out == "nobody is known to have done anything\n"
 
 
 def died(queue, worker, ago):

@@ -43,6 +43,7 @@ COMMANDS = {
         *CLIENT, "--group", "group", "--semaphore", "semaphore", "--rwlock", "rwlock", "--barrier", "barrier",
         "--limiter", "limiter",
     ),
+    "audit": (),
     "latch create": ("latch", *CLIENT, "--count", "2", "--if-absent"),
     "latch count-down": ("latch", *CLIENT, "--party", "b"),
     "latch wait": ("latch", *CLIENT, "--timeout", "0.2"),

@@ -73,7 +73,8 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     """List every queue of the client, active or not. Exit code 3 if the client has none.
 
     `threads each`, `consumers` with --json, is the number of threads in each worker process, 0 while it is paused.
-    `latchwork stats` shows how many workers there are.
+    `latchwork stats` shows how many workers there are. `changed` says when that number was set last, and by whom;
+    `latchwork audit` from which one.
 
     Example: latchwork queue list --client shop --json
     """
@@ -87,6 +88,7 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
             "shards": queue.config.shards,
             "consumers" if session.json else "threads each": queue.concurrency,
             "paused": _paused(queue, now),
+            "changed": _changed(queue, now) if queue.concurrency else None,
         }
         for queue in found
     ]
@@ -109,8 +111,13 @@ def _paused(queue: ShardedQueue, now: float) -> str | None:
     """Return since when the queue is paused, and by whom; None if it is not."""
     if queue.concurrency:
         return None
+    return _changed(queue, now) or "since it was made"
+
+
+def _changed(queue: ShardedQueue, now: float) -> str | None:
+    """Return since when it has the number of threads that it has, and by whom; None = since it was made."""
     if not queue.live.changed:
-        return "since it was made"
+        return None
     who = f" by {queue.live.changed_by}" if queue.live.changed_by else ""
     return f"{shown_time(max(0.0, now - queue.live.changed / 1000))} ago{who}"
 

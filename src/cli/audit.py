@@ -1,0 +1,60 @@
+"""`latchwork audit`: what people have done, by whichever tool."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..observe.audit import DONE, Deed, audit_of
+from ..plain import shown_time
+from ..queue.sharded.envelope import date
+from .options import CLIENT_VARIABLE
+from .session import Session, note
+
+
+def audit(
+    context: typer.Context,
+    about: Annotated[
+        str, typer.Option(help="only what was done to this: a name of a queue, a lock, a client, or a message's id")
+    ] = "",
+    client: Annotated[
+        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="only what was done to this client's [default: all]")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="the largest number of actions")] = 20,
+) -> None:
+    """Show what people have done, the newest first: who has paused, scaled, redriven, discarded, broken a lock, and
+    when.
+
+    By this command, `latchwork top` and the console. What a program does by itself, as `queue.scale(8)`, is not among
+    it; `latchwork queue list` names who changed a queue last. It looks at the newest 500 of the last 90 days. An action
+    that stayed `begun` was cut: perhaps it was done, perhaps not. What belongs to no client, as a lock, is shown with
+    each.
+
+    Example: latchwork audit --client shop --about orders
+    """
+    session: Session = context.obj
+    now, found = session.store.seams.wall(), audit_of(session.store)
+    mine = [one for one in found if _is_of(one, client) and (not about or about in one.target.split("/"))]
+    rows = [
+        {
+            "at": date(int(one.at * 1000)).isoformat(timespec="seconds"),
+            **({} if session.json else {"ago": shown_time(max(0.0, now - one.at))}),
+            "who": one.who, "what": one.what, "on": one.target,
+            "before": one.before or None, "after": one.after or None, "why": one.why or None,
+            "outcome": one.outcome if session.json or one.outcome != DONE else None, "farm": one.farm,
+        }
+        for one in mine[:limit]
+    ]  # fmt: skip
+    of = f" to {about}" if about else ""
+    session.table(rows, empty=f"nobody is known to have done anything{of}")
+    if len(mine) > limit:
+        note(f"the newest {limit} of {len(mine)}; --limit shows more")
+
+
+NOBODYS = ("lock", "election")
+"""The kinds of what belongs to no client, as the first part of a target."""
+
+
+def _is_of(deed: Deed, client: str | None) -> bool:
+    return not client or deed.target.split("/")[0] in (client, *NOBODYS)
