@@ -160,18 +160,21 @@ class Ahead(Seams):
         return super().wall() + self.by
 
 
-def test_the_number_that_expired_does_not_go_down_while_every_worker_is_busy():
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_number_that_expired_does_not_go_down_while_every_worker_is_busy(ordered, shards):
     seams, busy, ends = Ahead(), threading.Event(), threading.Event()
-    queue = opened(MemoryStore(seams), 1)
+    queue = opened(MemoryStore(seams), shards)
     queue.publish_many(range(12))
     seams.by = 16 * DAYS
     queue.publish("m")
-    there = opened(queue.store, 1)
+    there = opened(queue.store, shards)
     assert told(there)[3] == 12
-    with Consumer(queue, lambda _: busy.set() or ends.wait(60), concurrency=1, upkeep=False):
+    handler = lambda _: busy.set() or ends.wait(60)  # noqa: E731 - it is one
+    with Consumer(queue, handler, concurrency=1, ordered=ordered, upkeep=False):
         try:
             assert busy.wait(20)
             seams.by += LATE + 1
-            assert until(lambda: opened(queue.store, 1).depth().expired == 12, 20)
+            assert until(lambda: opened(queue.store, shards).depth().expired == 12, 20)
         finally:
             ends.set()
