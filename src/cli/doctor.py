@@ -31,6 +31,8 @@ from .session import InAFile, Session, absent_file
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
+SQLITE_FULL = 13
+"""SQLite's code for a disk that is full."""
 MAX_CONNECTIONS = 10_000
 MANY = 20
 """Clients that are looked at where none is named, at most."""
@@ -376,6 +378,10 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
     except LatchworkError as failure:
         if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt):  # of a name; nothing was asked
             found.append(Finding(PROBLEM, f"names: {failure}", "correct this name"))
+            return found
+        if failure.details.get("sqlite") == SQLITE_FULL:
+            remedy = "free some space there (`df -h` shows how much is left); its programs then go on by themselves"
+            found.append(Finding(PROBLEM, f"the store takes no writes: {failure}", remedy))
             return found
         what = "host, port, namespace, user" if session.is_remote else "the file and its directory"
         found.append(Finding(PROBLEM, f"the store does not answer: {failure}", f"check {session.where}: {what}"))

@@ -10,15 +10,17 @@ import pytest
 from rich.console import Console
 
 from latchwork import connect
+from latchwork.cli import doctor
 from latchwork.cli.noted import person
 from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
+from latchwork.errors import Unavailable
 from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
-from latchwork.store import Key, MapPut
+from latchwork.store import Key, MapPut, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from tests.support.waiting import until
 
@@ -184,6 +186,32 @@ def test_a_message_at_work_is_shown_with_for_how_long_or_at_least_how_long(lw, q
     out = lw("queue", "show", "q", *SHOP).out
     assert "\trunning\t8 min\t" in out
     assert "\trunning\tat least " in out
+
+
+def test_a_store_whose_disk_is_full_is_told_as_that_with_what_frees_it(lw, queue, monkeypatch):
+    def write(*_, **__):
+        raise Unavailable("/x/s.db: database or disk is full; nothing was written; free some space", sqlite=13)
+
+    monkeypatch.setattr(doctor, "examine", write)
+    done = lw("doctor", *SHOP)
+    assert done.code == 1
+    assert "problem  the store takes no writes: /x/s.db: database or disk is full" in done.out
+    assert "-> free some space there" in done.out
+
+
+def test_messages_that_a_worker_could_not_settle_are_told_apart_from_those_at_work(lw, queue):
+    queue.publish_many(range(2))
+    queue.receive(2)
+    me = queue.store.seams.process_name()
+    for slot in ((0, 1), (0, 2)):
+        at = round((queue.store.seams.wall() - 90) * 1000)
+        queue.store.operate(queue.pointers.key(slot), Put("fireTS", at), repeatable=True)
+    queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 0, 0, 0)))
+    err = lw("queue", "show", "q", *SHOP).err
+    assert f"worker {me} has 2 messages in hand and no handler that runs" in err
+    assert re.search(r"the sweep brings them back, at the latest within (29|30|33|34) min", err), err
+    queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 1, 0, 0)))
+    assert "no handler that runs" not in lw("queue", "show", "q", *SHOP).err
 
 
 def test_a_message_that_is_due_or_ready_says_since_when_and_why_nobody_has_it(lw, sqlite_url):
