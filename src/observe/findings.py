@@ -134,8 +134,21 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
     elif live.changed and ago < CHANGED_LATELY:
         who = f" by {live.changed_by}" if live.changed_by else ""
-        threads = f"threads in each worker: {queue.live.concurrency}, set {shown_time(max(0.0, ago))} ago{who}"
-        yield OK, "settings", threads, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
+        is_set = f"threads in each worker: {queue.live.concurrency}, set {shown_time(max(0.0, ago))} ago{who}"
+        others = [one for one in queue.at_work if one.acts_on == live.changed and one.threads != live.concurrency]
+        if others:
+            each = [f"{short_name(one.worker)} ({one.threads})" for one in others]
+            is_set += f"; otherwise, as its program says: {_listed(each)}"
+        yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
+    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    is_behind = ready and (queue.stats.ready.oldest_age or 0.0) > WAITED
+    if queue.stats.in_order and running <= queue.shards < threads and is_behind and not queue.paused:
+        shards = counted(queue.shards, "shard")
+        what = (
+            f"{shards}, and {threads} threads: in order each shard has one handler at a time, so no more of them help"
+        )
+        remedy = "a queue keeps its shards: make a new one with more, or let its consumers not be ordered"
+        yield WARNING, "settings", f"{what}; {_backlog([queue])}", remedy
     late = [one for one in queue.at_work if one.acts_on < live.changed]
     if late and ago > ACTS_WITHIN:
         change = "pause" if queue.paused else "change of its settings"

@@ -108,6 +108,7 @@ class QueueState:
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
+    shards: of the queue.
     """
 
     name: str
@@ -126,6 +127,7 @@ class QueueState:
     out_rate: float | None = None
     stopped: Stop | None = None
     handler_timeout: float = float("inf")
+    shards: int = 0
 
     @property
     def paused(self) -> bool:
@@ -479,6 +481,7 @@ class ClientView:
             out_rate,
             stopped,
             queue.config.handler_timeout.total_seconds(),
+            queue.config.shards,
         )
 
 

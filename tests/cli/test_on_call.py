@@ -46,6 +46,13 @@ def test_a_pause_names_the_workers_that_do_not_act_on_it_and_those_that_do(lw, q
     assert lw("queue", "resume", "q", *SHOP, "--timeout", "0", "--json").json["not_yet"] == ["hangs"]
 
 
+def test_a_scale_names_the_workers_whose_program_fixes_their_threads(lw, queue):
+    queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, 2**60, 4, 0, 0, 0)))
+    done = lw("queue", "scale", "q", "16", *SHOP)
+    assert "vm:7 keeps its own number of threads, 4: its program sets `concurrency` or `weights`" in done.out
+    assert "keeps its own" not in lw("queue", "scale", "q", "4", *SHOP).out
+
+
 def test_a_change_that_does_not_wait_for_the_workers_accuses_none(lw, queue):
     queue.store.repeat(reporting(queue, WorkerReport("alive", 0.0, 0, 1, 0, 0, 0)))
     done = lw("queue", "pause", "q", *SHOP, "--timeout", "0")

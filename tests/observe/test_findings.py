@@ -409,6 +409,31 @@ def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, s
     )
 
 
+def test_more_threads_than_shards_are_said_not_to_help_where_order_is_kept(registry, clock):
+    queue = registry.create(QueueConfig("r", shards=1))
+    queue.publish_many(range(9), key="k")
+    reports(queue, threads=16, running=1)
+    clock.advance(31)
+    reports(queue, threads=16, running=1)
+    assert "settings" not in told(registry), "no consumer keeps the order"
+    queue.store.operate(queue.pointers.pointers_key(0), Put("in-hand", 1))
+    state, what = told(registry)["settings"]
+    assert state == WARNING
+    assert "1 shard, and 16 threads: in order each shard has one handler at a time, so no more of them help" in what
+    assert "ready messages wait, the oldest for 31 s" in what
+    reports(queue, threads=1, running=1)
+    assert "settings" not in told(registry)
+
+
+def test_a_worker_whose_program_fixes_its_threads_is_named_beside_the_number_that_was_set(registry, queue, clock):
+    queue.scale(16, by="anna@web-7")
+    reports(queue, "vm:7:ab@f", threads=4)
+    reports(queue, "vm:8:cd@f", threads=16)
+    state, what = told(registry)["settings"]
+    assert state == OK
+    assert "threads in each worker: 16, set 0 s ago by anna@web-7; otherwise, as its program says: vm:7 (4)" in what
+
+
 def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
     for name in "abc":
         registry.create(QueueConfig(name, shards=1))

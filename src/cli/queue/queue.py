@@ -281,6 +281,12 @@ def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, 
     if running and not queue.concurrency:
         lines.append(f"{counted(running, 'handler')} had begun, and may go on to the end")
     lines += [
+        f"{short_name(worker.worker)} keeps its own number of threads, {worker.threads}: its program sets "
+        "`concurrency` or `weights`"
+        for worker in workers
+        if worker.acts_on >= changed and queue.concurrency and worker.threads != queue.concurrency
+    ]
+    lines += [
         f"not yet: {worker.worker}, which last reported {shown_time(worker.ago)} ago: it hangs, was killed, or is "
         "of an earlier version"
         for worker in silent

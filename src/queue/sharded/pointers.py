@@ -60,6 +60,7 @@ class ShardPointers(NamedTuple):
     returned: the slots whose messages were given back, each with the delivery that did it.
     gone: slots that wait and hold no message any more, as far as that was looked for (`depth.py`).
     holes: slots behind the first message that waits, and that hold none, as far as that was looked for.
+    in_order: whether an ordered consumer has ever worked the shard.
     head: some bins of the first message that waits, as far as that was looked for.
     expired_at: when the last claim that found no message was noted: ms by the server's clock, 0 = not known.
     damage: what is wrong with the record. Then nothing counts as loaded, as nothing can be received, and the shard is
@@ -80,6 +81,7 @@ class ShardPointers(NamedTuple):
     head: Record | None = None
     expired_at: int = 0
     holes: int = 0
+    in_order: bool = False
 
     @property
     def waiting(self) -> int:
@@ -100,6 +102,7 @@ class ShardPointers(NamedTuple):
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
             returned=_returned(bins.get(RETURNED), found.fire or 0), expired_at=_time(bins.get(EXPIRED_AT)),
+            in_order=any(_time(bins.get(bin)) for bin in (SEAL, IN_HAND)),
         )  # fmt: skip
 
     @classmethod

@@ -79,6 +79,7 @@ class QueueStats:
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
         usual.
     unsettled: messages that wait, for more than a minute, for the write with which they go; the oldest first.
+    in_order: whether ordered consumers work on it, or have; each shard has one handler at a time then.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
         of the queue's shards, by what was published to the group.
     """
@@ -97,6 +98,7 @@ class QueueStats:
     last_retry: LastRetry | None = None
     oldest_parked: Parked | None = None
     unsettled: tuple[Unsettled, ...] = ()
+    in_order: bool = False
 
     @property
     def oldest_age(self) -> float | None:
@@ -198,6 +200,7 @@ def _stats(
         delayed.last_retry if delayed.retrying else None,
         _oldest_parked(queue, parked),
         delayed.unsettled,
+        any(state.in_order for state in main),
     )
 
 
