@@ -49,6 +49,8 @@ DRAINS_LONG = 20.0
 """Seconds from which on a worker that drains is told of; the usual grace is 10."""
 CHANGED_LATELY = 3_600.0
 """Seconds for which it is told of who changed the threads of a queue."""
+LOOKED_WITHIN = 30.0
+"""Seconds for which a message that is due may still be on its way, though the upkeep has looked at what is due."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
 ID_SHOWN, ERROR_SHOWN = 40, 140
@@ -565,7 +567,9 @@ def _last_retry(queue: QueueState, taken: Snapshot) -> str:
     last = queue.stats.last_retry
     if last is None:
         return ""
-    left = last.due / 1000 - taken.at
+    left, late = last.due / 1000 - taken.at, queue.stats.delayed_late or 0.0
+    if -left > late + LOOKED_WITHIN:  # what was due then was looked at since: others wait
+        return ""
     when = f"in {shown_time(left)}" if left >= 0 else f"due {shown_time(-left)} ago; {why_it_waits(queue, taken)}"
     return f"; the last one, {shortened(one_line(last.message_id), ID_SHOWN)}{_why(last.error)}: {when}"
 

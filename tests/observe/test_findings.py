@@ -434,6 +434,19 @@ def test_a_worker_whose_program_fixes_its_threads_is_named_beside_the_number_tha
     assert "threads in each worker: 16, set 0 s ago by anna@web-7; otherwise, as its program says: vm:7 (4)" in what
 
 
+def test_a_retry_that_has_come_back_is_not_said_to_be_due_while_others_wait(registry, store, clock):
+    queue = registry.create(QueueConfig("r", shards=1, backoff=5))
+    queue.publish("a", message_id="id-a")
+    queue.receive()[0].nack("exception")
+    clock.advance(100)
+    taken = of_client(registry)
+    (state,) = taken.queues
+    assert "id-a" in told(registry)["retrying"][1], "nobody has looked"
+    looked = replace(taken, queues=(replace(state, stats=replace(state.stats, delayed_late=2.0)),))
+    (found,) = [one for one in findings_of(looked) if one.kind == "retrying"]
+    assert found.what == "queue r of shop: 1 message failed, and will be tried again"
+
+
 def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
     for name in "abc":
         registry.create(QueueConfig(name, shards=1))
