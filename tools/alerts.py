@@ -73,7 +73,7 @@ ALERTS = (
         "The work on a message of QUEUE takes far longer than others, or is soon given up",
         weight=1,
         severity=TICKET,
-    ),  # fmt: skip
+    ),
     _of_queue("LatchworkMessagesExpire", "expiring", "Messages of QUEUE have waited for half of their life"),
     _of_queue("LatchworkMessagesExpired", "expired", "Messages of QUEUE have expired", weight=1, severity=TICKET),
     _of_queue(
@@ -84,6 +84,13 @@ ALERTS = (
     _of_queue("LatchworkNoUpkeep", "upkeep", "The upkeep is overdue: messages of dead workers do not come back"),
     _of_queue(
         "LatchworkQueuePaused", "paused", "QUEUE is paused; its messages go on expiring", weight=1, severity=TICKET
+    ),
+    _of_queue(
+        "LatchworkClockSetBack",
+        "clock",
+        "The clock of the store was set back, and workers of QUEUE did not report since",
+        weight=1,
+        severity=TICKET,
     ),
     _of_queue("LatchworkSettingsIgnored", "settings", "Workers of QUEUE do not act on its settings"),
     _of_queue("LatchworkQueueUnreadable", "unreadable", "The record of QUEUE cannot be read"),

@@ -18,7 +18,7 @@ from .snapshot import Leader, QueueState, Snapshot
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
     "paused", "settings", "no_worker", "worker_died", "draining", "saturated", "long_running", "expiring", "expired",
-    "parked", "failing", "retrying", "stranded", "upkeep", "unreadable",
+    "parked", "failing", "retrying", "stranded", "upkeep", "clock", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -183,7 +183,7 @@ def _draining(queue: QueueState, taken: Snapshot) -> _Found:
     long = sorted((one for one in queue.draining if _drained(one) >= DRAINS_LONG), key=_drained, reverse=True)
     if long:
         each = [
-            f"{short_name(one.worker)} since {shown_time(_drained(one))} ({counted(one.running, 'handler')})"
+            f"{short_name(one.worker)} for {shown_time(_drained(one))} ({counted(one.running, 'handler')})"
             for one in long
         ]
         runs = _runs([(one, run) for one in long for run in one.longest if run.seconds < RUNS_LONG])
@@ -307,7 +307,7 @@ def _nobody_takes(taken: Snapshot, waits: dict[str, QueueState]) -> Iterator[Fin
     workers = sorted(
         {one.worker: one for queue in queues for one in queue.draining}.values(), key=_drained, reverse=True
     )
-    each = [f"{short_name(one.worker)} since {shown_time(_drained(one))}" for one in workers]
+    each = [f"{short_name(one.worker)} for {shown_time(_drained(one))}" for one in workers]
     stops = f"no worker takes messages; about to stop: {_listed(each)}"
     what = f"{_queues(names)} of {taken.client}: {stops}; {_backlog(queues)}"
     yield Finding(PROBLEM, what, f"{_START}; {_ENDS}", "no_worker", taken.client, names)
@@ -350,7 +350,7 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
 def _waits(queue: QueueState) -> bool:
     """Whether messages wait in a queue that nobody works on."""
     ready, stopped = queue.stats.ready, queue.stopped
-    takes = len(queue.at_work) > len(queue.draining)
+    takes = any(one.drains is None and not one.is_ahead for one in queue.at_work)
     if takes or queue.stats.is_streamed or queue.paused or (stopped is not None and stopped.ago < WAITED):
         return False
     if any(_drained(one) < DRAINS_LONG for one in queue.draining):
@@ -581,8 +581,8 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     """
     if queue.paused:
         since, who = queue.live.changed, f" by {queue.live.changed_by}" if queue.live.changed_by else ""
-        ago = f" since {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
-        return f"the queue is paused{ago}{who}: latchwork queue resume {queue.name} --client {taken.client}"
+        ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
+        return f"the queue is paused{who}{ago}: latchwork queue resume {queue.name} --client {taken.client}"
     late, leads = queue.stats.delayed_late or 0.0, taken.leader is not None and taken.leader.leads
     threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
     of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
@@ -660,6 +660,19 @@ def _of_client(taken: Snapshot) -> Iterator[Finding]:
     yield from workers
     if upkeep:
         yield upkeep
+    yield from _clock(taken)
+
+
+def _clock(taken: Snapshot) -> Iterator[Finding]:
+    """Tell of workers of which it is not known whether they live, as the server's clock was set back."""
+    queues = tuple(queue.name for queue in taken.queues if any(one.is_ahead for one in queue.at_work))
+    ahead = {one.worker: one for queue in taken.queues for one in queue.at_work if one.is_ahead}
+    if ahead:
+        by = shown_time(max(one.ahead for one in ahead.values()))
+        names = _listed([short_name(name) for name in ahead])
+        what = f"the clock of the store was set back, by {by} at least, and since then {names} did not report"
+        remedy = "one that lives reports within 15 s; where its process has ended, start another; let clocks follow NTP"
+        yield Finding(WARNING, f"{_queues(queues)} of {taken.client}: {what}", remedy, "clock", taken.client, queues)
 
 
 def _upkeep(taken: Snapshot) -> Finding | None:

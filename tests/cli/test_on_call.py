@@ -233,12 +233,12 @@ def test_a_message_that_is_due_or_ready_says_since_when_and_why_nobody_has_it(lw
     )
     again = queue.publish("again")
     told = lw("queue", "show", "r", *SHOP, "--id", again).err
-    assert re.search(r"ready since \S+ s; no worker is there: start one: latchwork worker MODULE:NAME", told)
-    assert "ready since" not in lw("queue", "show", "r", *SHOP, "--id", ready).err
+    assert re.search(r"ready for \S+ s; no worker is there: start one: latchwork worker MODULE:NAME", told)
+    assert "ready for" not in lw("queue", "show", "r", *SHOP, "--id", ready).err
     with pytest.warns(UserWarning, match="paused"):
         queue.pause(by="anna@web-7")
     told = lw("queue", "show", "r", *SHOP, "--id", again).err
-    assert re.search(r"the queue is paused since \S+ s by anna@web-7: latchwork queue resume r --client shop", told)
+    assert re.search(r"the queue is paused by anna@web-7 for \S+ s: latchwork queue resume r --client shop", told)
 
 
 def test_a_worker_that_drains_is_marked_where_workers_are_counted(lw, queue):

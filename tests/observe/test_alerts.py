@@ -23,8 +23,9 @@ from latchwork.observe.events import EVENTS, GAUGES
 from latchwork.observe.findings import KINDS
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.workers import Running, WorkerReport, reporting, settling
-from latchwork.store import Add, Exists, Key, MemoryStore, Once, Put
+from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling
+from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Once, Put
+from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
 from tools.alerts import ALERTS
@@ -108,6 +109,16 @@ def saturated(scene):
 
 def long_running(scene):
     scene.working["w"] = {"longest": (Running("m", 400.0),)}
+
+
+def clock_set_back(scene):
+    def ahead():
+        for queue in scene.queues:
+            at = ListOf((SERVER_NOW + 3_600_000, *[Const(0)] * 5))
+            workers = Key(queue.pointers.meta_set, f"{queue.name}_WORKERS")
+            scene.faulty.inner.operate(workers, MapPut(WORKERS, "gone", at), repeatable=True)
+
+    scene.each_step = ahead
 
 
 def expiring(scene):
@@ -213,6 +224,7 @@ FAULTS = {
     "LatchworkMessagesStranded": stranded,
     "LatchworkNoUpkeep": upkeep,
     "LatchworkQueuePaused": paused,
+    "LatchworkClockSetBack": clock_set_back,
     "LatchworkSettingsIgnored": settings,
     "LatchworkQueueUnreadable": unreadable,
     "LatchworkStoreUnreadable": store_unreadable,

@@ -13,8 +13,9 @@ from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
-from latchwork.queue.sharded.workers import Running, WorkerReport, reporting, settling, stopping
-from latchwork.store import MemoryStore, Put, SQLiteStore
+from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
+from latchwork.store import Key, MapPut, MemoryStore, Put, SQLiteStore
+from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
 
@@ -374,15 +375,14 @@ def test_a_worker_that_drains_for_long_is_shown_so_and_as_no_worker_where_messag
     state, what = told(registry)["draining"]
     assert state == OK
     assert (
-        "about to stop, and taking no more messages: vm:7 since 22 s (1 handler); at work: last on vm:7, for 32 s"
-        in what
+        "about to stop, and taking no more messages: vm:7 for 22 s (1 handler); at work: last on vm:7, for 32 s" in what
     )
     queue.publish("m")
     clock.advance(31)
     reports(queue, "vm:7:ab@f", running=1, drains=53.0)
     state, what = told(registry)["no_worker"]
     assert state == PROBLEM
-    assert "no worker takes messages; about to stop: vm:7 since 53 s; 1 ready message waits, for 31 s" in what
+    assert "no worker takes messages; about to stop: vm:7 for 53 s; 1 ready message waits, for 31 s" in what
     assert "draining" not in told(registry), "one cause is one line"
     reports(queue, "vm:8:cd@f")
     assert told(registry).keys() == {"draining"}
@@ -404,7 +404,7 @@ def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, s
     queue.pause(by="anna@web-7")
     clock.advance(3)
     assert (
-        "due 15 s ago; the queue is paused since 3 s by anna@web-7: latchwork queue resume r"
+        "due 15 s ago; the queue is paused by anna@web-7 for 3 s: latchwork queue resume r"
         in told(registry)["retrying"][1]
     )
 
@@ -445,6 +445,20 @@ def test_a_retry_that_has_come_back_is_not_said_to_be_due_while_others_wait(regi
     looked = replace(taken, queues=(replace(state, stats=replace(state.stats, delayed_late=2.0)),))
     (found,) = [one for one in findings_of(looked) if one.kind == "retrying"]
     assert found.what == "queue r of shop: 1 message failed, and will be tried again"
+
+
+def test_a_worker_that_died_before_the_clock_was_set_back_is_not_said_to_work(registry, queue, store, clock):
+    reports(queue, "vm:7:ab@f")
+    at = ListOf((SERVER_NOW + 3_600_000, *[Const(0)] * 5))
+    store.operate(Key("shop_meta_set", "q_WORKERS"), MapPut(WORKERS, "vm:7:ab@f", at), repeatable=True)
+    queue.publish("m")
+    clock.advance(31)
+    state, what = told(registry)["clock"]
+    assert state == WARNING
+    assert "the clock of the store was set back, by 59 min at least, and since then vm:7 did not report" in what
+    assert told(registry)["no_worker"][0] == PROBLEM
+    reports(queue, "vm:7:ab@f")
+    assert told(registry) == {}
 
 
 def test_queues_that_nobody_sweeps_are_one_line(registry, clock):

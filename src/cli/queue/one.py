@@ -336,7 +336,7 @@ def _waits_since(status: Status, now: float) -> str:
     if at is None or at.timestamp() > now or status.state not in (State.READY, State.RETRYING, State.DELAYED):
         return ""
     ago = shown_time(now - at.timestamp())
-    return f"due {ago} ago" if status.due is not None else f"ready since {ago}"
+    return f"due {ago} ago" if status.due is not None else f"ready for {ago}"
 
 
 def _at_work(

@@ -43,6 +43,8 @@ SILENT = 50.0
 minute."""
 OVERDUE = 20.0
 """Seconds after which a report is overdue: the process may be dead, and is not called one that works."""
+AHEAD = 5.0
+"""Seconds by which a report must be ahead of the server's clock for that to have been set back."""
 KEPT = 3600.0
 """Seconds, beside the sweep duration, for which the last report of a process that died is kept, where others are there
 to remove it.
@@ -88,6 +90,7 @@ class WorkerReport:
     longest: the handlers that ran longest at the report, of those that ran for long; their seconds are until now. An
         earlier version does not report them.
     drains: seconds for which it has taken no more messages, as it is about to stop; None = it takes some.
+    ahead: seconds by which the report is ahead of the server's clock, which was set back since; `ago` is 0 then.
     """
 
     worker: str
@@ -102,6 +105,7 @@ class WorkerReport:
     settled: bool = False
     longest: tuple[Running, ...] = ()
     drains: float | None = None
+    ahead: float = 0.0
 
     @property
     def is_silent(self) -> bool:
@@ -113,7 +117,12 @@ class WorkerReport:
     @property
     def is_overdue(self) -> bool:
         """Whether it is not known to work, though it may not count as dead yet."""
-        return self.settled or self.ago > OVERDUE
+        return self.settled or self.ago > OVERDUE or self.is_ahead
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the server's clock was set back since the report, so that it is not known how old this is."""
+        return self.ahead > AHEAD
 
     @property
     def is_saturated(self) -> bool:
@@ -240,6 +249,7 @@ def _reports(found: Any, *more: Any) -> list[WorkerReport]:
                     worker, ago, acts_on, threads, running, acked, failed, _reasons(failures.get(worker)),
                     hangs if is_int(hangs) and hangs > 0 else 0, is_int(over) and over >= at,
                     _longest(runs.get(worker), ago), drained + ago if is_int(drained) and drained >= 0 else None,
+                    max(0.0, (at - now) / 1000),
                 )
             )  # fmt: skip
     return reports
