@@ -74,7 +74,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
         "received": depth.fired,
         "oldest_age_s": None if facts.oldest_age is None else round(facts.oldest_age, 1),
         "shard_balance": None if facts.balance is None else round(facts.balance, 2),
-        "swept_s_ago": round(now - last.success / 1000, 1) if last.success else None,
-        "sweep_failed_s_ago": round(now - failed / 1000, 1) if failed else None,
+        "swept_s_ago": round(max(0.0, now - last.success / 1000), 1) if last.success else None,
+        "sweep_failed_s_ago": round(max(0.0, now - failed / 1000), 1) if failed else None,
         "sweep_error": last.error if failed else None,
     }

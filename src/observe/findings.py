@@ -51,6 +51,8 @@ CHANGED_LATELY = 3_600.0
 """Seconds for which it is told of who changed the threads of a queue."""
 LOOKED_WITHIN = 30.0
 """Seconds for which a message that is due may still be on its way, though the upkeep has looked at what is due."""
+CLOCK_AHEAD = 60.0
+"""Seconds by which the time of records must be ahead of this machine's clock for that to be told of."""
 MANY_FAILED = 3
 """Failures in a minute from which on it is a problem that more failed than were done."""
 ID_SHOWN, ERROR_SHOWN = 40, 140
@@ -664,7 +666,17 @@ def _of_client(taken: Snapshot) -> Iterator[Finding]:
 
 
 def _clock(taken: Snapshot) -> Iterator[Finding]:
-    """Tell of workers of which it is not known whether they live, as the server's clock was set back."""
+    """Tell of workers of which it is not known whether they live, as the server's clock was set back. In a file the
+    time of a record does not go back, so that it stands still until the machine's clock has come after it.
+    """
+    if taken.ahead > CLOCK_AHEAD and taken.queues:
+        what = (
+            f"records of {taken.client} are {shown_time(taken.ahead)} ahead of this machine's clock, which was set back"
+        )
+        what += ", or is wrong: until it has come after them, workers that died are said to work"
+        remedy = "look at the processes themselves, and start what is missing; let clocks follow NTP"
+        every = tuple(queue.name for queue in taken.queues)
+        yield Finding(WARNING, what, remedy, "clock", taken.client, every)
     queues = tuple(queue.name for queue in taken.queues if any(one.is_ahead for one in queue.at_work))
     ahead = {one.worker: one for queue in taken.queues for one in queue.at_work if one.is_ahead}
     if ahead:

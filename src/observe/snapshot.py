@@ -152,6 +152,7 @@ class Snapshot:
     at: seconds since the epoch: the server's, where it was asked.
     leader: who does the upkeep; None = nobody ever did.
     candidates: the processes that may be elected to do it, and that are not known to be dead.
+    ahead: seconds by which `at` is ahead of this machine's clock, negative if it is behind.
     unreadable: queues whose records cannot be read, by name, and why.
     """
 
@@ -162,6 +163,7 @@ class Snapshot:
     queues: tuple[QueueState, ...]
     unreadable: Mapping[str, str]
     candidates: tuple[str, ...] = ()
+    ahead: float = 0.0
 
     @property
     def upkeep(self) -> str:
@@ -421,6 +423,7 @@ class ClientView:
             states,
             {name: str(failure) for name, failure in unreadable.items()},
             tuple(alive(candidates, leader, reports)),
+            at - self._seams.wall(),
         )
 
     def _list(self) -> _Listed:

@@ -329,6 +329,7 @@ def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypa
     assert lw("queue", "resume", "q", *SHOP, "--json").json["consumers"] == 3
     lw("queue", "scale", "q", "5", *SHOP)
     (row,) = lw("queue", "list", *SHOP, "--json").json
+    assert row.pop("changed").partition(" s ago by ")[2]
     assert row == {"queue": "q", "active": True, "shards": 1, "consumers": 5, "paused": None}
     refused = lw("queue", "deactivate", "q", *SHOP, "--confirm", "other")
     assert refused.code == 2
@@ -607,7 +608,7 @@ def test_a_command_that_is_run_keeps_its_own_options(runner):
 def test_a_pipe_gets_plain_lines(run):
     run("queue", "create", "q", *SHOP, "--shards", "1")
     lines = run("queue", "list", *SHOP).out.splitlines()
-    assert lines[0].split("\t") == ["queue", "active", "shards", "threads each", "paused"]
+    assert lines[0].split("\t") == ["queue", "active", "shards", "threads each", "paused", "changed"]
     assert "\x1b" not in "".join(lines)
 
 
@@ -829,7 +830,7 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
     (row,) = lw("stats", *SHOP, "--json").json
     assert set(row) == set(facts) | {
         "in_rate", "out_rate", "leader", "leader_epoch", "workers", "overdue_workers", "saturated_workers",
-        "silent_workers", "paused", "changed_by", "changed_s_ago", "findings",
+        "silent_workers", "draining_workers", "paused", "changed_by", "changed_s_ago", "findings",
     }  # fmt: skip
     assert row["workers"] == []
     lw("large", "create", "bus", "10")

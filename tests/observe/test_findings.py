@@ -447,6 +447,18 @@ def test_a_retry_that_has_come_back_is_not_said_to_be_due_while_others_wait(regi
     assert found.what == "queue r of shop: 1 message failed, and will be tried again"
 
 
+def test_records_that_are_ahead_of_the_clock_are_told_of_as_nobody_is_missed_then(registry, queue, store, clock):
+    reports(queue, "vm:7:ab@f")
+    FencedLock(store, "shop-sweeper", owner="vm:7:ab@f").acquire()
+    assert told(registry) == {}
+    clock.step(-3600)
+    looked = of_client(registry)
+    ahead = replace(looked, ahead=3600.0) if isinstance(store, MemoryStore) else looked  # its time goes back too
+    (found,) = [one for one in findings_of(ahead) if one.kind == "clock" and "machine" in one.what]
+    assert (found.state, found.queues) == (WARNING, ("q",))
+    assert "records of shop are 60 min ahead of this machine's clock, which was set back, or is wrong" in found.what
+
+
 def test_a_worker_that_died_before_the_clock_was_set_back_is_not_said_to_work(registry, queue, store, clock):
     reports(queue, "vm:7:ab@f")
     at = ListOf((SERVER_NOW + 3_600_000, *[Const(0)] * 5))
