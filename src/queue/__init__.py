@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
     from .paged.queue import PagedQueue
     from .paged.reader import PagedEntry
+    from .sharded.batches.results import BatchResult
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from .sharded.upkeep.sweeper import Sweeper
 
 __all__ = [
-    "Batch", "BatchingConfig", "BatchProgress", "Consumer", "ConsumerGroup", "Delivery", "Entry", "LargeQueue",
-    "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport", "Publication",
-    "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo", "QueueRegistry",
-    "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "State", "Status", "Sweeper",
-    "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
+    "Batch", "BatchingConfig", "BatchProgress", "BatchResult", "Consumer", "ConsumerGroup", "Delivery", "Entry",
+    "LargeQueue", "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport",
+    "Publication", "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo",
+    "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "State", "Status",
+    "Sweeper", "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
@@ -50,6 +51,7 @@ __getattr__, __dir__ = offer(
         ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
         ".paged.queue": "PagedQueue",
         ".paged.reader": "PagedEntry",
+        ".sharded.batches.results": "BatchResult",
         ".sharded.publishing.batch": "BatchProgress QueueBatch",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 from ...deadline import Deadline
-from ...errors import Cancelled, Expired, HandlerFailed, InvalidRequest, NotFound, Unreadable, WaitTimeout
+from ...errors import (
+    Cancelled,
+    Expired,
+    HandlerFailed,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    Unreadable,
+    WaitTimeout,
+)
 from ...inputs import checked_timeout
 from ...plain import one_line, shown
 from ...retry import Poll, may_pass, outlive
@@ -44,21 +53,27 @@ def kept(value: Any, codec: Codec) -> list[Any]:
 class Asked(Protocol):
     """The queue that is asked for a result: `ShardedQueue` is one."""
 
-    store: RecordStore
     config: QueueConfig
 
     @property
     def name(self) -> str: ...
+    @property
+    def store(self) -> RecordStore: ...
     def status(self, message_id: str) -> Status: ...
     def workers(self) -> list[WorkerReport]: ...
 
 
-def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
-    """Return what the handler of a message returned, as `ShardedQueue.result` says."""
+def check_keeps_results(queue: Asked) -> None:
+    """Raise `InvalidRequest` if the queue keeps no results."""
     if queue.config.results is None:
         raise InvalidRequest(
             f"{shown(queue.name)} keeps no results: create it with QueueConfig(results=timedelta(...))"
         )
+
+
+def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
+    """Return what the handler of a message returned, as `ShardedQueue.result` says."""
+    check_keeps_results(queue)
     limit, seams, tries = checked_timeout(timeout), queue.store.seams, 0
     seams.may_wait("ShardedQueue.result", limit)
     with Deadline(seams, limit) as deadline:
@@ -68,17 +83,22 @@ def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
             if found.kept is not None:
                 return opened(found.kept, message_id)
             # 2. It has ended otherwise, or nobody tries it again.
-            if found.state not in _COMES or (found.state is State.RETRYING and not comes_back(queue.config)):
-                _raise(found, message_id)
+            if not may_come(found, queue.config):
+                raise no_result(found, message_id)
             # 3. Wait, and look again.
             left, tries = deadline.left(), tries + 1
             if left == 0:
-                raise _too_late(queue, found, message_id)
+                raise too_late(queue, found, message_id, at_work=is_at_work(queue, found))
             pause = LOOK.pause(tries, seams)
             seams.sleep(pause if left is None else min(pause, left))
 
 
 _COMES = (State.READY, State.RUNNING, State.RETRYING, State.DELAYED)
+
+
+def may_come(found: Status, config: QueueConfig) -> bool:
+    """Whether a message that has no result yet can have one without anybody's help."""
+    return found.state in _COMES and (found.state is not State.RETRYING or comes_back(config))
 
 
 def comes_back(config: QueueConfig) -> bool:
@@ -96,25 +116,29 @@ def opened(stored: object, message_id: str) -> Any:
     raise Unreadable(f"the stored result of message {shown(message_id)} is damaged")
 
 
-def _raise(found: Status, message_id: str) -> NoReturn:
+def no_result(found: Status, message_id: str) -> LatchworkError:
+    """Return why a message has no result, and gets none unless somebody brings it back."""
     name = f"message {shown(message_id)}"
     if found.state in (State.PARKED, State.RETRYING):
-        raise HandlerFailed(
+        return HandlerFailed(
             f"{name} has failed, and is not tried again unless somebody brings it back: {found.error}",
             reason=found.reason, error=found.error,
         )  # fmt: skip
     if found.state is State.GONE:
-        raise Cancelled(f"{name} has no result: it was cancelled, discarded or moved")
+        return Cancelled(f"{name} has no result: it was cancelled, discarded or moved")
     if found.state is State.EXPIRED:
-        raise Expired(f"{name} has no result: its life ended before anybody took it")
+        return Expired(f"{name} has no result: its life ended before anybody took it")
     if found.state is State.DONE:
-        raise NotFound(f"{name} is done, and its result is not there: it was kept for its time, or not by its worker")
-    raise NotFound(f"{name} is not known: {found.hint or 'there was none, or its time is over'}")
+        return NotFound(f"{name} is done, and its result is not there: it was kept for its time, or not by its worker")
+    return NotFound(f"{name} is not known: {found.hint or 'there was none, or its time is over'}")
 
 
-def _too_late(queue: Asked, found: Status, message_id: str) -> WaitTimeout:
-    """Return the error of a wait that is over; where nobody works on the queue, it says so. One call."""
-    why = f"it is {found.state.value}"
-    if found.state is State.READY and all(one.is_silent for one in queue.workers()):
-        why = f"no worker of {shown(queue.name)} is at work"
+def is_at_work(queue: Asked, found: Status) -> bool:
+    """Whether anybody works on the queue of a message that waits. One call; none for a message that does not wait."""
+    return found.state is not State.READY or not all(one.is_silent for one in queue.workers())
+
+
+def too_late(queue: Asked, found: Status, message_id: str, *, at_work: bool) -> WaitTimeout:
+    """Return the error of a wait that is over."""
+    why = f"it is {found.state.value}" if at_work else f"no worker of {shown(queue.name)} is at work"
     return WaitTimeout(f"message {shown(message_id)} has no result yet: {why}", state=found.state.value)

@@ -53,6 +53,7 @@ from ...store.model.ops import Compute
 from ...store.model.record import Row
 from ...store.rows import Rows, attempted
 from ..rows import read_each
+from .batches.names import Naming
 from .bell import Bell
 from .envelope import (
     BINS,
@@ -332,17 +333,21 @@ class Shards:
             for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
         ]  # fmt: skip
         noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
-        sent = self._sent([*rows, *noted.values()] if noted else rows)
+        naming = Naming(self.client_id, envelopes if self.results and not fired else ())
+        sent = self._sent([*rows, *noted.values(), *naming.updates] if noted or naming.updates else rows)
+        unnamed = naming.taken_from(sent)
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
             if cancelled := [list(noted)[n] for n in cancelled_in(traces)]:
                 self.places.drop(self, [(slots[n], envelopes[n].msg_id) for n in cancelled])
-        if sent.count(()) == len(sent):  # all are written, as nearly always
+        if not unnamed and sent.count(()) == len(sent):  # all are written, as nearly always
             return Rows([WriteResult.DONE] * len(sent))
         written = sent.then(lambda places: [WriteResult.DONE] * len(places))
-        return written.recover(
+        written = written.recover(
             AlreadyExists, lambda places: self._whose_are([rows[n].key for n in places], [envelopes[n] for n in places])
         )
+        there = {n: why for n, why in unnamed.items() if written[n] is WriteResult.DONE}
+        return written.merge(there, there.values())
 
     def _sent(self, rows: Sequence[Update]) -> Rows[Any]:
         return self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)

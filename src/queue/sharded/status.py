@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from ...errors import AlreadyExists, LatchworkError, NotFound
 from ...inputs import is_int, is_number
-from ...store import Key, RecordStore, Update
+from ...store import Key, Record, RecordStore, Update
 from ...store.model.ops import ReadAll
+from ...store.rows import Rows, chunked
+from ..rows import read_each
 from .delayed.entries import DelayedMessages
 from .delayed.stored import Entry, is_retry
 from .envelope import MAX_TIME, UNIQUE, date, from_bins
@@ -22,6 +24,8 @@ from .shards import Shards
 from .slots import process_in
 from .stamps import RESULT, SEEN
 
+CHUNK = 1_000
+"""Records that are read in one call."""
 LOOKS = 4
 """How often the trace is read, of a message that moves from place to place meanwhile."""
 
@@ -130,48 +134,105 @@ def find_message(find: Finder, seal: Update | None = None) -> Found:
 
     Raises the store's errors, also that of a record that cannot be read.
     """
-    store, seen, found = find.delayed.store, set[object](), list[Found]()
-    trace, shard, open_ = None, ShardPointers(0, 0, 0, None, 0), find.known()
-    pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
-    certain = True
+    search = _Search(find)
     for _ in range(LOOKS):
-        # 1. Read the places that are not read yet, and the trace.
-        keys = [*map(find.key, open_), find.places.key(find.message_id), *pointers]
-        bins, refused = _read_and_sealed(store, keys, seal)
-        found += [
-            Found(one, place, has)
-            for place, has in zip(open_, bins, strict=False)
-            if has and (one := at_place(find, place, has))
-        ]
-        if pointers and find.first is not None:
-            shard, pointers = ShardPointers.of(find.first.slot.shard, pointers[0], bins.pop() or {}), []
-        # 2. The trace may name others. What was empty has left one, before it was: so the trace is read once more.
-        before, trace = open_, Trace.of(bins[-1])
+        bins, refused = _read_and_sealed(find.delayed.store, search.keys(), seal)
         seal = seal if refused and bins[0] is None else None  # it came or went between the two rows
-        if seal is None:
-            seen.update(place[1:] for place in before)
-        open_ = [place for place in trace.places if place[1:] not in seen] if trace else []
-        if seal is not None:
-            open_ += before
-        if not open_ and (
-            not before or any(one.status.state in _LIVES or one.status.kept is not None for one in found)
-        ):
+        if search.over(bins, again=seal is not None):
             break
     else:
-        certain = False
-    # 3. Of several copies the one that is nearest to a handler. What was left where it is no more says nothing.
-    last = trace.places[-1][1:] if trace and trace.places else None
-    counts = [
-        one
-        for one in found
-        if one.status.state in _LIVES or one.status.kept is not None or last in (None, one.place and one.place[1:])
-    ]
-    best = min(counts, key=lambda one: _ORDER.index(one.status.state), default=None)
-    best = (best or Found(_gone(find, trace, shard), None, {}))._replace(certain=certain)
-    if trace is None or trace.cancelled is None or best.status.kept is not None:
-        return best
-    state = State.GONE if best.status.state is State.DONE else best.status.state
-    return best._replace(status=replace(best.status, cancelled=True, state=state))
+        search.certain = False
+    return search.answer()
+
+
+def find_messages(finds: Sequence[Finder]) -> Rows[Found]:
+    """Return where each of these messages of one queue is, as `find_message` does, or the error of a record of it that
+    cannot be read. As many calls as for one, for each 1,000 records; some more if one cannot be read.
+
+    Raises the other errors of the store.
+    """
+    searches = [_Search(find) for find in finds]
+    failures: dict[int, LatchworkError] = {}
+    left = list(range(len(searches)))
+    for _ in range(LOOKS):
+        if not left:
+            break
+        wanted = {n: searches[n].keys() for n in left}
+        keys = list(dict.fromkeys(key for some in wanted.values() for key in some))
+        records = dict(zip(keys, _read(finds[0].delayed.store, keys), strict=True))
+        left = []
+        for n, some in wanted.items():
+            rows = Rows(records[key] for key in some)
+            if damage := rows.errors():
+                failures[n] = damage[0]
+            elif not searches[n].over([record.bins if record else None for record in rows.values(None)]):
+                left.append(n)
+    for n in left:
+        searches[n].certain = False
+    return Rows(failures.get(n) or search.answer() for n, search in enumerate(searches))
+
+
+def _read(store: RecordStore, keys: Sequence[Key]) -> Iterator[Record | LatchworkError | None]:
+    for some in chunked(keys, CHUNK):
+        yield from read_each(store, some)
+
+
+class _Search:
+    """The search for one message, from place to place: `keys` are read, `over` is told of them, in turn."""
+
+    def __init__(self, find: Finder) -> None:
+        self._find, self._open = find, find.known()
+        self._seen, self._found = set[object](), list[Found]()
+        self._trace: Trace | None = None
+        self._shard = ShardPointers(0, 0, 0, None, 0)
+        self._pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
+        self.certain = True
+
+    def keys(self) -> list[Key]:
+        """Return the places that are not read yet, and the trace; the first time also the pointers of its shard."""
+        find = self._find
+        return [*map(find.key, self._open), find.places.key(find.message_id), *self._pointers]
+
+    def over(self, bins: list[Mapping[str, Any] | None], *, again: bool = False) -> bool:
+        """Take in what is in these records; whether all that can be known of the message is.
+
+        again: whether the same places have to be read once more.
+        """
+        find, before = self._find, self._open
+        self._found += [
+            Found(one, place, has)
+            for place, has in zip(before, bins, strict=False)
+            if has and (one := at_place(find, place, has))
+        ]
+        if self._pointers and find.first is not None:
+            self._shard = ShardPointers.of(find.first.slot.shard, self._pointers[0], bins.pop() or {})
+            self._pointers = []
+        # The trace may name others. What was empty has left one, before it was: so the trace is read once more.
+        self._trace = Trace.of(bins[-1])
+        if not again:
+            self._seen.update(place[1:] for place in before)
+        places = self._trace.places if self._trace else ()
+        self._open = [place for place in places if place[1:] not in self._seen] + (before if again else [])
+        return not self._open and (
+            not before or any(one.status.state in _LIVES or one.status.kept is not None for one in self._found)
+        )
+
+    def answer(self) -> Found:
+        """Return where the message is, of several copies the one that is nearest to a handler."""
+        trace = self._trace
+        # What was left where it is no more says nothing.
+        last = trace.places[-1][1:] if trace and trace.places else None
+        counts = [
+            one
+            for one in self._found
+            if one.status.state in _LIVES or one.status.kept is not None or last in (None, one.place and one.place[1:])
+        ]
+        best = min(counts, key=lambda one: _ORDER.index(one.status.state), default=None)
+        best = (best or Found(_gone(self._find, trace, self._shard), None, {}))._replace(certain=self.certain)
+        if trace is None or trace.cancelled is None or best.status.kept is not None:
+            return best
+        state = State.GONE if best.status.state is State.DONE else best.status.state
+        return best._replace(status=replace(best.status, cancelled=True, state=state))
 
 
 def _read_and_sealed(

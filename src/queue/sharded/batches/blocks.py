@@ -46,7 +46,7 @@ _GROWING = (DONE, GONE, VOUCHED)
 _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
 
 
-class _Block(Struct, frozen=True):
+class Block(Struct, frozen=True):
     """The ordinals in the bins of a block."""
 
     done: dict[int, Any] = {}
@@ -200,7 +200,7 @@ class Blocks:
                     failures.append(record)
                     continue
                 try:
-                    stored = decoded(_Block, key, record.bins if record else {})
+                    stored = decoded(Block, key, record.bins if record else {})
                 except LatchworkError as damage:
                     failures.append(damage)
                     continue
@@ -215,7 +215,7 @@ class Blocks:
             failures.append(Unavailable(busy))
         return failures
 
-    def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, stored: _Block) -> Update:
+    def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, stored: Block) -> Update:
         """Return the update that takes out the ordinals that are neither done nor gone, nor vouched for."""
         stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
         there = {one for name in stay for one in getattr(stored, name)}

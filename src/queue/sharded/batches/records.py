@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from msgspec import Meta, Struct
@@ -33,7 +33,10 @@ from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapSize, MapVa
 from ....store.model.ops import Op
 from ....store.port import MAX_TTL
 from ...rows import read_each, readable
-from .blocks import BLOCK, OUT, STEP, BatchPlace, Blocks, Counts, batch_id
+from .blocks import BLOCK, OUT, STEP, BatchPlace, Block, Blocks, Counts, batch_id
+from .names import Names, names_key
+
+T = TypeVar("T", bound=Struct)
 
 MAX_NAME = 128
 """Characters in the name of a batch."""
@@ -114,6 +117,10 @@ class BatchState:
         """Whether no ordinal is given out any more, nor counts later."""
         return bool(self.closed) and (self.settled or not self.open)
 
+    def is_open(self, ordinal: int) -> bool:
+        """Whether it is not decided yet if an ordinal counts: the call that publishes it has not ended."""
+        return not self.complete and any(ordinal in span for span in self.open.values())
+
 
 class BatchRecords:
     """The batches of one queue. Safe to share between threads."""
@@ -121,7 +128,7 @@ class BatchRecords:
     def __init__(self, store: RecordStore, client_id: str, queue: str) -> None:
         self.store, self.queue = store, queue
         self.blocks = Blocks(store, client_id)
-        self._set, self._queue = f"{client_id}_batch_set", quote(queue, safe="")
+        self._client_id, self._set, self._queue = client_id, f"{client_id}_batch_set", quote(queue, safe="")
 
     @property
     def index(self) -> Key:
@@ -161,6 +168,22 @@ class BatchRecords:
         if record is None or tag not in (None, record.bins.get("tag")):
             raise self._gone(name)
         return self.state(name, record.bins)
+
+    def look(
+        self, state: BatchState, number: int
+    ) -> tuple[BatchState, Block | LatchworkError, Mapping[int, str] | LatchworkError]:
+        """Return the batch as it is now, one of its blocks, and the ids of the messages there; in place of these two
+        the error of a record that cannot be read. One call. Raises `NotFound`, `Corrupt`.
+        """
+        batch = self.place(state, 0).batch
+        block, names = self.blocks.key(batch, number), names_key(self._client_id, batch, number)
+        record, *parts = read_each(self.store, [self.key(state.name), block, names])
+        if isinstance(record, LatchworkError):
+            raise record
+        if record is None or record.bins.get("tag") != state.tag:
+            raise self._gone(state.name)
+        now = self.state(state.name, record.bins)
+        return now, _part(Block, block, parts[0]), _ids(_part(Names, names, parts[1]))
 
     def state(self, name: str, bins: Mapping[str, Any]) -> BatchState:
         """Return the batch in these bins. Raises `Corrupt`."""
@@ -377,6 +400,20 @@ def names_in(bins: Mapping[str, Any]) -> dict[str, int]:
     names = bins.get(NAMES)
     listed = names.items() if isinstance(names, Mapping) else ()
     return {name: _time(since) for name, since in listed if isinstance(name, str) and 1 <= len(name) <= MAX_NAME}
+
+
+def _part(kind: type[T], key: Key, record: Record | LatchworkError | None) -> T | LatchworkError:
+    """Return what is in one of the records of a batch, or the error of one that cannot be read."""
+    if isinstance(record, LatchworkError):
+        return record
+    try:
+        return decoded(kind, key, record.bins if record else {})
+    except Corrupt as damage:
+        return damage
+
+
+def _ids(names: Names | LatchworkError) -> Mapping[int, str] | LatchworkError:
+    return names if isinstance(names, LatchworkError) else names.ids
 
 
 def _time(value: Any) -> int:

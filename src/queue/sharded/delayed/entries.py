@@ -40,6 +40,7 @@ from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
+from ..batches.names import Naming
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
 from ..places import DELAYED, Places, cancelled_in
@@ -234,6 +235,7 @@ class DelayedMessages:
         self._make_control()
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         ttl = self.kept + max(0, ahead // 1000)
+        is_new = names is None
         names = [one.msg_id for one in envelopes] if names is None else names
         # Each has a token of its own: of two that have one id, only the first is there. Its number is for their order.
         tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
@@ -249,7 +251,9 @@ class DelayedMessages:
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         noted = self._noted(names, envelopes, now)
-        sent = self.store.repeat_many([*made, *noted.values()])
+        naming = Naming(self.client_id, envelopes if is_new and self.config.results is not None else ())
+        sent = self.store.repeat_many([*made, *noted.values(), *naming.updates])
+        unnamed = naming.taken_from(sent)
         rows = Rows(map(self._ours, made, sent[: len(made)], tokens))
         stored, _ = rows.sift(range(len(rows)))
         ids: dict[int, list[str]] = defaultdict(list)
@@ -267,7 +271,7 @@ class DelayedMessages:
         failures = self._enter(ids, ttl, last)
         if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
             self._drop([names[n] for n in cancelled])
-        return rows.then(lambda places: [failures.get(buckets[n]) or names[n] for n in places])
+        return rows.then(lambda places: [failures.get(buckets[n]) or unnamed.get(n) or names[n] for n in places])
 
     def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -20,13 +20,14 @@ from ...rows import readable
 from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
 from ..batches.ends import Home, end_done
 from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
+from ..batches.results import BatchResult, BatchResults, ResultsQueue
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
 from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
-from ..shards import Shards
+from ..results import check_keeps_results
 from .publish import (
     Outcome,
     Prepared,
@@ -72,17 +73,8 @@ class BatchProgress:
     cancelled: bool = False
 
 
-class Parked(Protocol):
-    """The parked messages of a queue, as far as its batches need them."""
-
-    pointers: Shards
-
-
-class BatchedQueue(Home, Publishable, Protocol):
+class BatchedQueue(Home, Publishable, ResultsQueue, Protocol):
     """A queue as far as its batches need it: `ShardedQueue` is one."""
-
-    @property
-    def parked(self) -> Parked: ...
 
 
 class QueueBatch:
@@ -285,6 +277,32 @@ class QueueBatch:
                     seams, deadline, lambda: LOOKS.until(seams, complete, timeout=deadline.left()), passing=may_pass
                 )
             )
+
+    def results(self, timeout: float | None = None) -> Iterator[BatchResult]:
+        """Return what came out of each message, in the order in which they were published, one by one as they are done;
+        of a queue with `QueueConfig(results=)`, which it had when they were published.
+
+            totals = [one.result() for one in batch.results(timeout=60)]
+
+        It begins once the batch is closed, and waits for each message until it has a result, or gets none unless
+        somebody brings it back: `BatchResult.error` then says why, as `ShardedQueue.result` does. The end of the
+        iteration says that these were all.
+
+        timeout: seconds from now on, None = no limit. When they are over, what is known is told at once: the error of a
+            message that is not done is `WaitTimeout`, and a batch that is not closed raises that at the end. 0: all is
+            told as it is now.
+
+        Two calls for each 500 messages; three to six where some of these have moved. While it waits it looks as
+        `ShardedQueue.result` does, with two calls or three. It holds the results of 500 messages at a time.
+
+        Raises `InvalidRequest` where the queue keeps no results; from the iteration `NotFound` once the batch has
+        expired, and the store's errors, after which `next` goes on where it was. A record that cannot be read is the
+        error of its messages alone. For one thread.
+        """
+        check_keeps_results(self._queue)
+        limit = checked_timeout(timeout)
+        self.store.seams.may_wait("QueueBatch.results", limit)
+        return BatchResults(self._queue, self._records, self._state, limit)
 
     def progress(self) -> BatchProgress:
         """Return the progress. Three calls, and one for each 500,000 messages and each 1,000 parked ones."""
