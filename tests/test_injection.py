@@ -243,6 +243,7 @@ COMMANDS = {
     "queue batch list": lambda n: ("queue", "batch", "list", n, *C),
     "queue batch show": lambda n: ("queue", "batch", "show", "q", n, *C),
     "queue batch wait": lambda n: ("queue", "batch", "wait", "q", n, *C, "--timeout", "0"),
+    "queue batch results": lambda n: ("queue", "batch", "results", "q", n, *C),
     "queue batch close": lambda n: ("queue", "batch", "close", "q", n, *C),
     "queue batch cancel": lambda n: ("queue", "batch", "cancel", "q", n, *C),
     "schedule list": lambda n: ("schedule", "list", "--client", n),

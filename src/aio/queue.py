@@ -14,6 +14,7 @@ from ..coord.effects.step import LEASE, PATIENCE
 from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
+from ..queue.sharded.batches.results import BatchResults
 from ..queue.sharded.config import Span
 from ..queue.sharded.outcome import Outcome
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
@@ -242,6 +243,21 @@ class QueueBatch(Twin[sync.QueueBatch]):
     wait = verb(sync.QueueBatch.wait)
     progress = verb(sync.QueueBatch.progress)
     missing = verb(sync.QueueBatch.missing)
+
+    def results(self, timeout: float | None = None) -> AsyncGenerator[sync.BatchResult, None]:
+        """Yield what came out of each message, in the order in which they were published, one by one as they are done:
+        `async for one in batch.results(timeout=60): ...`.
+
+        As `latchwork.queue.QueueBatch.results`; after an error it yields no more.
+        """
+        found = self.of.results(timeout)
+        assert isinstance(found, BatchResults)  # noqa: S101 - so it can be asked for many at once
+        return self._each(found)
+
+    async def _each(self, found: BatchResults) -> AsyncGenerator[sync.BatchResult, None]:
+        while some := await self._run(found.more):
+            for one in some:
+                yield one
 
     async def __aenter__(self) -> QueueBatch:
         return self

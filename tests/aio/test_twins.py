@@ -19,9 +19,9 @@ IN_A_THREAD = {
 VALUES = {
     # results, settings and reports: they do no I/O, and are the same on both surfaces
     "Step", "LatchLevel", "LatchProgress", "Holder", "Member", "Change", "Decision", "BarrierProgress", "Batch",
-    "BatchingConfig", "BatchProgress", "Entry", "LastSweep", "Message", "OutboxLag", "Outcome", "PagedEntry",
-    "PassReport", "Publish", "QueueConfig", "QueueDepth", "QueueInfo", "Reason", "Schedule", "ShardReport",
-    "ShovelConfig", "State", "Status", "SweepReport", "Transaction",
+    "BatchingConfig", "BatchProgress", "BatchResult", "Entry", "LastSweep", "Message", "OutboxLag", "Outcome",
+    "PagedEntry", "PassReport", "Publish", "QueueConfig", "QueueDepth", "QueueInfo", "Reason", "Schedule",
+    "ShardReport", "ShovelConfig", "State", "Status", "SweepReport", "Transaction",
 }  # fmt: skip
 PAIRS = [
     (getattr(module, name), getattr(aio, name))

@@ -546,6 +546,20 @@ async def QueueBatch__wait(world):
 
 
 @case
+async def QueueBatch__results(world):
+    queue, other = await queue_in(world, results=60)
+    async with await queue.batch("night") as batch:
+        await batch.publish(1)
+        await batch.publish(2)
+    there = other.batch("night", create=False)
+
+    async def read():
+        return [one.message_id async for one in batch.results(3)]
+
+    return read, lambda struck: world.must(len(list(there.results(0))) == 2, "another reader has them all")
+
+
+@case
 async def QueueRegistry__create(world):
     registry = aio.QueueRegistry(world.store, "c")
     other = QueueRegistry(world.base, "c")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from latchwork import connect
@@ -57,9 +59,53 @@ def test_a_batch_is_cancelled_unless_all_was_done(lw, orders):
     assert "all messages of batch 'load-8' of orders are done" in late.err
 
 
-@pytest.mark.parametrize("verb", ["show", "wait", "close", "cancel"])
+@pytest.mark.parametrize("verb", ["show", "wait", "close", "cancel", "results"])
 def test_a_batch_that_is_not_there_is_said_in_one_line_and_not_made(lw, orders, verb):
     done = lw("queue", "batch", verb, "orders", "none", "--client", "shop")
     assert done.code == 3
     assert "no batch 'none'" in done.err
     assert orders.list_batches() == []
+
+
+def test_results_are_printed_a_line_each_and_the_exit_code_says_if_any_is_missing(lw, sqlite_url):
+    where = ("--client", "shop")
+    made = lw("queue", "create", "asked", *where, "--shards", "1", "--results-hours", "1", "--max-deliveries", "1")
+    assert made.code == 0, made.err
+    store = connect(sqlite_url)
+    queue = QueueRegistry(store, "shop").get("asked")
+    batch = queue.batch("load-7")
+    ids = batch.publish_many([1, 2])
+    ask = ("queue", "batch", "results", "asked", "load-7", *where)
+    first, second = queue.receive(2)
+    first.ack({"total": "a\tb"})
+    early = lw(*ask)
+    assert early.code == 4
+    assert early.out.splitlines()[0] == f'{ids[0]} done {{"total": "a\\tb"}}'
+    assert f"{ids[1]} running WAIT_TIMEOUT: " in early.out
+    assert "batch 'load-7' is not closed" in early.err
+    batch.close()
+    late = lw(*ask, "--timeout", "0.1")
+    assert late.code == 4
+    assert "1 of 2 messages without a result" in late.err
+    second.nack(error="it broke")
+    failed = lw("--json", *ask, "--timeout", "5")
+    assert failed.code == 1
+    *rows, why = [json.loads(line) for line in failed.out.splitlines()]
+    assert why["error"] == "HANDLER_FAILED" if "error" in why else True
+    assert [(row["message_id"], row["state"], row["code"]) for row in rows] == [
+        (ids[0], "done", None), (ids[1], "parked", "HANDLER_FAILED"),
+    ]  # fmt: skip
+    assert (rows[0]["result"], rows[1]["result"]) == ({"total": "a\tb"}, None)
+    assert "it broke" in rows[1]["error"]
+    queue.parked.redrive([ids[1]])
+    queue.receive()[0].ack(None)
+    assert [line.partition(" ")[2] for line in lw(*ask).out.splitlines()] == ['done {"total": "a\\tb"}', "done null"]
+    assert lw(*ask).code == 0
+    store.close()
+
+
+def test_results_of_a_queue_that_keeps_none_are_refused_with_the_remedy(lw, orders):
+    orders.batch("load-7")
+    done = lw("queue", "batch", "results", "orders", "load-7", "--client", "shop")
+    assert done.code == 2
+    assert "keeps no results" in done.err

@@ -192,6 +192,14 @@ class World:
         return queue
 
     @cached_property
+    def answers(self):
+        asked = self.registry.create(QueueConfig("asked", shards=1, results=60))
+        with asked.batch("b") as batch:
+            batch.publish_many(["x", "y"])
+        asked.receive()[0].ack("answer")
+        return batch
+
+    @cached_property
     def batch(self):
         batch = self.queue.batch("b", then=Publish("then"))
         batch.publish_many(["x", "y"])
@@ -660,6 +668,7 @@ def batches() -> Iterator[Public]:
         {**PUBLISH, **DELAYED, "payloads": ["p", "q"], "keys": None, "message_ids": None, "dedups": None},
     )
     yield Public("QueueBatch.wait", lambda w: w.batch.wait, {"timeout": 0})
+    yield Public("QueueBatch.results", lambda w: w.answers.results, {"timeout": 0})
     yield Public(
         "Publisher",
         lambda w: w.queue.publisher,

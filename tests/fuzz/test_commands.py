@@ -95,6 +95,7 @@ COMMANDS = {
     "queue batch list": ("q", *CLIENT),
     "queue batch show": ("q", "b", *CLIENT),
     "queue batch wait": ("q", "b", *CLIENT, "--timeout", "0.2"),
+    "queue batch results": ("q", "b", *CLIENT),
     "queue batch close": ("q", "b", *CLIENT),
     "queue batch cancel": ("q", "b", *CLIENT),
     "queue group list": ("q", *CLIENT),
@@ -114,6 +115,7 @@ COMMANDS = {
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
     "queue discard": 3, "queue move": 3, "lock break": 3, "queue result": 2,
+    "queue batch results": 2,
     "queue pause": 4, "queue scale": 4,
 }  # fmt: skip
 """Exit codes over sound records: what is held, or not done yet, is waited for in vain; nothing has that id, or a

@@ -30,7 +30,7 @@ GIVEN = {
     "LatchProgress", "Leadership", "Member", "Membership", "Message", "NEVER", "OutboxLag", "Outcome", "PagedEntry",
     "PassReport", "Permits", "QueueDepth", "QueueGroup", "QueueInfo", "ReadAll", "ReadGrant", "Reason", "Record",
     "RecordStore", "Report", "Sample", "ShardReport", "ShardedQueue", "SkewedClock", "StoreInfo", "SweepReport",
-    "Telemetry", "Touch", "Transaction", "Trouble", "Update", "WriteGrant", "errors", "BatchProgress",
+    "Telemetry", "Touch", "Transaction", "Trouble", "Update", "WriteGrant", "errors", "BatchProgress", "BatchResult",
     "OnceFunction", "OnceStep", "Rows", "State", "Status", "Step", "Minute", "Overview",
 }  # fmt: skip
 """Public names of what is handed out, or has no arguments of its own: nobody makes it of what he was given."""

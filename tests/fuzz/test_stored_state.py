@@ -197,6 +197,7 @@ MORE: dict[str, Callable[[World], Any]] = {
     "task": lambda w: (signatures_of(w.queue), Worker(w.registry).task("q")(work).publish(1)),
     "unique": lambda w: [w.queue.publish("again", unique="u", on_duplicate=mode) for mode in ("keep", "replace")],
     "result": lambda w: (w.asked.result(w.answered, timeout=0), w.asked.status(w.answered)),
+    "batch.results": lambda w: (list(w.answers.results(0)), w.asked.receive(3), list(w.answers.results(0.1))),
     "batch, cancelled": lambda w: (w.cancelled.cancel(), w.cancelled.progress(), w.asked.receive(3)),
     "fences": lambda w: (w.grant.operate(KEY, Put("n", 1)), w.permits.operate(KEY, Put("n", 1)), w.grant.seal(KEY)),
     "queue.group, new": lambda w: (w.queue.group("h", start="oldest"), w.queue.group("i", start=LONG_AGO)),
@@ -276,6 +277,11 @@ class Full(World):
         self.asked = self.registry.create(QueueConfig("asked", shards=1, results=timedelta(hours=1)))
         self.answered = self.asked.publish("question")
         self.asked.receive()[0].ack({"answer": 42})
+        self.answers = self.asked.batch("answers")
+        self.answers.publish_many(["one", "two"])
+        self.answers.publish("three", message_id="three")
+        self.answers.close()
+        self.asked.receive()[0].ack({"answer": 43})
         self.cancelled = self.asked.batch("cancelled", on_parked=Publish("parked"))
         self.cancelled.publish("of a cancelled batch")
         self.cancelled.cancel()

@@ -39,7 +39,7 @@ def _counted() -> Any:
     """Deliveries are counted, not messages."""
     numbers = count()
 
-    def mark(self: Any, places: Any, real: Any = Blocks.mark) -> Any:
+    def mark(self: Any, places: Any, _: Any = None, *, real: Any = Blocks.mark) -> Any:
         return real(self, [place._replace(ordinal=next(numbers) % BLOCK) for place in places])
 
     return mock.patch.object(Blocks, "mark", mark)

@@ -117,10 +117,14 @@ async def one_message(store: aio.Store) -> list[str]:
     asked: Outcome = await jobs.cancel(first)
     await delivery.ack({"pages": 3})
     result: object = await jobs.result(first, timeout=0)
+    async with await jobs.batch("noon") as noon:
+        await noon.publish({"doc": 11})
+    await (await jobs.receive())[0].ack(1)
+    lengths: list[object] = [one.result() async for one in noon.results(timeout=5)]
     batch: aio.QueueBatch = await jobs.batch("night", on_parked=Publish({"failed": "night"}))
     await batch.publish({"doc": 1})
     stopped: Outcome = await batch.cancel()
-    return [str((first == same, status.progress, status.note, asked.value, result, stopped.value))]
+    return [str((first == same, status.progress, status.note, asked.value, result, lengths, stopped.value))]
 
 
 async def main() -> list[str]:

@@ -10,6 +10,7 @@ import latchwork
 from latchwork.coord import CountDownLatch, FencedLock, Group, LeaseElection, RateLimiter, Semaphore
 from latchwork.errors import AlreadyExists, Cancelled, LatchworkError
 from latchwork.queue import (
+    BatchResult,
     Consumer,
     Delivery,
     LargeQueue,
@@ -125,11 +126,18 @@ def one_message(store: RecordStore) -> list[str]:
     second = jobs.publish({"doc": 10}, unique="doc-7")
     jobs.receive()[0].ack({"pages": 3})
     result: object = jobs.result(second, timeout=0)
+    with jobs.batch("noon") as noon:
+        noon.publish_many([{"doc": 11}, {"doc": 12}])
+    for one in jobs.receive(2):
+        one.ack(len(one.payload))
+    lengths: list[object] = [found.result() for found in noon.results(timeout=5)]
+    found: BatchResult = next(noon.results(timeout=0))
+    ended: tuple[str | None, State, LatchworkError | None] = (found.message_id, found.state, found.error)
     batch: QueueBatch = jobs.batch("night", on_parked=Publish({"failed": "night"}))
     batch.publish({"doc": 1})
     stopped: Outcome = batch.cancel()
     facts = (first == same == known, told[1:], asked.value, jobs.status(first).cancelled, result, stopped.value)
-    return [told[0].value, str(facts)]
+    return [told[0].value, str(facts), str((lengths, ended[1:]))]
 
 
 def main() -> list[str]:

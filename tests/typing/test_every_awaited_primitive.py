@@ -14,4 +14,4 @@ def test_the_program_that_awaits_every_primitive_runs():
     assert facts == "('charged 7', True, True, 1, True, False, False, False, 1, True, 1)"
     assert (record, changes) == ("{'state': 'done'}", "1")
     assert queues == ["True", "1", "0", "3"]
-    assert one == "(True, 0.4, 'chunk 12', 'asked', {'pages': 3}, 'done')"
+    assert one == "(True, 0.4, 'chunk 12', 'asked', {'pages': 3}, [1], 'done')"

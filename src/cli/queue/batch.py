@@ -7,10 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ...errors import NotFound, WaitTimeout
+from ...errors import LatchworkError, NotFound, WaitTimeout
+from ...plain import counted
 from ...queue import QueueBatch
+from ..jsontext import to_json
 from ..options import Client, Farm
-from ..session import Session
+from ..session import Session, note
 from .queue import lines_of, queue_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
@@ -68,6 +70,43 @@ def wait(
             f"{progress.parked} are parked" + ("" if progress.closed else "; it is not closed")
         )
     session.say(f"batch {batch} of {name} is done", queue=name, batch=batch)
+
+
+@app.command()
+def results(
+    context: typer.Context,
+    name: Name,
+    batch: Batch,
+    client: Client,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for them; 0 = look once")] = 0,
+    farm: Farm = None,
+) -> None:
+    """Print what came out of each message of a batch, a line each, in the order in which they were published.
+
+    Of a queue that keeps results (`queue create --results-hours`): its id, its state, and its result as JSON, or why it
+    has none; with --json an object a line. Exit code 0 if all have a result; 4 if the batch is not closed, or a message
+    is not done in time; else that of `queue result` for the first that has none.
+
+    Example: latchwork queue batch results orders load-7 --client shop --timeout 600
+    """
+    session: Session = context.obj
+    total = without = 0
+    first: LatchworkError | None = None
+    for one in queue_of(session, name, client, farm).batch(batch, create=False).results(timeout):
+        total += 1
+        text = to_json(one.value) if one.error is None else f"{one.error.code}: {one.error}"
+        session.say(
+            f"{one.message_id or '-'} {one.state.value} {text}",
+            message_id=one.message_id, state=one.state.value, result=one.value,
+            code=one.error.code if one.error else None, error=str(one.error) if one.error else None,
+        )  # fmt: skip
+        if one.error is not None:
+            without += 1
+            if first is None or (isinstance(one.error, WaitTimeout) and not isinstance(first, WaitTimeout)):
+                first = one.error
+    if first is not None:
+        note(f"{without} of {counted(total, 'message')} without a result")
+        raise first
 
 
 @app.command()

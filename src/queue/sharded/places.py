@@ -18,7 +18,7 @@ from ...store.model.form import Form
 from ...store.model.ops import Op
 from ...store.model.record import Exists
 from .envelope import CONTENT, UNIQUE
-from .slots import Slot
+from .slots import Slot, slot_text
 from .stamps import ALONE, SEEN
 
 PLACES, CANCELLED = "places", "cancelled"
@@ -157,7 +157,7 @@ def _nothing(_: Any, __: Sequence[tuple[Slot, str]]) -> None:
 
 def slot_place(side: str, slot: Slot) -> str:
     """Return a slot as a trace names it."""
-    return f"{side} {slot.shard}:{slot.pointer}"
+    return f"{side} {slot_text(slot)}"
 
 
 def cancelled_in(rows: Sequence[Any]) -> list[int]:

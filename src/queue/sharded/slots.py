@@ -31,6 +31,19 @@ class Slot(NamedTuple):
     pointer: int
 
 
+def slot_text(slot: Slot) -> str:
+    """Return a slot as it is stored."""
+    return f"{slot.shard}:{slot.pointer}"
+
+
+def slot_of_text(text: object) -> Slot | None:
+    """Return the slot that is stored so; None for anything else."""
+    parts = text.split(":") if isinstance(text, str) else []
+    if len(parts) != 2 or not all(one.isascii() and one.isdigit() and len(one) < 19 for one in parts):
+        return None
+    return Slot(int(parts[0]), int(parts[1]))
+
+
 class Claim(NamedTuple):
     """Pointers `after + 1` to `last` of a shard, which this caller may stamp now; `loaded` were reserved in all."""
 

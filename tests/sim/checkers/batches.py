@@ -18,6 +18,7 @@ def check(run: Batches) -> None:
     it_counts_each_message_once(run)
     nothing_of_a_cancelled_batch_is_handed_out_or_follows(run)
     a_parked_message_is_told_once(run)
+    its_results_are_those_of_its_messages(run)
     only_what_was_published_is_delivered(run)
     sharded.a_stale_receipt_acknowledges_nothing(run)
     sharded.pointers_never_go_back(run)
@@ -80,6 +81,40 @@ def nothing_of_a_cancelled_batch_is_handed_out_or_follows(run: Batches) -> None:
     run.require(
         not (run.progress.cancelled and run.followed), "nothing follows on a cancelled batch", f"{run.followed}"
     )
+
+
+def its_results_are_those_of_its_messages(run: Batches) -> None:
+    """Each message that a publisher was told of is there once, in its order, with what its handler returned.
+
+    Whoever reads them meanwhile finds no result of another message, and none that changes.
+    """
+    payload_of: dict[str, str] = {}
+    for publish in run.history.named("publish"):
+        if publish.ok:
+            payload_of |= dict(zip(publish.result, publish.args[0], strict=True))
+    for read in run.history.named("results"):
+        if not read.ok:
+            continue
+        ids = [one.message_id for one in read.result]
+        run.require(len(ids) == len(set(ids)), "each message has one result", f"{ids}")
+        for one in read.result:
+            of = f"{one.message_id}: {one.state.value} {one.error or one.value}"
+            run.require(one.message_id is not None, "the id of each message is known", of)
+            known = payload_of.get(one.message_id)
+            run.require(one.error is not None or known in (None, one.value), "a result is its message's own", of)
+            began = read.actor != "operator" or run.progress.cancelled or not run.drained
+            run.require(began or one.error is None, "each message that is done has its result", of)
+            # A message is found by its trace, which may lack a place whose row was lost (P26), until it is done.
+            lost = one.state.value in ("expired", "unknown") and not began
+            run.require(not lost, "no message that was done is taken for lost", of)
+    reads = run.history.named("results")
+    if reads and not run.progress.cancelled:
+        found = [one.message_id for one in reads[-1].result]
+        run.require(len(found) <= run.progress.published, "no result without a message", f"{found} {run.progress}")
+        for publish in run.history.named("publish"):
+            if publish.ok and not publish.actor.startswith("'rep"):
+                places = [found.index(one) for one in publish.result if one in found]
+                run.require(len(places) == len(publish.result), "each message is there", f"{publish.result} {found}")
 
 
 def a_parked_message_is_told_once(run: Batches) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 from latchwork.background import FailureLog
 from latchwork.logs import Log
-from latchwork.queue import Publish
-from latchwork.queue.sharded.batches import blocks, records
+from latchwork.queue import Publish, QueueConfig
+from latchwork.queue.sharded.batches import blocks, names, records, results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep.ending import AGAIN, Ending
@@ -23,7 +23,8 @@ from ..faults.kinds import ON_CALLS, Kind
 from ..faults.network import Change
 from ..world import Process
 from .base import SimStore
-from .sharded import SWEEP, Office, Sharded, Term
+from .results import keeping
+from .sharded import CONFIGS, SWEEP, Office, Sharded, Term
 
 NEXT, PARKED = "next", "parked"
 
@@ -49,6 +50,7 @@ class Batches(Sharded):
     name = "batches"
     kinds = (*ON_CALLS, Kind.ROW, Kind.SLOW_PRODUCER)
     environment = (Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND)
+    configs: ClassVar[list[QueueConfig]] = [*CONFIGS, *map(keeping, CONFIGS)]
     rare = ()  # a batch whose records the store has lost does not end
 
     @classmethod
@@ -56,7 +58,9 @@ class Batches(Sharded):
     def sizes(cls, seed: int) -> Iterator[None]:
         """In half of the runs a batch has several blocks."""
         size = blocks.BLOCK if seed % 2 else 3
-        with mock.patch.object(blocks, "BLOCK", size), mock.patch.object(records, "BLOCK", size):
+        with ExitStack() as stack:
+            for module in (blocks, names, records, results):
+                stack.enter_context(mock.patch.object(module, "BLOCK", size))
             yield
 
     def setup(self) -> None:
@@ -82,6 +86,9 @@ class Batches(Sharded):
         entry = self.call(process, "join", lambda: self._batch(queue))
         return entry.result if entry.ok else None
 
+    def ack(self, delivery: Any) -> Callable[[], None]:
+        return partial(delivery.ack, delivery.payload) if self.config.results else super().ack(delivery)
+
     # ---- people
 
     def people(self) -> None:
@@ -96,6 +103,8 @@ class Batches(Sharded):
             self.person(f"closer{number}", self._closer)
         if self.rng.random() < 0.3:
             self.person("canceller", self._canceller)
+        if self.config.results:
+            self.person("reader", self._reader)
         for number in range(self.rng.randint(1, 2)):
             self.person(f"leader{number}", self._leader)
 
@@ -128,6 +137,14 @@ class Batches(Sharded):
         batch = self._joined(process, queue) if queue else None
         if batch:
             self.call(process, "close", batch.close)
+
+    def _reader(self, process: Process, store: SimStore) -> None:
+        self.idle(process, self.rng.choice((0.5, 3.0, 8.0)))
+        queue = self._opened(process, store)
+        batch = self._joined(process, queue) if queue else None
+        for _ in range(2 if batch else 0):
+            timeout = self.rng.choice((0, 1.0, 5.0))
+            self.call(process, "results", lambda timeout=timeout: list(batch.results(timeout)))
 
     def _canceller(self, process: Process, store: SimStore) -> None:
         self.idle(process, self.rng.choice((0.5, 3.0, 8.0)))
@@ -169,6 +186,8 @@ class Batches(Sharded):
             ending.run(Term(1))
         self._drain(queue)
         self.progress = batch.progress()
+        if self.config.results:
+            self.call(self.operator, "results", lambda: list(batch.results(0)))
 
     def check(self) -> None:
         promises.check(self)

@@ -16,7 +16,7 @@ from .message import Messages
 from .retry import CONFIGS
 
 
-def _keeping(config: QueueConfig) -> QueueConfig:
+def keeping(config: QueueConfig) -> QueueConfig:
     kept = copy(config)
     object.__setattr__(kept, "results", timedelta(hours=1))
     return kept
@@ -26,7 +26,7 @@ class Results(Messages):
     """As `Messages`, with handlers that return what their delivery is called, and people who ask for that."""
 
     name = "results"
-    configs: ClassVar[list[QueueConfig]] = [_keeping(config) for config in CONFIGS]
+    configs: ClassVar[list[QueueConfig]] = [keeping(config) for config in CONFIGS]
 
     def ack(self, delivery: Any) -> Any:
         return partial(delivery.ack, delivery.held.delivery)

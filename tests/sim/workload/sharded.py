@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -147,7 +148,11 @@ class Sharded(Scenario):
             if 0.3 < draw < 0.45:
                 self.call(process, "nack", lambda delivery=delivery: delivery.nack(), delivery.payload)
             else:
-                self.call(process, "ack", delivery.ack, delivery.payload).tag = since
+                self.call(process, "ack", self.ack(delivery), delivery.payload).tag = since
+
+    def ack(self, delivery: Any) -> Callable[[], None]:
+        """How a delivery is acknowledged."""
+        return delivery.ack  # type: ignore[no-any-return]
 
     def _sweeper(self, process: Process, store: SimStore) -> None:
         queue = self._opened(process, store)
@@ -198,7 +203,7 @@ class Sharded(Scenario):
             if not found.result:
                 return
             for delivery in found.result:
-                self.call(self.operator, "ack", delivery.ack, delivery.payload)
+                self.call(self.operator, "ack", self.ack(delivery), delivery.payload)
 
     def check(self) -> None:
         promises.check(self)

@@ -7,7 +7,8 @@ read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -43,6 +44,7 @@ def size(bin: str) -> Expr:
 _SIZES = tuple(Compute(size(bin)) for bin in (DONE, GONE, OUT))
 _SETTLED: tuple[Op, ...] = (*_SIZES, Read(LAST))
 _GROWING = (DONE, GONE, VOUCHED)
+_NOWHERE: Mapping[Any, Any] = MappingProxyType({})
 _AS_READ = all_of(*(size(bin).eq(Param(bin)) for bin in _GROWING))
 
 
@@ -130,9 +132,12 @@ class Blocks:
         """Return the key of a block."""
         return Key(self._set, f"M/{batch}/{number}")
 
-    def mark(self, places: Sequence[BatchPlace]) -> Marked:
-        """Note that these messages are done. One call; a repeat is harmless."""
-        return self._put(places, DONE, GONE, OUT)
+    def mark(self, places: Sequence[BatchPlace], at: Mapping[BatchPlace, str] = _NOWHERE) -> Marked:
+        """Note that these messages are done. One call; a repeat is harmless.
+
+        at: the slots in which they are acknowledged, where their results are kept.
+        """
+        return self._put(places, DONE, GONE, OUT, at=at)
 
     def close(self, place: BatchPlace) -> bool:
         """Note the first ordinal that no message has; return whether its block is settled. One call, or none.
@@ -150,12 +155,20 @@ class Blocks:
         """Note that these are published, even if their first publisher dies. One call; a repeat is harmless."""
         return self._put(places, VOUCHED, OUT).failures
 
-    def _put(self, places: Sequence[BatchPlace], bin: str, *others: str) -> Marked:
+    def _put(
+        self, places: Sequence[BatchPlace], bin: str, *others: str, at: Mapping[BatchPlace, str] = _NOWHERE
+    ) -> Marked:
         parts = _by_block(places)
+        slots: dict[tuple[str, int, int], dict[int, str]] = defaultdict(dict)
+        for place, slot in at.items():
+            slots[_block(place)][place.ordinal % BLOCK] = slot
         updates = [
-            Update(self.key(batch, number), (*_moving(ordinals, bin, *others), *_SETTLED), exists=Exists.ANY, ttl=life)
-            for (batch, life, number), ordinals in parts.items()
-        ]
+            Update(
+                self.key(block[0], block[2]), (*_moving(ordinals, bin, *others, values=slots[block]), *_SETTLED),
+                exists=Exists.ANY, ttl=block[1],
+            )
+            for block, ordinals in parts.items()
+        ]  # fmt: skip
         rows, failures = self.store.repeat_many(updates).sift(parts)
         settled = {block[0] for block, row in rows.items() if _is_whole(row)}
         return Marked([failures.get(_block(place)) for place in places], settled)
@@ -243,9 +256,9 @@ def _is_whole(row: Sequence[Any]) -> bool:
     return _checked(sizes).settled >= (last if is_int(last) and 0 < last < BLOCK else BLOCK)
 
 
-def _moving(ordinals: Sequence[int], bin: str, *others: str) -> tuple[Op, ...]:
+def _moving(ordinals: Sequence[int], bin: str, *others: str, values: Mapping[int, Any] = _NOWHERE) -> tuple[Op, ...]:
     """Return the operations that put ordinals into one map, and take them out of others."""
-    put = tuple(MapPut(bin, one, 1) for one in ordinals)
+    put = tuple(MapPut(bin, one, values.get(one, 1)) for one in ordinals)
     return (*put, *(MapRemove(other, tuple(ordinals)) for other in others))
 
 

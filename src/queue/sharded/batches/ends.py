@@ -17,7 +17,7 @@ from ..envelope import Envelope
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..ledger.target import HasRecords, LedgerTarget
 from ..shards import Shards
-from ..slots import Stamped
+from ..slots import Stamped, slot_text
 from ..unique_keys import UniqueKeys
 from .blocks import Blocks, parts_of, place_of
 from .records import BatchRecords, BatchState, Tally, names_in
@@ -76,7 +76,8 @@ def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool
     A message that its batch could not count is not deleted: it comes again.
     """
     counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
-    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()))
+    at = {place: slot_text(held[n].slot) for n, place in counted.items()} if queue.results else {}
+    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()), at)
     marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
     return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 

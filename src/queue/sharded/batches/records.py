@@ -118,8 +118,8 @@ class BatchState:
         return bool(self.closed) and (self.settled or not self.open)
 
     def is_open(self, ordinal: int) -> bool:
-        """Whether it is not decided yet if an ordinal counts: the call that publishes it has not ended."""
-        return not self.complete and any(ordinal in span for span in self.open.values())
+        """Whether the call that publishes an ordinal has not ended: it may have died."""
+        return any(ordinal in span for span in self.open.values())
 
 
 class BatchRecords:

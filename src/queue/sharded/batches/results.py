@@ -13,7 +13,7 @@ from ....deadline import Deadline
 from ....errors import Cancelled, Corrupt, Expired, InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
-from ....store import Record, RecordStore
+from ....store import Key, Record, RecordStore
 from ...rows import read_each
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages
@@ -21,6 +21,7 @@ from ..delayed.stored import MAX_NAME
 from ..envelope import checked_id
 from ..results import is_at_work, may_come, no_result, opened, too_late
 from ..shards import Shards
+from ..slots import slot_of_text
 from ..stamps import RESULT
 from ..status import Finder, Found, State, Status, find_messages
 from ..workers import WorkerReport
@@ -100,6 +101,7 @@ class BatchResults(Iterator[BatchResult]):
 
     def __next__(self) -> BatchResult:
         if not self._found:
+            self._seams.may_wait("QueueBatch.results", self._left())
             self._found.extend(self.more())
         if not self._found:
             raise StopIteration
@@ -107,8 +109,8 @@ class BatchResults(Iterator[BatchResult]):
 
     def more(self) -> list[BatchResult]:
         """Return the next results, up to 500, once there is one at least; none at the end."""
-        left, tries = None if self._end is None else max(0.0, self._end - self._seams.monotonic()), 0
-        with Deadline(self._seams, left) as deadline:
+        tries = 0
+        with Deadline(self._seams, self._left()) as deadline:
             while not self._over:
                 last = deadline.left() == 0
                 found = outlive(self._seams, deadline, partial(self._look, last=last), passing=may_pass)
@@ -118,6 +120,9 @@ class BatchResults(Iterator[BatchResult]):
                 left, pause = deadline.left(), LOOKS.pause(tries, self._seams)
                 self._seams.sleep(pause if left is None else min(pause, left))
         return []
+
+    def _left(self) -> float | None:
+        return None if self._end is None else max(0.0, self._end - self._seams.monotonic())
 
     def _look(self, *, last: bool) -> list[BatchResult] | None:
         """Return the results that come next; None: wait for them.
@@ -134,7 +139,7 @@ class BatchResults(Iterator[BatchResult]):
             if isinstance(block, LatchworkError):  # nobody knows which of them are messages
                 self._next = end
                 return [self._unread(names, n, block) for n in range(begin, end)]
-            left = [n for n in range(begin, end) if n % BLOCK not in block.out and not state.is_open(n)]
+            left = [n for n in range(begin, end) if _is_message(state, block, names, n)]
             # 2. Look for the ones that are done, up to the first that is not, and for that one where it is the first.
             wanted = left
             if not last:
@@ -144,6 +149,7 @@ class BatchResults(Iterator[BatchResult]):
             found = list(takewhile(lambda one: one is not None, answers))
             if found:
                 self._next = wanted[len(found) - 1] + 1
+                self._over = state.complete and self._next == state.given
                 return found  # type: ignore[return-value] # up to the first None
             if left:
                 self._waited_for = left[0]
@@ -172,7 +178,7 @@ class BatchResults(Iterator[BatchResult]):
         """Return what came out of these messages; None of one that has no result yet, unless it is the last look."""
         if isinstance(names, LatchworkError):
             return [self._unread(names, n, names) for n in ordinals]
-        # 1. Where is each message? Most have their result in their first slot.
+        # 1. Where is each message? Most have their result in the slot in which they were counted.
         answers: dict[int, BatchResult | None] = {}
         finds: dict[int, Finder] = {}
         for n in ordinals:
@@ -184,7 +190,7 @@ class BatchResults(Iterator[BatchResult]):
                 finds[n] = self._finder(id)
             except InvalidRequest as damage:
                 answers[n] = self._unread(names, n, Corrupt(f"the id of a message of {state.name!r}: {damage}"))
-        kept = self._kept(finds)
+        kept = self._kept(finds, block)
         answers |= {n: _with_result(stored, finds[n].message_id) for n, stored in kept.items()}
         others = [n for n in finds if n not in kept]
         looked = find_messages([finds[n] for n in others])
@@ -227,18 +233,35 @@ class BatchResults(Iterator[BatchResult]):
         sides = (queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         return Finder(sides, queue.delayed, places, checked_id(id, MAX_NAME))
 
-    def _kept(self, finds: Mapping[int, Finder]) -> dict[int, Any]:
-        """Return the stored results of messages that were acknowledged in the slots that their ids name. One call."""
-        first = {n: find for n, find in finds.items() if find.first is not None}
-        if not first:
-            return {}
-        keys = [find.key(find.known()[0]) for find in first.values()]
-        rows = read_each(self._queue.store, keys, "msgId", RESULT)
+    def _kept(self, finds: Mapping[int, Finder], block: Block) -> dict[int, Any]:
+        """Return the stored results of messages that are in the slots in which they were counted, or, of those that are
+        not counted, in the slots that their ids name. One call, or none.
+        """
+        keys: dict[int, Key] = {}
+        for n, find in finds.items():
+            slot = slot_of_text(block.done.get(n % BLOCK)) or (find.first and find.first.slot)
+            if slot is not None:
+                keys[n] = self._queue.pointers.key(slot)
+        rows = read_each(self._queue.store, list(keys.values()), "msgId", RESULT) if keys else []
         return {
             n: row.bins[RESULT]
-            for (n, find), row in zip(first.items(), rows, strict=True)
-            if isinstance(row, Record) and row.bins.get("msgId") == find.message_id and row.bins.get(RESULT) is not None
+            for n, row in zip(keys, rows, strict=True)
+            if isinstance(row, Record)
+            and row.bins.get("msgId") == finds[n].message_id
+            and row.bins.get(RESULT) is not None
         }
+
+
+def _is_message(state: BatchState, block: Block, names: Mapping[int, str] | LatchworkError, ordinal: int) -> bool:
+    """Whether an ordinal is that of a message of the batch, as far as is known.
+
+    Of a call that has not ended, as its process may have died, just the messages that are done, or vouched for.
+    """
+    place = ordinal % BLOCK
+    if not state.is_open(ordinal):
+        return place not in block.out
+    is_named = not isinstance(names, LatchworkError) and place in names
+    return is_named and any(place in some for some in (block.done, block.gone, block.kept))
 
 
 def _is_over(block: Block, ordinal: int) -> bool:

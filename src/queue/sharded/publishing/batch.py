@@ -300,9 +300,7 @@ class QueueBatch:
         error of its messages alone. For one thread.
         """
         check_keeps_results(self._queue)
-        limit = checked_timeout(timeout)
-        self.store.seams.may_wait("QueueBatch.results", limit)
-        return BatchResults(self._queue, self._records, self._state, limit)
+        return BatchResults(self._queue, self._records, self._state, checked_timeout(timeout))
 
     def progress(self) -> BatchProgress:
         """Return the progress. Three calls, and one for each 500,000 messages and each 1,000 parked ones."""

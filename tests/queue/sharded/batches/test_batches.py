@@ -226,7 +226,7 @@ def test_a_message_whose_batch_alone_cannot_be_written_is_not_deleted(queue, mon
         batch.publish_many(["a", "b"])
     deliveries = queue.receive(10)
     with monkeypatch.context() as patched:
-        patched.setattr(Blocks, "mark", lambda _, places: ([Unavailable("away")] * len(places), set()))
+        patched.setattr(Blocks, "mark", lambda _, places, __: ([Unavailable("away")] * len(places), set()))
         with pytest.raises(Unavailable):
             queue.ack_many(deliveries)
     queue.ack_many(deliveries)
