@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
+from msgspec.structs import force_setattr
 
 from latchwork.background import FailureLog
-from latchwork.errors import Cancelled, Refused
+from latchwork.errors import Cancelled, Refused, WaitTimeout
 from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.ending import Ending
@@ -31,7 +32,7 @@ names, picks = st.sampled_from(NAMES), st.integers(0, 5)
 class Model:
     """One batch: its messages by id, those that are done or discarded, and whether it is closed and has ended."""
 
-    messages: set[str] = field(default_factory=set)
+    messages: dict[str, None] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     closed: bool = False
@@ -40,7 +41,20 @@ class Model:
 
     @property
     def complete(self) -> bool:
-        return self.closed and self.messages == self.done | self.gone
+        return self.closed and self.messages.keys() == self.done | self.gone
+
+    def results(self, aside, held):
+        """What comes of each message, in the order in which they were published; and the end."""
+        for one in self.messages:
+            if one in self.done:
+                yield one, "done", None, one
+            elif one in self.gone:
+                yield one, "gone", "CANCELLED", None
+            elif one in aside:
+                yield one, "retrying", "HANDLER_FAILED", None
+            else:
+                yield one, "running" if one in held else "ready", "WAIT_TIMEOUT", None
+        yield "all" if self.closed else "open"
 
 
 @dataclass
@@ -65,6 +79,25 @@ class Own:
         return FailureLog(self.queue.store.seams, Log(__name__))
 
 
+def told(batch):
+    """What the results of a batch are by now, and whether these are all."""
+    found = []
+    try:
+        for one in batch.results(0):
+            code = one.error.code if one.error else None
+            found.append((one.message_id, one.state.value, code, one.value))
+    except WaitTimeout:
+        return [*found, "open"]
+    return [*found, "all"]
+
+
+def acknowledge(queue, some):
+    """Acknowledge these, each with its id as its result."""
+    for one in some:
+        force_setattr(one, "answer", [f'"{one.message_id}"'])
+    queue.ack_many(some)
+
+
 class Batches(Twins):
     """Two batches of one queue; what follows on a batch has its name as its payload."""
 
@@ -78,7 +111,7 @@ class Batches(Twins):
 
     @initialize(shards=st.integers(1, 2))
     def make(self, shards):
-        config = QueueConfig("q", retry=False, shards=shards, max_deliveries=1_000)
+        config = QueueConfig("q", results=3_600, retry=False, shards=shards, max_deliveries=1_000)
         self.queues = self.both(lambda store: QueueRegistry(store, CLIENT, farm_id="f").create(config), self.stores)
         self.batches = {
             name: self.both(lambda queue, name=name: queue.batch(name, then=Publish(f"after {name}")), self.queues)
@@ -92,7 +125,7 @@ class Batches(Twins):
             assert came_to(answers) is Refused
             return
         for message_id in answers[0]:
-            self.models[name].messages.add(message_id)
+            self.models[name].messages[message_id] = None
             self.batch_of[message_id] = name
 
     @rule(name=names, key=st.sampled_from(KEYS))
@@ -106,7 +139,7 @@ class Batches(Twins):
         assert self.key_of.setdefault(key, message_id) == message_id
         if message_id not in self.batch_of:
             self.batch_of[message_id] = name
-            self.models[name].messages.add(message_id)
+            self.models[name].messages[message_id] = None
 
     @rule(aside=st.booleans(), n=st.integers(1, 4))
     def receive(self, aside, n):
@@ -130,7 +163,7 @@ class Batches(Twins):
     @rule(pick=picks)
     def acknowledge(self, pick):
         held = self.hands.pop(-1 - pick % len(self.hands))
-        assert came_to(self.both(lambda one: one.ack(), held.twins)) is None
+        assert came_to(self.both(lambda one: one.ack(one.message_id), held.twins)) is None
         self.is_done([held])
 
     @precondition(lambda self: self.hands)
@@ -138,7 +171,7 @@ class Batches(Twins):
     def acknowledge_all(self):
         every, self.hands = self.hands, []
         twins = tuple([held.twins[side] for held in every] for side in range(2))
-        assert came_to(self.both(lambda queue, some: queue.ack_many(some), self.queues, twins)) is None
+        assert came_to(self.both(acknowledge, self.queues, twins)) is None
         self.is_done(every)
 
     def is_done(self, some):
@@ -202,10 +235,16 @@ class Batches(Twins):
             return
         assert (progress.published, progress.done, progress.discarded, progress.waiting, progress.parked) == (
             len(model.messages), len(model.done), len(model.gone),
-            len(model.messages - model.done - model.gone), 0,
+            len(model.messages.keys() - model.done - model.gone), 0,
         )  # fmt: skip
         assert (progress.closed, progress.complete, progress.ended) == (model.closed, model.complete, model.ended)
         assert self.both(lambda batch: batch.wait(0), self.batches[name])[0] is model.complete
+
+    @rule(name=names)
+    def read_the_results(self, name):
+        found, model = self.both(told, self.batches[name])[0], self.models[name]
+        if not model.cancelled:
+            assert found == list(model.results(self.aside, {one.message_id for one in self.hands}))
 
     @rule()
     def list_those_that_have_not_ended(self):

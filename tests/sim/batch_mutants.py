@@ -10,9 +10,12 @@ from typing import Any
 from unittest import mock
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded.batches import ends, records
+from latchwork.queue.sharded import shards
+from latchwork.queue.sharded.batches import ends, records, results
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
+from latchwork.queue.sharded.batches.names import Naming
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
+from latchwork.queue.sharded.batches.results import BatchResults
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.store import Param, Put, has
 
@@ -80,6 +83,20 @@ class _OwnBlockAlone:
         return state.complete
 
 
+def _without_names() -> Any:
+    return mock.patch.object(shards, "Naming", lambda client, _: Naming(client, ()))
+
+
+def _as_if_closed(self: Any, state: Any, number: int, *, real: Any = BatchRecords.look) -> Any:
+    now, *parts = real(self, state, number)
+    return replace(now, closed=1, settled=True), *parts
+
+
+def _result_of_another(self: Any, finds: Any, block: Any, *, real: Any = BatchResults._kept) -> Any:
+    found = real(self, finds, block)
+    return dict(zip(found, reversed(found.values()), strict=True))
+
+
 BATCH_RULES = (
     ("the mark comes after the delete", "P18: first the mark, then the delete",
      _swap(ends, "_count_and_remove", _deleted_first), False, 170),
@@ -97,6 +114,11 @@ BATCH_RULES = (
      _swap(ends, "follow", _followed_without_ledger)),
     ("messages of a cancelled batch are handed out", "P18.12: a consumer asks before it hands out",
      _swap(Blocks, "cancelled", lambda *_: set())),
+    ("a message is created without its name", "P18.14: its name goes with it", _without_names),
+    ("results of an open batch are all", "P18.15: once the batch is complete",
+     _swap(BatchRecords, "look", _as_if_closed)),
+    ("what was counted is over", "P18.16: asked where it is", _swap(results, "may_come", lambda *_: False)),
+    ("a slot names its message", "P18.18: what is there has its id", _swap(BatchResults, "_kept", _result_of_another)),
     ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
      _swap(ends, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

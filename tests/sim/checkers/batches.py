@@ -96,6 +96,7 @@ def its_results_are_those_of_its_messages(run: Batches) -> None:
         if not read.ok:
             continue
         ids = [one.message_id for one in read.result]
+        run.require(payload_of.keys() <= set(ids), "who has read all has every message", f"{payload_of} {ids}")
         run.require(len(ids) == len(set(ids)), "each message has one result", f"{ids}")
         for one in read.result:
             of = f"{one.message_id}: {one.state.value} {one.error or one.value}"
@@ -105,6 +106,9 @@ def its_results_are_those_of_its_messages(run: Batches) -> None:
             began = read.actor != "operator" or run.progress.cancelled or not run.drained
             run.require(began or one.error is None, "each message that is done has its result", of)
             # A message is found by its trace, which may lack a place whose row was lost (P26), until it is done.
+            comes = one.state.value in ("ready", "running", "delayed")
+            told = one.error and one.error.code in ("WAIT_TIMEOUT", "CANCELLED")
+            run.require(not comes or told, "one that comes is waited for", of)
             lost = one.state.value in ("expired", "unknown") and not began
             run.require(not lost, "no message that was done is taken for lost", of)
     reads = run.history.named("results")

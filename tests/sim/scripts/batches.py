@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
+
+from msgspec.structs import replace as replace_struct
+
 from latchwork.background import FailureLog
+from latchwork.errors import LeaseLost
 from latchwork.logs import Log
-from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.batches import records
+from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry, State, Status
+from latchwork.queue.sharded import shards
+from latchwork.queue.sharded.batches import records, results
+from latchwork.queue.sharded.batches.names import Naming
+from latchwork.queue.sharded.status import Found
 from latchwork.queue.sharded.upkeep import ending
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.store import missing
+from latchwork.store.rows import Rows
 
-from ..stage import Stage
+from ..stage import Fault, Kind, Stage
 from ..workload.sharded import Term
 from .common import patched
 
@@ -89,7 +99,139 @@ def told_without_ledger(queue, state):
     queue.batches.note_told(state)
 
 
+# ---- results
+
+
+def asked_on(store, **options):
+    """The queue of these scripts that keeps results."""
+    config = QueueConfig("asked", shards=1, results=3_600, **options)
+    return QueueRegistry(store, "c", farm_id="f").create(config)
+
+
+def told(batch, timeout):
+    """Of each message its result, or the code of its error."""
+    return [one.error.code if one.error else one.value for one in batch.results(timeout)]
+
+
+def answers(store):
+    """Acknowledge each message that comes, with its payload."""
+    for one in asked_on(store).receive(10, timeout=5):
+        one.ack(one.payload)
+
+
+def named_with_its_message():
+    """P18.14: its publisher dies once the message is there, before it confirms; another completes it by its key."""
+    stage = Stage({"p": {"MapRemove:open": Fault(Kind.CRASH_BEFORE)}})
+
+    def publishes_again(store):
+        with asked_on(store).batch("b") as batch:
+            batch.publish("m", dedup="k")
+
+    stage.act("p", lambda store: asked_on(store).batch("b").publish("m", dedup="k"))
+    stage.act("c", answers, after=1)
+    stage.act("q", publishes_again, after=2)
+    stage.act("r", lambda store: told(asked_on(store).batch("b"), 0), after=4)
+    return stage.play().said["r"] == ["m"]
+
+
+def vouched_for_while_they_are_read():
+    """P18.15: the first publisher has died, and its message is vouched for once somebody has begun to read."""
+    stage = Stage({"p": {"MapRemove:open": Fault(Kind.CRASH_BEFORE)}})
+
+    def publishes_again(store):
+        with asked_on(store).batch("b") as batch:
+            batch.publish_many(["m", "n"], dedups=["k", "l"])
+
+    stage.act("p", lambda store: asked_on(store).batch("b").publish("m", dedup="k"))
+    stage.act("r", lambda store: told(asked_on(store).batch("b"), 20), after=1)
+    stage.act("q", publishes_again, after=2)
+    stage.act("c", answers, after=3)
+    return stage.play().said["r"] == ["m", "n"]
+
+
+def counted_and_not_acknowledged_yet():
+    """P18.16: the mark is there, and the acknowledgement is on its way."""
+    stage = Stage({"c": {"Put:result": 3.0}})
+
+    def publishes_one(store):
+        with asked_on(store).batch("b") as batch:
+            batch.publish("m")
+
+    stage.act("p", publishes_one)
+    stage.act("c", answers, after=1)
+    stage.act("r", lambda store: told(asked_on(store).batch("b"), 20), after=2)
+    return stage.play().said["r"] == ["m"]
+
+
+def acknowledged_while_it_is_looked_for():
+    """P18.17: a worker of an earlier version deletes the message after the block was read."""
+    stage = Stage({"r": {"asked_SHARD_0_1": [2.0]}})
+
+    def publishes_one(store):
+        with asked_on(store).batch("b") as batch:
+            batch.publish("m")
+
+    def deletes(store):
+        queue = asked_on(store)
+        queue.pointers.results = 0
+        queue.receive()[0].ack()
+
+    stage.act("p", publishes_one)
+    stage.act("r", lambda store: [one.state.value for one in asked_on(store).batch("b").results(0)], after=1)
+    stage.act("c", deletes, after=2)
+    return stage.play().said["r"] == ["done"]
+
+
+def counted_by_the_wrong_slot():
+    """P18.18: an acknowledgement that comes too late counts the message last, in a slot that it has left."""
+    stage = Stage()
+
+    def publishes_one(store):
+        with asked_on(store, retry=False).batch("b") as batch:
+            batch.publish("m", message_id="m")
+
+    def held_too_long(store):
+        (held,) = asked_on(store, retry=False).receive()
+        replace_struct(held).nack()
+        store.seams.sleep(3)
+        with suppress(LeaseLost):
+            held.ack("late")
+
+    def brings_back(store):
+        queue = asked_on(store, retry=False)
+        queue.sideline.redrive(["m"])
+        queue.receive()[0].ack("m")
+
+    stage.act("p", publishes_one)
+    stage.act("a", held_too_long, after=1)
+    stage.act("b", brings_back, after=2)
+    stage.act("r", lambda store: told(asked_on(store, retry=False).batch("b"), 0), after=6)
+    return stage.play().said["r"] == ["m"]
+
+
+def without_names(client, _):
+    return Naming(client, ())
+
+
+def as_if_closed(self, state, number, *, real=records.BatchRecords.look):
+    now, *parts = real(self, state, number)
+    return replace(now, closed=1, settled=True), *parts
+
+
+def as_read_before(self, state, number, *, real=records.BatchRecords.look, read={}):  # noqa: B006 - it remembers
+    return read.setdefault((id(self), number), real(self, state, number))
+
+
+def by_its_mark_alone(finds):
+    return Rows(Found(Status(State.UNKNOWN), None, {}) for _ in finds)
+
+
 RULES = [
+    ("P18.14", named_with_its_message, patched(shards, "Naming", without_names)),
+    ("P18.15", vouched_for_while_they_are_read, patched(records.BatchRecords, "look", as_if_closed)),
+    ("P18.16", counted_and_not_acknowledged_yet, patched(results, "may_come", lambda *_: False)),
+    ("P18.17", acknowledged_while_it_is_looked_for, patched(records.BatchRecords, "look", as_read_before)),
+    ("P18.18", counted_by_the_wrong_slot, patched(results, "find_messages", by_its_mark_alone)),
     ("P18.11 follow", cancelled_before_it_is_followed, patched(records, "_MAY_FOLLOW", records._SAME)),
     ("P18.11 cancel", cancelled_as_it_is_followed,
      patched(records, "_MAY_CANCEL", records._SAME & missing("ended"))),
