@@ -295,6 +295,18 @@ def batches(store, name):
     return payloads(made) == ["a", "b"] and batch.progress().published == 2
 
 
+def batch_results(store, name):
+    made = QueueRegistry(store, name).create(QueueConfig("r", shards=1, results=timedelta(hours=1)))
+    with made.batch("load") as batch:
+        ids = batch.publish_many(["a", "b"])
+    first, second = made.receive(2)
+    second.ack("B")
+    before = [one.state.value for one in batch.results(timeout=0)]
+    first.ack("A")
+    found = [(one.message_id, one.result()) for one in batch.results(timeout=5)]
+    return before == ["running", "done"] and found == list(zip(ids, ["A", "B"], strict=True))
+
+
 def outbox(store, name, folder):
     made = queue_on(store, name)
     with PagedQueue.open(folder, "local") as local:
@@ -316,7 +328,7 @@ PROGRAMS = {
     "a message that goes with a write": with_a_write,
     "steps that are done once": steps, "one message at a time": one_message,
     "status and cancel of one message": any_state, "the result of a message": result,
-    "batches that end": batches, "local queue and outbox": outbox,
+    "batches that end": batches, "results of a batch": batch_results, "local queue and outbox": outbox,
 }  # fmt: skip
 ELSEWHERE = {
     "election by ZooKeeper": "tests/coord/election/test_zookeeper.py",

@@ -14,9 +14,9 @@ from ..coord.effects.step import LEASE, PATIENCE
 from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
-from ..queue.sharded.batches.results import BatchResults
 from ..queue.sharded.config import Span
 from ..queue.sharded.outcome import Outcome
+from ..queue.sharded.publishing.batch_results import BatchResults
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
 from ..queue.sharded.sideline.delayed import DelayedView as SyncDelayed
 from ..queue.sharded.sideline.one import SideView as SyncSide

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .outbox.outbox import Outbox, OutboxLag, UnopenedQueue
     from .paged.queue import PagedQueue
     from .paged.reader import PagedEntry
-    from .sharded.batches.results import BatchResult
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .sharded.envelope import Message, Reason
     from .sharded.outcome import Outcome
     from .sharded.publishing.batch import BatchProgress, QueueBatch
+    from .sharded.publishing.batch_results import BatchResult
     from .sharded.publishing.publication import Publication
     from .sharded.publishing.publisher import Publisher
     from .sharded.publishing.with_write import Publish
@@ -51,8 +51,8 @@ __getattr__, __dir__ = offer(
         ".outbox.outbox": "Outbox OutboxLag UnopenedQueue",
         ".paged.queue": "PagedQueue",
         ".paged.reader": "PagedEntry",
-        ".sharded.batches.results": "BatchResult",
         ".sharded.publishing.batch": "BatchProgress QueueBatch",
+        ".sharded.publishing.batch_results": "BatchResult",
         ".sharded.config": "BatchingConfig QueueConfig ShovelConfig",
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",

@@ -11,12 +11,13 @@ from unittest import mock
 
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import shards
-from latchwork.queue.sharded.batches import ends, records, results
+from latchwork.queue.sharded.batches import ends, records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
-from latchwork.queue.sharded.batches.names import Naming
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
-from latchwork.queue.sharded.batches.results import BatchResults
+from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
+from latchwork.queue.sharded.publishing.batch_results import BatchResults
 from latchwork.store import Param, Put, has
 
 
@@ -84,7 +85,7 @@ class _OwnBlockAlone:
 
 
 def _without_names() -> Any:
-    return mock.patch.object(shards, "Naming", lambda client, _: Naming(client, ()))
+    return mock.patch.object(shards, "NameRows", return_value=NameRows({}))
 
 
 def _as_if_closed(self: Any, state: Any, number: int, *, real: Any = BatchRecords.look) -> Any:

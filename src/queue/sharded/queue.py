@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from msgspec.structs import replace as replace_struct
@@ -20,6 +21,7 @@ from ...retry import Poll
 from ...store import RecordStore
 from ...store.rows import Rows
 from .batches.ends import settle
+from .batches.names import naming
 from .batches.records import BatchRecords
 from .cancel import Cancelling, drop_arrivals
 from .config import GroupConfig, QueueConfig, Span, check_concurrency, whole_seconds
@@ -101,6 +103,7 @@ class ShardedQueue(Subqueue):
         drop_arrivals(main)
         if config.results is not None and main.places is not None:  # a group's messages have no results of their own
             main.results = whole_seconds(config.results)
+            main.naming = self.delayed.naming = partial(naming, registry.client_id)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         self.unique_keys = UniqueKeys(registry.store, registry.client_id, config.name, self.parked.pointers.ttl)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.

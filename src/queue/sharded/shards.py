@@ -53,7 +53,6 @@ from ...store.model.ops import Compute
 from ...store.model.record import Row
 from ...store.rows import Rows, attempted
 from ..rows import read_each
-from .batches.names import Naming
 from .bell import Bell
 from .envelope import (
     BINS,
@@ -68,6 +67,7 @@ from .envelope import (
     tombstone,
 )
 from .members import Members, names
+from .naming import NameRows, Naming, no_names
 from .places import MAIN, Places, cancelled_in, slot_place
 from .pointers import (
     EXPIRED,
@@ -162,6 +162,7 @@ class Shards:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
         )  # fmt: skip
+        self.naming: Naming = no_names
         self._data_set, self.meta_set, self._prefix = (
             f"{client_id}_data_set",
             f"{client_id}_meta_set",
@@ -333,7 +334,7 @@ class Shards:
             for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
         ]  # fmt: skip
         noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
-        naming = Naming(self.client_id, envelopes if self.results and not fired else ())
+        naming = NameRows({} if fired else self.naming(envelopes))
         sent = self._sent([*rows, *noted.values(), *naming.updates] if noted or naming.updates else rows)
         unnamed = naming.taken_from(sent)
         if noted and self.places is not None:

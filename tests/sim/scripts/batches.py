@@ -12,8 +12,9 @@ from latchwork.errors import LeaseLost
 from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry, State, Status
 from latchwork.queue.sharded import shards
-from latchwork.queue.sharded.batches import records, results
-from latchwork.queue.sharded.batches.names import Naming
+from latchwork.queue.sharded.batches import records
+from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.status import Found
 from latchwork.queue.sharded.upkeep import ending
 from latchwork.queue.sharded.upkeep.ending import Ending
@@ -209,8 +210,8 @@ def counted_by_the_wrong_slot():
     return stage.play().said["r"] == ["m"]
 
 
-def without_names(client, _):
-    return Naming(client, ())
+def without_names(_):
+    return NameRows({})
 
 
 def as_if_closed(self, state, number, *, real=records.BatchRecords.look):
@@ -227,7 +228,7 @@ def by_its_mark_alone(finds):
 
 
 RULES = [
-    ("P18.14", named_with_its_message, patched(shards, "Naming", without_names)),
+    ("P18.14", named_with_its_message, patched(shards, "NameRows", without_names)),
     ("P18.15", vouched_for_while_they_are_read, patched(records.BatchRecords, "look", as_if_closed)),
     ("P18.16", counted_and_not_acknowledged_yet, patched(results, "may_come", lambda *_: False)),
     ("P18.17", acknowledged_while_it_is_looked_for, patched(records.BatchRecords, "look", as_read_before)),

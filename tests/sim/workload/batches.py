@@ -11,7 +11,8 @@ from unittest import mock
 from latchwork.background import FailureLog
 from latchwork.logs import Log
 from latchwork.queue import Publish, QueueConfig
-from latchwork.queue.sharded.batches import blocks, names, records, results
+from latchwork.queue.sharded.batches import blocks, names, records
+from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep.ending import AGAIN, Ending

@@ -40,9 +40,9 @@ from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
-from ..batches.names import Naming
 from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
+from ..naming import NameRows, Naming, no_names
 from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
@@ -183,6 +183,7 @@ class DelayedMessages:
         self._numbers = count()
         self.places: Places | None = None
         """The traces of the queue's messages (P26); None of a group."""
+        self.naming: Naming = no_names
         self._last: dict[tuple[Due, int], tuple[int, float]] = {}
 
     def entry(self, message_id: str) -> Key:
@@ -251,7 +252,7 @@ class DelayedMessages:
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         noted = self._noted(names, envelopes, now)
-        naming = Naming(self.client_id, envelopes if is_new and self.config.results is not None else ())
+        naming = NameRows(self.naming(envelopes) if is_new else {})
         sent = self.store.repeat_many([*made, *noted.values(), *naming.updates])
         unnamed = naming.taken_from(sent)
         rows = Rows(map(self._ours, made, sent[: len(made)], tokens))

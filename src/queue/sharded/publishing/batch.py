@@ -20,7 +20,6 @@ from ...rows import readable
 from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
 from ..batches.ends import Home, end_done
 from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
-from ..batches.results import BatchResult, BatchResults, ResultsQueue
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
@@ -28,6 +27,7 @@ from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..results import check_keeps_results
+from .batch_results import BatchResult, BatchResults, ResultsQueue
 from .publish import (
     Outcome,
     Prepared,

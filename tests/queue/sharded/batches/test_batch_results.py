@@ -27,8 +27,9 @@ from latchwork.queue import BatchResult, Outcome, Publish, QueueConfig, QueueReg
 from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import names
 from latchwork.queue.sharded.batches.blocks import BLOCK
-from latchwork.queue.sharded.batches.results import BatchResults
 from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
+from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.publishing.batch_results import BatchResults
 from latchwork.store import MemoryStore, Put
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
 from latchwork.testing.everywhere import inject_everywhere
@@ -264,7 +265,7 @@ def test_messages_without_an_id_are_not_known_here(store, monkeypatch):
     queue = kept(store)
     with queue.batch("b") as batch:
         with monkeypatch.context() as earlier:
-            earlier.setattr(shards, "Naming", lambda client, _: names.Naming(client, ()))
+            earlier.setattr(shards, "NameRows", lambda _: NameRows({}))
             ids = batch.publish_many([1, 2, 3], key="k")
         batch.publish(4)
     queue.receive()[0].ack("has one")
@@ -451,14 +452,14 @@ def test_a_message_whose_name_cannot_be_written_does_not_count(store, monkeypatc
     queue = kept(store)
     batch = queue.batch("b")
     batch.publish("first")
-    real = names.Naming.taken_from
+    real = NameRows.taken_from
 
     def refused(self, sent):
         sent[-1:] = [Unavailable("the record is away")] if self.updates else sent[-1:]
         return real(self, sent)
 
     with monkeypatch.context() as away:
-        away.setattr(names.Naming, "taken_from", refused)
+        away.setattr(NameRows, "taken_from", refused)
         with pytest.raises(OutcomeUnknown, match="may be delivered; its batch does not know of it: the record is away"):
             batch.publish("unnamed", delay=delay)
     batch.close()

@@ -15,6 +15,8 @@ from ....plain import shown
 from ....retry import Poll, may_pass, outlive
 from ....store import Key, Record, RecordStore
 from ...rows import read_each
+from ..batches.blocks import BLOCK, Block
+from ..batches.records import BatchRecords, BatchState
 from ..config import QueueConfig
 from ..delayed.entries import DelayedMessages
 from ..delayed.stored import MAX_NAME
@@ -25,8 +27,6 @@ from ..slots import slot_of_text
 from ..stamps import RESULT
 from ..status import Finder, Found, State, Status, find_messages
 from ..workers import WorkerReport
-from .blocks import BLOCK, Block
-from .records import BatchRecords, BatchState
 
 LOOKS = Poll(low=0.02, high=1.0, factor=1.5)
 """The pauses between two looks for the next result."""
