@@ -2,7 +2,8 @@
 
 python -m tools.typed_pages build/typing/pages
 
-The page about Spark is left out: its tests give its code the names that it does not define.
+An import that several programs of a page have is written once. The page about Spark is left out: its tests give its
+code the names that it does not define.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+IMPORT = re.compile(r"^import \w+\n", re.MULTILINE)
 
 
 def write(folder: Path) -> int:
@@ -25,9 +27,16 @@ def write(folder: Path) -> int:
         blocks = BLOCK.findall(page.read_text())
         if blocks and page.name != "spark.md":
             name = re.sub(r"\W", "_", str(page.relative_to(ROOT).with_suffix("")))
-            (folder / f"{name}.py").write_text("\n".join(blocks))
+            (folder / f"{name}.py").write_text(_each_import_once("\n".join(blocks)))
             written += 1
     return written
+
+
+def _each_import_once(text: str) -> str:
+    lines: dict[str, int] = {}
+    for found in IMPORT.finditer(text):
+        lines.setdefault(found[0], found.start())
+    return IMPORT.sub(lambda found: found[0] if lines[found[0]] == found.start() else "\n", text)
 
 
 if __name__ == "__main__":
