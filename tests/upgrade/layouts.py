@@ -154,6 +154,9 @@ def _queues(store, clock, see):
     answers = registry.create(QueueConfig("answers", shards=1, results=60))
     answers.publish("asks")
     answers.receive()[0].ack({"n": 1})
+    with answers.batch("asked") as asked:
+        asked.publish("asks")
+    answers.receive()[0].ack({"n": 1})
     registry.create(QueueConfig("side", shards=1, retry=False)).publish("x")
     side = registry.get("side")
     side.receive()[0].nack()

@@ -98,6 +98,7 @@ class BatchResults(Iterator[BatchResult]):
         self._next = 0  # the ordinal that is looked at next
         self._waited_for = -1  # the ordinal that had no result at the last look
         self._over = False
+        self._at_work: bool | None = None
 
     def __next__(self) -> BatchResult:
         if not self._found:
@@ -136,21 +137,26 @@ class BatchResults(Iterator[BatchResult]):
             if not (state.complete or last):
                 return None
             begin, end = self._next, min((number + 1) * BLOCK, state.given)
-            if isinstance(block, LatchworkError):  # nobody knows which of them are messages
-                self._next = end
-                return [self._unread(names, n, block) for n in range(begin, end)]
+            if isinstance(block, LatchworkError):
+                if begin < end:  # nobody knows which of them are messages
+                    self._next = end
+                    return [self._unread(names, n, block) for n in range(begin, end)]
+                block = Block()
             left = [n for n in range(begin, end) if _is_message(state, block, names, n)]
             # 2. Look for the ones that are done, up to the first that is not, and for that one where it is the first.
             wanted = left
             if not last:
                 counted = [] if left[:1] == [self._waited_for] else list(takewhile(partial(_is_over, block), left))
                 wanted = counted or left[:1]
-            answers = self._answers(state, block, names, wanted, last=last)
-            found = list(takewhile(lambda one: one is not None, answers))
+            found: list[BatchResult] = []
+            for one in self._answers(state, block, names, wanted, last=last):
+                if one is None:
+                    break
+                found.append(one)
             if found:
                 self._next = wanted[len(found) - 1] + 1
                 self._over = state.complete and self._next == state.given
-                return found  # type: ignore[return-value] # up to the first None
+                return found
             if left:
                 self._waited_for = left[0]
                 return None
@@ -198,7 +204,6 @@ class BatchResults(Iterator[BatchResult]):
         after: Block | LatchworkError = block
         if any(isinstance(one, Found) and one.status.state in _NOWHERE for one in looked):
             after = self._records.look(self._batch, ordinals[0] // BLOCK)[1]
-        at_work = True
         for n, one in zip(others, looked, strict=True):
             id = finds[n].message_id
             if isinstance(one, LatchworkError):
@@ -206,10 +211,15 @@ class BatchResults(Iterator[BatchResult]):
                 continue
             answers[n] = self._outcome(one, id, n, state, after)
             if answers[n] is None and last:
-                at_work = at_work and is_at_work(self._queue, one.status)
-                failure = too_late(self._queue, one.status, id, at_work=at_work)
+                failure = too_late(self._queue, one.status, id, at_work=self._is_at_work(one.status))
                 answers[n] = BatchResult(id, one.status.state, error=failure)
         return [answers[n] for n in ordinals]
+
+    def _is_at_work(self, found: Status) -> bool:
+        """Whether anybody works on the queue of a message that waits; asked once. One call, or none."""
+        if found.state is State.READY and self._at_work is None:
+            self._at_work = is_at_work(self._queue, found)
+        return found.state is not State.READY or self._at_work is True
 
     def _outcome(
         self, found: Found, id: str, ordinal: int, state: BatchState, block: Block | LatchworkError

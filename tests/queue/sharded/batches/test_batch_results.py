@@ -30,7 +30,8 @@ from latchwork.queue.sharded.batches.blocks import BLOCK
 from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.naming import NameRows
 from latchwork.queue.sharded.publishing.batch_results import BatchResults
-from latchwork.store import MemoryStore, Put
+from latchwork.queue.sharded.workers import WorkerReport, reporting
+from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
 from latchwork.testing.everywhere import inject_everywhere
 from latchwork.testing.stores import Crash
@@ -597,3 +598,28 @@ def test_a_slot_that_holds_another_message_is_no_result(store, hint):
     place = queue.batches.place(batch._state, 0)
     store.operate(queue.batches.blocks.key(place.batch, 0), Put("done", {0: hint}))
     assert told(batch) == ["its own"]
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_what_waits_is_told_at_the_cost_of_a_few_calls(store, at_work):
+    queue = kept(store, shards=1)
+    batch = closed(queue, list(range(300)))
+    if at_work:
+        store.operate_many([reporting(queue, WorkerReport("w", 0, 0, 1, 1, 1, 1))])
+    before = store.total
+    found = list(batch.results(0))
+    assert {type(one.error) for one in found} == {WaitTimeout}
+    assert {"no worker" in str(one.error) for one in found} == {not at_work}
+    assert store.total - before <= 6
+
+
+def test_a_batch_whose_last_block_cannot_be_read_is_not_taken_for_closed(store):
+    queue = kept(store, shards=1)
+    batch = queue.batch("b")
+    batch.publish("m")
+    place = queue.batches.place(batch._state, 0)
+    store.operate(queue.batches.blocks.key(place.batch, 0), Put("done", "x"), exists=Exists.ANY)
+    results = batch.results(0)
+    assert type(next(results).error) is Corrupt
+    with pytest.raises(WaitTimeout, match="is not closed"):
+        next(results)
