@@ -2,7 +2,8 @@
 
 Run it from the project's root as `python -m benchmarks.groups`. Targets: publishing costs as much with 20 groups as
 with none; a group's acknowledgement is 1 call, 0.01 in hundreds; into a batch two calls more a publish, however many
-messages, and an acknowledgement one call more, 0.02 in hundreds. Rates are printed beside, and are judged by nothing.
+messages, and an acknowledgement one call more, 0.02 in hundreds; as much where results are kept, and 2 calls for each
+500 results that are read. Rates are printed beside, and are judged by nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import count
 
 from benchmarks._harness import CountingStore, aerospike_url, arguments, table
@@ -41,11 +43,11 @@ class Costs:
         return next(calls for name, calls, _ in self.rows if name == what)
 
 
-def a_queue(store: CountingStore, groups: int = 0) -> ShardedQueue:
+def a_queue(store: CountingStore, groups: int = 0, *, results: timedelta | None = None) -> ShardedQueue:
     """A queue of one shard, so that hundreds are claimed together, with so many groups."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        queue = QueueRegistry(store, "benchgroups").create(QueueConfig(f"q{next(NAMES)}", shards=1))
+        queue = QueueRegistry(store, "benchgroups").create(QueueConfig(f"q{next(NAMES)}", shards=1, results=results))
     for number in range(groups):
         queue.group(f"g{number}")
     queue.publish(PAYLOAD)  # the process knows its shards from here on
@@ -83,6 +85,15 @@ def measure(costs: Costs) -> None:
     acknowledged(costs, queue, "of a batch")
     batch.close()
     costs.of("wait once, 1,100 messages", 1, lambda: batch.wait(0))
+    queue = a_queue(costs.store, results=timedelta(hours=1))
+    queue.ack_many(queue.receive(1))
+    batch = queue.batch(f"b{next(NAMES)}")
+    published(costs, batch, "into a batch with results")
+    acknowledged(costs, queue, "of a batch with results")
+    batch.close()
+    while some := queue.receive(THOUSAND):
+        queue.ack_many(some)
+    costs.of("read 1,100 results", HUNDRED + THOUSAND, lambda: [one.result() for one in batch.results(0)])
 
 
 def main() -> None:
@@ -104,6 +115,11 @@ def main() -> None:
             ("publish 1,000, into a batch", of("publish 1,000, 0 groups") + 0.002),
             ("ack 1, of a batch", of("ack 1, no groups") + 1),
             ("ack 100, of a batch", of("ack 100, no groups") + 0.02),
+            ("publish 1, into a batch with results", of("publish 1, into a batch")),
+            ("publish 1,000, into a batch with results", of("publish 1,000, into a batch")),
+            ("ack 1, of a batch with results", of("ack 1, of a batch")),
+            ("ack 100, of a batch with results", of("ack 100, of a batch")),
+            ("read 1,100 results", 6 / (HUNDRED + THOUSAND)),
         ]
         print(judged([Verdict(f"{what}: calls", most + extra, of(what), at_least=False) for what, most in targets]))
 
