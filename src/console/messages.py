@@ -15,6 +15,7 @@ from ..logs import Log
 from ..plain import one_line, shown
 from ..queue import Message, QueueGroup, ShardedQueue, State, Status
 from ..queue.sharded.envelope import date
+from ..queue.sharded.look import SIDES, look_at
 from .reader import Reader
 
 log = Log(__name__)
@@ -43,12 +44,10 @@ class Found:
 
 
 def match_of(given: Mapping[str, str], side: str) -> dict[str, Any]:
-    """Return what `search` is asked for. Raises `InvalidRequest`."""
+    """Return what messages are looked for with. Raises `InvalidRequest`."""
     if side == "ready":
         return {}
     match: dict[str, Any] = {name: given[name] for name in ("reason", "key") if given.get(name)}
-    if side == "delayed" and match.pop("key", None):
-        raise InvalidRequest("delayed messages cannot be looked for by key: their shard may not be decided yet")
     if given.get("header"):
         match["header"] = dict([header_of(given["header"])])
     if given.get("older_than"):
@@ -86,16 +85,10 @@ def message_of(reader: Reader, key: Sequence[str], wanted: str, redact: Redact |
 
 def _read(queue: ShardedQueue, wanted: str) -> tuple[Status | None, Mapping[str, Any], str, Message | None]:
     status = None if isinstance(queue, QueueGroup) else queue.status(wanted)
-    found: Sequence[Message] = ()
-    side = ""
-    for side in pages.SIDES[1:]:
-        found = pages.view_of(queue, side).search(message_id=wanted, limit=1)
-        if found:
-            break
-    if not found:
-        side = "ready"
-        found = [one for one in queue.peek(1_000) if wanted in {one.message_id, one.published_as}]
-    return status, queue.steps(wanted), side if found else "", found[0] if found else None
+    for side in (*SIDES[1:], SIDES[0]):
+        if found := look_at(queue, side, 1, message_id=wanted).messages:
+            return status, queue.steps(wanted), side, found[0]
+    return status, queue.steps(wanted), "", None
 
 
 def _facts(status: Status | None, message: Message | None, *, payloads: bool) -> list[tuple[str, str]]:

@@ -2,7 +2,8 @@
 
 Set `latchwork_audit`, a record for each action, key: an id of 20 hex digits; bins `at` (ms, by the server's clock),
 `farm, who, what, target, why, before, after, outcome`. It is written before the action, with the outcome `begun`, and
-again once the outcome is known: an action whose process died stays `begun`. It lives for 90 days.
+again once the outcome is known: an action whose process died stays `begun`. A long one writes `after` now and then, to
+say how far it is. It lives for 90 days.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Deed:
 
     outcome: `begun`, `done`, `failed: CODE` or `unknown: CODE`.
     at: seconds since the epoch, by the server's clock; 0 = not read from the store.
+    id: of its record; empty = it has none yet.
     """
 
     farm: str
@@ -47,9 +49,10 @@ class Deed:
     after: str = ""
     outcome: str = BEGUN
     at: float = 0.0
+    id: str = ""
 
 
-_TEXTS = tuple(name for name in Deed.__slots__ if name != "at")
+_TEXTS = tuple(name for name in Deed.__slots__ if name not in {"at", "id"})
 
 
 @contextmanager
@@ -59,25 +62,35 @@ def audited(store: RecordStore, deed: Deed) -> Iterator[Deed]:
     Raises the store's errors where the record cannot be written, before anything is done. That it cannot be written
     again afterwards is logged: the action is done, and its record says `begun`.
     """
-    key = Key(AUDIT, store.seams.unique())
+    deed.id = store.seams.unique()
     texts = [Put(name, _kept(getattr(deed, name))) for name in _TEXTS]
-    store.repeat(Update(key, (Put("at", SERVER_NOW), *texts), exists=Exists.ANY, ttl=TTL))
+    store.repeat(Update(Key(AUDIT, deed.id), (Put("at", SERVER_NOW), *texts), exists=Exists.ANY, ttl=TTL))
     try:
         yield deed
     except BaseException as failure:
         code = failure.code if isinstance(failure, LatchworkError) else type(failure).__name__
-        _end(store, key, deed, f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {code}")
+        _end(store, deed, f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {code}")
         raise
-    _end(store, key, deed, DONE)
+    _end(store, deed, DONE)
 
 
-def _end(store: RecordStore, key: Key, deed: Deed, outcome: str) -> None:
+def note_progress(store: RecordStore, deed: Deed, said: str) -> None:
+    """Note in the record of an action that goes on how far it is. One call; a failure of it is logged."""
+    deed.after = said
+    _write(store, deed, "its progress is not kept")
+
+
+def _end(store: RecordStore, deed: Deed, outcome: str) -> None:
     deed.outcome = outcome
+    _write(store, deed, "it stays 'begun'")
+
+
+def _write(store: RecordStore, deed: Deed, otherwise: str) -> None:
     texts = tuple(Put(name, _kept(getattr(deed, name))) for name in ("after", "outcome"))
     try:
-        store.repeat(Update(key, texts, exists=Exists.ANY, ttl=TTL))
+        store.repeat(Update(Key(AUDIT, deed.id), texts, exists=Exists.ANY, ttl=TTL))
     except LatchworkError as failure:
-        log.warning("the audit record of %s %s stays 'begun': %s", deed.what, one_line(deed.target), failure.code)
+        log.warning("the audit record of %s %s: %s: %s", deed.what, one_line(deed.target), otherwise, failure.code)
 
 
 def audit_of(store: RecordStore, limit: int = 500) -> list[Deed]:
@@ -91,7 +104,7 @@ def _deed(record: Record) -> Deed | None:
     texts = {name: record.bins.get(name) for name in _TEXTS}
     if not is_int(at) or not all(isinstance(text, str) for text in texts.values()):
         return None
-    return Deed(**{name: str(text) for name, text in texts.items()}, at=at / 1000)
+    return Deed(**{name: str(text) for name, text in texts.items()}, at=at / 1000, id=str(record.key.name))
 
 
 def _kept(text: str) -> str:

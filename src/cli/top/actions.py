@@ -12,9 +12,9 @@ from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
 from ...queue import Outcome, QueueRegistry, ShardedQueue
 from ...queue.sharded.config import MAX_CONSUMERS
+from ...queue.sharded.look import view_of
 from ...store import RecordStore
 from .feed import Feed
-from .pages import view_of
 
 MOST = 1_000
 """Parked messages that are redriven at once."""
@@ -25,14 +25,14 @@ class Action:
     """Something that is done once it is confirmed.
 
     key: farm, client and queue, and what else names what it is done to; or farm, kind and name.
-    run: does it in this store as this person, and returns what became of it; raises the store's errors.
+    run: does it in this store, as the person of the deed, and returns what became of it; raises the store's errors.
     before: what it changes, as it was.
     """
 
     title: str
     consequence: str
     key: Sequence[str]
-    run: Callable[[RecordStore, str], str]
+    run: Callable[[RecordStore, Deed], str]
     before: str = field(default="", kw_only=True)
 
     def do(self, feed: Feed, who: str, why: str = "") -> str:
@@ -40,13 +40,13 @@ class Action:
         what, farm, target = self.title.partition(" ")[0], self.key[0], "/".join(self.key[1:])
         store = feed.stores[farm]
         with audited(store, Deed(farm, who, what, target, why, self.before)) as deed:
-            deed.after = self.run(store, who)
+            deed.after = self.run(store, deed)
         return deed.after
 
 
-def on_queue(key: Sequence[str], run: Callable[[ShardedQueue, str], str]) -> Callable[[RecordStore, str], str]:
+def on_queue(key: Sequence[str], run: Callable[[ShardedQueue, Deed], str]) -> Callable[[RecordStore, Deed], str]:
     """Return what does this to a queue."""
-    return lambda store, who: run(QueueRegistry(store, key[1], farm_id=key[0]).get(key[2]), who)
+    return lambda store, deed: run(QueueRegistry(store, key[1], farm_id=key[0]).get(key[2]), deed)
 
 
 def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
@@ -78,15 +78,15 @@ def _threads(state: QueueState) -> str:
     return counted(state.live.concurrency, "thread")
 
 
-def _paused(queue: ShardedQueue, who: str) -> str:
+def _paused(queue: ShardedQueue, deed: Deed) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the screen says it
-        queue.pause(by=who)
+        queue.pause(by=deed.who)
     return f"paused {queue.name}; it names below who has not acted on it in 10 s"
 
 
-def _resumed(queue: ShardedQueue, who: str) -> str:
-    queue.resume(by=who)
+def _resumed(queue: ShardedQueue, deed: Deed) -> str:
+    queue.resume(by=deed.who)
     return f"resumed {queue.name}, {counted(queue.concurrency, 'thread')} in each worker"
 
 
@@ -101,7 +101,7 @@ def scale(key: Sequence[str], state: QueueState, threads: int) -> Action | str:
         f"{what}Each of {counted(len(state.at_work), 'worker')} has {counted(threads, 'thread')} within 3 s: at most "
         f"{threads * len(state.at_work):,} handlers at a time.",
         key,
-        on_queue(key, lambda queue, who: _scaled(queue, who, threads)),
+        on_queue(key, lambda queue, deed: _scaled(queue, deed.who, threads)),
         before=_threads(state),
     )
 
@@ -136,14 +136,30 @@ def one_message(key: Sequence[str], verb: str, side: str, message: str) -> Actio
 def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
     """Return what is done to these messages of one side, as `one_message`; or `move`, to the queue `to`."""
     name, many = one_line(key[2]), len(messages) > 1
+    if refusal := refusal_of(verb, side, to):
+        return refusal
+    consequence = consequence_of(verb, side, to, many=many)
+    shown = counted(len(messages), "message") if many else one_line(messages[0])
+    return Action(
+        f"{verb} {shown} of {name}{f' to {one_line(to)}' if to else ''}", consequence, (*key, shown),
+        on_queue(key, lambda queue, _: _done(queue, verb, side, messages, to)),
+        before=side,
+    )  # fmt: skip
+
+
+def refusal_of(verb: str, side: str, to: str) -> str:
+    """Return why this cannot be done to messages of a side; empty if it can be."""
     if side == "ready":
         return "a ready message is its workers': pause the queue, or let them have it"
     if verb == "cancel" and side != "delayed":
         return "only a delayed message can be cancelled; d discards this one"
-    if verb == "move" and not to:
-        return "give the queue to which they are moved"
+    return "give the queue to which they are moved" if verb == "move" and not to else ""
+
+
+def consequence_of(verb: str, side: str, to: str, *, many: bool) -> str:
+    """Return in words what is done to a message of a side, or to many."""
     one, it_is = ("Each", "They are") if many else ("It", "It is")
-    consequence = {
+    return {
         "redrive": f"{one} is tried again now, and starts with no attempts. {'They leave' if many else 'It leaves'} "
         f"{side}.",
         "discard": f"{it_is} deleted from {side}, and no handler gets {'them' if many else 'it'} any more. "
@@ -151,12 +167,6 @@ def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[s
         "move": f"{one} leaves {side}, and waits in {one_line(to)} of this client, with no attempts.",
         "cancel": f"{it_is} never delivered. This cannot be undone.",
     }[verb]
-    shown = counted(len(messages), "message") if many else one_line(messages[0])
-    return Action(
-        f"{verb} {shown} of {name}{f' to {one_line(to)}' if to else ''}", consequence, (*key, shown),
-        on_queue(key, lambda queue, _: _done(queue, verb, side, messages, to)),
-        before=side,
-    )  # fmt: skip
 
 
 def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to: str) -> str:

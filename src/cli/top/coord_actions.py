@@ -31,7 +31,7 @@ def break_lock(row: Row, *, at_once: bool) -> Action | str:
         f"Held by {held_by}. Its next renewal, and its writes under fences that others have passed, are refused. This "
         f"does not stop what the holder does: end its process too. {then}",
         row.key,
-        lambda store, who: _broken(store, who, name, fence, at_once=at_once),
+        lambda store, deed: _broken(store, deed.who, name, fence, at_once=at_once),
         before=f"held by {held_by}, fence {fence}",
     )
 

@@ -14,10 +14,10 @@ from ...observe.audit import DONE, Deed, audit_of
 from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
-from ...queue import QueueRegistry, ShardedQueue
+from ...queue import Message, QueueRegistry, ShardedQueue
 from ...queue.sharded.history import MINUTE, Minute, history, rates
-from ...queue.sharded.sideline.delayed import DelayedView
-from ...queue.sharded.sideline.one import SideView
+from ...queue.sharded.look import MOST_READ, SIDES, look_at
+from ...queue.sharded.slots import Slot
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import WorkerReport, short_name
 from ..findings import block_of
@@ -27,7 +27,6 @@ from .table import BAD, DASH, FAINT, PLAIN, TITLE, WARN, Column, Line, Row, Tabl
 
 MESSAGES = 200
 """Messages that a page has at most."""
-SIDES = ("ready", "delayed", "sideline", "parked")
 COORD = {
     "latches": coord.latches, "locks": coord.locks, "elections": coord.elections, "semaphores": coord.semaphores,
 }  # fmt: skip
@@ -271,14 +270,6 @@ def handle_of(feed: Feed, key: Sequence[str]) -> ShardedQueue:
     return registry_of(feed, key).get(key[2])
 
 
-def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
-    """Return the side of a queue of this name, but for what is ready."""
-    views: dict[str, SideView | DelayedView] = {
-        "delayed": queue.delayed, "sideline": queue.sideline, "parked": queue.parked,
-    }  # fmt: skip
-    return views[side]
-
-
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A history in so many columns, each the largest value of its time; None = not known.
@@ -357,44 +348,85 @@ def shown_step(seconds: float) -> str:
 # ---- messages
 
 
-def messages(feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any] | None = None) -> Table:
-    """Return the messages of one side of a queue.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages of a page. after: where the next page begins; more: whether there is more to look at."""
+
+    rows: tuple[Row, ...]
+    after: Slot | None = None
+    more: bool = False
+
+
+MESSAGE_COLUMNS = (
+    Column("message", right=False), Column("side", 20, right=False), Column("age", 2), Column("attempts", 4),
+    Column("due", 5, right=False), Column("reason", right=False), Column("error", 1, right=False),
+)  # fmt: skip
+
+
+def messages(
+    feed: Feed,
+    key: Sequence[str],
+    side: str,
+    wanted: str,
+    match: Mapping[str, Any] | None = None,
+    after: Slot | None = None,
+) -> Table:
+    """Return the messages of one side of a queue. A page reads at most 10,000 records, and says if there are more.
 
     wanted: only of this id, looked for in every side.
-    match: only those that `search` finds with this; not of the ready ones.
+    match: only those that `look_at` finds with this.
+    after: where the page before ended.
     """
-    what = ("messages", *key, side, wanted, repr(match))
-    fetched = feed.fetched(what, lambda: _read_messages(feed, key, side, wanted, match or {}), MESSAGES_EVERY)
-    columns = (
-        Column("message", right=False), Column("side", 3 if wanted else 20, right=False), Column("age", 2),
-        Column("attempts", 4), Column("due", 5, right=False), Column("reason", right=False),
-        Column("error", 1, right=False),
-    )  # fmt: skip
+    fetched = found_messages(feed, key, side, wanted, match, after)
+    found: Found = fetched.value or Found(())
+    columns = MESSAGE_COLUMNS
+    if wanted:
+        columns = (columns[0], replace(columns[1], rank=3), *columns[2:])
     empty = "being read" if fetched.value is None else f"no message of id {wanted!r}" if wanted else f"nothing {side}"
     notes = [Line(one_line(fetched.failure), BAD)] if fetched.failure else []
-    if fetched.value is not None and len(fetched.value) >= MESSAGES:
-        notes.append(Line(f"the first {MESSAGES}; / filters these, i looks for an id in all of them", FAINT))
-    return Table(columns, fetched.value or (), tuple(notes), one_line(empty))
-
-
-def _read_messages(feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any]) -> tuple[Row, ...]:
-    queue, now = handle_of(feed, key), feed.seams.wall()
-    found: list[tuple[str, Any]] = []
-    for one in SIDES if wanted else (side,):
-        if one == "ready":
-            there = queue.peek(1_000 if wanted else MESSAGES)
-            found += [(one, message) for message in there if not wanted or wanted in {message.message_id}]
-        else:
-            view = view_of(queue, one)
-            found += [(one, message) for message in view.search(message_id=wanted or None, limit=MESSAGES, **match)]
-    return tuple(
-        row(
-            (one, message.message_id),
-            (message.published_as or message.message_id, one, timed(now - message.enqueued_at.timestamp()),
-             message.attempts, message.not_before.isoformat(timespec="seconds") if message.not_before else None,
-             message.reason, message.last_error),
+    if found.more:
+        which = f"the first {len(found.rows):,}" if not after else f"{len(found.rows):,}"
+        looked = f"{which} of more; a page looks at {MOST_READ:,} records at most"
+        notes.append(
+            Line(f"{looked}. Look an id up, or narrow the filter" + (", or go on" if found.after else ""), FAINT)
         )
-        for one, message in found[:MESSAGES]
+        empty = f"{empty} in the {MOST_READ:,} records that were looked at; there are more"
+    return Table(columns, found.rows, tuple(notes), one_line(empty))
+
+
+def found_messages(
+    feed: Feed,
+    key: Sequence[str],
+    side: str,
+    wanted: str,
+    match: Mapping[str, Any] | None = None,
+    after: Slot | None = None,
+) -> Fetched:
+    """Return what a page of messages shows, a `Found`."""
+    what = ("messages", *key, side, wanted, repr(match), repr(after))
+    return feed.fetched(what, lambda: _read_messages(feed, key, side, wanted, match or {}, after), MESSAGES_EVERY)
+
+
+def _read_messages(
+    feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any], after: Slot | None
+) -> Found:
+    queue, now = handle_of(feed, key), feed.seams.wall()
+    if not wanted:
+        found = look_at(queue, side, MESSAGES, **match, after=after)
+        rows = tuple(message_row(side, message, now) for message in found.messages)
+        return Found(rows, found.after if found.more else None, found.more)
+    looks = {one: look_at(queue, one, MESSAGES, message_id=wanted, most=MOST_READ // len(SIDES)) for one in SIDES}
+    rows = tuple(message_row(one, message, now) for one, found in looks.items() for message in found.messages)
+    return Found(rows[:MESSAGES], more=any(found.more for found in looks.values()))
+
+
+def message_row(side: str, message: Message, now: float) -> Row:
+    """Return the row of a message of this side. now: seconds since the epoch."""
+    return row(
+        (side, message.message_id),
+        (message.published_as or message.message_id, side, timed(now - message.enqueued_at.timestamp()),
+         message.attempts, message.not_before.isoformat(timespec="seconds") if message.not_before else None,
+         message.reason, message.last_error),
     )  # fmt: skip
 
 
@@ -442,6 +474,14 @@ def _read_schedules(feed: Feed, key: tuple[str, str], taken: Snapshot) -> list[R
                 )
             )
     return rows
+
+
+def outcomes(rows: Sequence[tuple[str, str]], said: str) -> Table:
+    """Return the outcome of each message of an action on many, those that are not done first."""
+    there = [row((name,), (name, outcome), PLAIN if outcome == "done" else WARN) for name, outcome in rows]
+    there.sort(key=lambda one: one.style == PLAIN)
+    columns = Column("message", right=False), Column("outcome", right=False)
+    return Table(columns, tuple(there), (Line(one_line(said)),), "nothing was chosen")
 
 
 def coordination(feed: Feed, kind: str) -> Table:

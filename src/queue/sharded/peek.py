@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
+from typing import NamedTuple
 
 from ...errors import InvalidRequest
 from ..rows import readable
@@ -16,6 +17,39 @@ CHUNK = 1_000
 """Slots that are read in one batch."""
 MOST_SLOTS = 1_000_000
 """Slots that one call looks at: a damaged number of messages must not keep a person waiting for hours."""
+
+
+class Look(NamedTuple):
+    """What a look at a part of the slots has found. after: the slot after which the next look begins.
+
+    more: whether there is more to look at. Of delayed messages there is no slot to go on from.
+    """
+
+    messages: list[Message]
+    after: Slot | None = None
+    more: bool = False
+
+
+def look(
+    queue: Shards, codec: Codec, limit: int, matches: Callable[[Message], bool], *, most: int, after: Slot | None = None
+) -> Look:
+    """Return up to `limit` messages that match, in at most `most` slots that come after the slot `after`.
+
+    A call for each 1,000 slots, and one for the pointers, whatever the slots hold.
+    """
+    slots, found, left, size = unfired(queue, after), list[Message](), most, min(limit, CHUNK)
+    last = after
+    while some := list(islice(slots, min(size, left))):
+        for message in messages_in(queue, codec, some):
+            if len(found) == limit:
+                return Look(found, last, more=True)
+            if matches(message):
+                found.append(message)
+            last = Slot(message.shard, message.pointer)
+        last, left, size = some[-1], left - len(some), CHUNK
+        if not left or len(found) == limit:
+            return Look(found, last, more=next(slots, None) is not None)
+    return Look(found)
 
 
 def peek(queue: Shards, codec: Codec, limit: int) -> list[Message]:
@@ -41,8 +75,8 @@ def waiting(queue: Shards, codec: Codec, first: int) -> Iterator[Message]:
         size = CHUNK
 
 
-def unfired(queue: Shards) -> Iterator[Slot]:
-    """Yield the slots that were not received yet, or were given back, by shard.
+def unfired(queue: Shards, after: Slot | None = None) -> Iterator[Slot]:
+    """Yield the slots that were not received yet, or were given back, by shard; the ones after that slot.
 
     Raises `InvalidRequest` where there are more than 1,000,000.
     """
@@ -50,6 +84,7 @@ def unfired(queue: Shards) -> Iterator[Slot]:
         Slot(state.shard, n)
         for state in queue.states()
         for n in chain(sorted(state.returned), range(state.fired + 1, state.loaded + 1))
+        if after is None or (state.shard, n) > after
     )
     for number, slot in enumerate(slots):
         if number == MOST_SLOTS:

@@ -21,6 +21,7 @@ from ..delayed.entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, b
 from ..delayed.stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 from ..envelope import Codec, Message, date, message_of
 from ..outcome import Outcome
+from ..peek import Look
 from .one import Criteria, checked_ids, name_of, outcome_of, outcomes_of
 
 BUCKETS = 1_000
@@ -69,7 +70,28 @@ class DelayedView(ConditionalMessages):
         """
         criteria = Criteria(reason, header, older_than, limit, message_id)
         seconds = checked_seconds("within", within, 0.001, MOST_AHEAD, why=" (a day)")
-        now, found, seen = self.store.seams.wall(), list[Message](), set[str]()
+        now, found = self.store.seams.wall(), list[Message]()
+        for _, some in self._looks(seconds):
+            found += [message for message in some if criteria.matches(message, now)]
+            if len(found) >= limit:
+                break
+        return sorted(found, key=_due)[:limit]
+
+    def look(self, limit: int, matches: Callable[[Message], bool], *, most: int) -> Look:
+        """Return up to `limit` messages that match, due within the hour, of the next `most`: for pages."""
+        found, left = list[Message](), most
+        for looked, some in self._looks(HOUR):
+            if left <= 0 or len(found) > limit:
+                return Look(sorted(found, key=_due)[:limit], more=True)
+            found += [message for message in some if matches(message)]
+            left -= looked
+        return Look(sorted(found, key=_due)[:limit], more=len(found) > limit)
+
+    def _looks(self, seconds: float) -> Iterator[tuple[int, list[Message]]]:
+        """Yield what each read of messages has found that are due so far ahead, the next ones first, and how many ids
+        it looked at.
+        """
+        seen = set[str]()
         for some in self._next_ids(seconds):
             ids = [one for one in dict.fromkeys(some) if one not in seen]  # one may be in two buckets
             seen.update(ids)
@@ -77,10 +99,7 @@ class DelayedView(ConditionalMessages):
             records = readable(read_each(self.store, keys, *ENTRY))
             waiting = zip(ids, [Entry.of(record.bins if record else {}) for record in records], strict=True)
             messages = [self._message(one, entry) for one, entry in waiting if entry.waits(self.group)]
-            found += [message for message in messages if message and criteria.matches(message, now)]
-            if len(found) >= limit:
-                break
-        return sorted(found, key=_due)[:limit]
+            yield len(ids), [message for message in messages if message]
 
     def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
         """Make sure that messages are never delivered; return the outcome of each id. Two calls; if one is not there by
