@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from ..cli.top import pages
 from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
 from ..cli.top.coord_actions import break_lock, count_down
-from ..cli.top.pages import MESSAGES, SIDES
+from ..cli.top.pages import MESSAGES
 from ..errors import InvalidRequest, NotFound
 from ..observe.snapshot import QueueState, Snapshot
 from ..plain import one_line
+from ..queue.sharded.look import SIDES
 from ..seams import Seams
 from .access import Access
 from .reader import Reader
@@ -25,7 +26,7 @@ from .reader import Reader
 VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
     "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
-    "break": "operator", "break-at-once": "operator", "count-down": "operator",
+    "stop": "operator", "break": "operator", "break-at-once": "operator", "count-down": "operator",
 }  # fmt: skip
 """Each with the role that it needs."""
 COORD: Mapping[str, str] = {"break": "locks", "break-at-once": "locks", "count-down": "latches"}
@@ -37,7 +38,8 @@ LIFE = 600.0
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What a person asks for. key: farm, client and queue, or farm, kind and name; ids: the messages, of `side`, or the
-    party; n: the number of threads; to: the queue that they go to.
+    party; n: the number of threads; to: the queue that they go to; run: the messages that were chosen before, all that
+    matched.
     """
 
     verb: str
@@ -46,6 +48,7 @@ class Wanted:
     ids: tuple[str, ...] = ()
     n: str = ""
     to: str = ""
+    run: str = ""
 
     @classmethod
     def of(cls, fields: Sequence[tuple[str, str]]) -> Wanted:
@@ -57,13 +60,14 @@ class Wanted:
         if len(ids) > MESSAGES:
             raise InvalidRequest(f"{len(ids)} messages; at most {MESSAGES} at once")
         key = given.get("farm", ""), given.get("client", ""), given.get("name", "")
-        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""), given.get("to", ""))
+        return cls(given["verb"], key, given.get("side", ""), ids, given.get("n", ""), given.get("to", ""),
+                   given.get("run", ""))  # fmt: skip
 
     @property
     def fields(self) -> list[tuple[str, str]]:
         """The fields of the form that confirms it."""
         named = {"verb": self.verb, **dict(zip(("farm", "client", "name"), self.key, strict=True))}
-        named |= {"side": self.side, "n": self.n, "to": self.to}
+        named |= {"side": self.side, "n": self.n, "to": self.to, "run": self.run}
         return [*named.items(), *(("id", one) for one in self.ids)]
 
 
@@ -78,6 +82,8 @@ def action_of(reader: Reader, wanted: Wanted) -> Action | str:
     if there is None:
         raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
     taken, state = there
+    if wanted.verb == "stop":
+        raise NotFound("say what is to be stopped: its page has the button")
     if wanted.verb in {"redrive", "discard", "move", "cancel"}:
         if wanted.side not in SIDES:
             raise InvalidRequest(f"there is no such side; there are {', '.join(SIDES)}")

@@ -17,7 +17,10 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from ..cli.bulk import NOT_TRIED
 from ..cli.top import pages
+from ..cli.top.actions import Action
+from ..cli.top.bulk import SAMPLE
 from ..cli.top.table import BAD, BARS, Line, Row, Table
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, NotFound
@@ -25,6 +28,8 @@ from ..inputs import checked_many, checked_switch, farm_or_default
 from ..logs import Log
 from ..observe.document import document_of
 from ..plain import one_line, shown
+from ..queue.sharded.look import SIDES
+from ..queue.sharded.slots import Slot
 from ..store import RecordStore
 from ..store.connect import as_store
 from .access import COOKIE, LIFE, Access, Authorize, Secret, TooMany
@@ -33,6 +38,7 @@ from .charts import charts_of
 from .gate import Gate, path_of
 from .messages import MATCHES, Redact, match_of, message_of
 from .reader import Kept, Reader
+from .runs import Held, Runs, facts_of
 
 log = Log(__name__)
 
@@ -117,6 +123,7 @@ class Site:
         self._secret = authorize if isinstance(authorize, Secret) else None
         self._seams = next(iter(stores.values())).seams
         self._kept = Kept(self._seams.lock())
+        self._runs = Runs(self._seams)
         made = (self._seams.unique() + self._seams.unique()).encode()
         self._tickets = Tickets(hmac.digest(key or made, b"tickets", "sha256"), self._seams)
         self._pages = Environment(
@@ -129,8 +136,11 @@ class Site:
             Route("/queue", self._in_thread(self._queue)),
             Route("/messages", self._in_thread(self._messages)),
             Route("/message", self._in_thread(self._message)),
+            Route("/choose", self._in_thread(self._choose)),
+            Route("/run", self._in_thread(self._run)),
             Route("/act", self._in_thread(self._confirm), methods=["GET"]),
             Route("/act", self._act, methods=["POST"]),
+            Route("/api/v0/run", self._in_thread(lambda request: JSONResponse(facts_of(self._held(request))))),
             Route("/api/v0/{screen}", self._in_thread(self._api)),
             Route("/static/{name}", self._static),
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
@@ -155,18 +165,36 @@ class Site:
             request, reader, "queue", pages.queue_now(reader, key, WIDE), live=True, key=key, days=days,
             charts=charts_of(fetched.value, days) if fetched.value else None,
             no_charts=fetched.failure or pages.NOTHING_NOTED, state=there[1] if there else None,
+            runs=self._runs.of(key),
         )  # fmt: skip
 
     def _messages(self, request: Request) -> Response:
         reader, key, given = self._reader(), self._key(request), request.query_params
-        side = given.get("side", "parked")
-        if side not in pages.SIDES:
-            raise InvalidRequest(f"side is {shown(side)}; it must be one of {', '.join(pages.SIDES)}")
-        table = pages.messages(reader, key, side, "", match_of(given, side))
+        side, match = given.get("side", "parked"), match_of(given, given.get("side", "parked"))
+        if side not in SIDES:
+            raise InvalidRequest(f"side is {shown(side)}; it must be one of {', '.join(SIDES)}")
+        after = slot_of(given.get("after", ""))
+        table = pages.messages(reader, key, side, "", match, after)
+        more = pages.found_messages(reader, key, side, "", match, after).value
         return self._table(
-            request, reader, "messages", table, key=key, side=side, sides=pages.SIDES, given=given,
+            request, reader, "messages", table, key=key, side=side, sides=SIDES, given=given,
             matches=MATCHES if side != "ready" else (), chosen="all" in given,
+            after=f"{more.after.shard}.{more.after.pointer}" if more and more.after else "",
         )  # fmt: skip
+
+    def _run(self, request: Request) -> Response:
+        held = self._held(request)
+        run, reader = held.run, self._reader()
+        stop = Wanted("stop", held.key, run=held.id)
+        rows = sorted(run.rows(), key=lambda row: row[1] in {"done", NOT_TRIED})
+        return self._html(
+            request, "run.html", reader, title=held.title, held=held, run=run, key=held.key, rows=rows[:pages.MESSAGES],
+            live=True, every=1 if run.has_begun and not run.is_over else 5, stop=stop,
+            ticket=self._tickets.made(access_of(request), stop, f"stop {one_line(held.title)}"),
+        )  # fmt: skip
+
+    def _held(self, request: Request) -> Held:
+        return self._runs.get(request.query_params.get("id", ""))
 
     def _message(self, request: Request) -> Response:
         reader, key, access = self._reader(), self._key(request), access_of(request)
@@ -192,15 +220,24 @@ class Site:
         reader, wanted = self._reader(), Wanted.of(request.query_params.multi_items())
         return self._asked(request, reader, wanted)
 
+    def _choose(self, request: Request) -> Response:
+        reader, wanted = self._reader(), Wanted.of(request.query_params.multi_items())
+        self._allowed(request, wanted)
+        return self._asked(request, reader, self._runs.chosen(reader, wanted, request.query_params))
+
+    def _action_of(self, reader: Reader, wanted: Wanted) -> Action | str:
+        return self._runs.action_of(wanted) if wanted.run else action_of(reader, wanted)
+
     def _asked(self, request: Request, reader: Reader, wanted: Wanted, said: str = "") -> Response:
         access = self._allowed(request, wanted)
-        action = action_of(reader, wanted)
+        action = self._action_of(reader, wanted)
         if isinstance(action, str):
             return self._html(request, "done.html", reader, wanted=wanted, said=action, title="not done", status=409)
         ticket = self._tickets.made(access, wanted, action.title)
         return self._html(
-            request, "confirm.html", reader, wanted=wanted, action=action, ticket=ticket, said=said, title=action.title
-        )
+            request, "confirm.html", reader, wanted=wanted, action=action, ticket=ticket, said=said, title=action.title,
+            chosen=self._runs.get(wanted.run).run.chosen.names if wanted.run else [], sample=SAMPLE,
+        )  # fmt: skip
 
     async def _act(self, request: Request) -> Response:
         fields = await form_of(request)
@@ -211,7 +248,7 @@ class Site:
         wanted = Wanted.of(fields)
         self._allowed(request, wanted)
         reader = self._reader()
-        action = action_of(reader, wanted)
+        action = self._action_of(reader, wanted)
         if isinstance(action, str):
             return self._html(request, "done.html", reader, wanted=wanted, said=action, title="not done", status=409)
         if not self._tickets.holds(given.get("ticket", ""), access, wanted, action.title):
@@ -219,10 +256,16 @@ class Site:
             return self._asked(request, reader, wanted, said)
         if COORD.get(wanted.verb) == "locks" and given.get("typed", "") != wanted.key[2]:
             return self._asked(request, reader, wanted, "Nothing was done: the name of the lock was not typed.")
+        run_page = f"{base_of(request)}/run?{urlencode({'id': wanted.run})}"
+        if wanted.run and wanted.verb != "stop":
+            self._runs.begin(wanted, action, reader, access.name, given.get("why", ""))
+            return RedirectResponse(run_page, 303)
         try:
             said = action.do(reader, access.name, given.get("why", ""))
         finally:
             self._kept.clear()
+        if wanted.run:
+            return RedirectResponse(run_page, 303)
         return self._html(request, "done.html", reader, wanted=wanted, said=said, title="done")
 
     def _allowed(self, request: Request, wanted: Wanted) -> Access:
@@ -380,6 +423,16 @@ async def form_of(request: Request) -> list[tuple[str, str]]:
         return parse_qsl(body.decode(), max_num_fields=1_000, keep_blank_values=True)
     except ValueError:
         return []
+
+
+def slot_of(text: str) -> Slot | None:
+    """Return where a page of messages goes on. Raises `InvalidRequest`."""
+    parts = text.split(".")
+    if not text:
+        return None
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise InvalidRequest(f"after is {shown(text)}; it must be SHARD.POINTER")
+    return Slot(*map(int, parts))
 
 
 def link_of(screen: str, row: Row, key: Sequence[str]) -> str:

@@ -139,7 +139,7 @@ MORE = {
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(("role", "allowed"), [("viewer", True), ("operator", True), ("admin", True), ("admin", False)])
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "stop"])  # of that: test_runs.py
 def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders, role, verb, allowed):
     store = orders.store
     if verb == "resume":

@@ -32,6 +32,7 @@ from ..options import Client, Farm
 from ..session import Session, note
 from . import batch as queue_batch
 from . import group as queue_group
+from .all_of import MOST_CHOSEN, Match, to_all
 from .messages import header_of, in_hand, row_of
 from .queue import Name, app, queue_of
 
@@ -47,6 +48,14 @@ TOLD = 3
 
 Side = Annotated[str, typer.Option(help="sideline, parked or delayed")]
 Ids = Annotated[list[str] | None, typer.Option("--id", help="the id of a message; repeat for each")]
+All = Annotated[bool, typer.Option("--all", help="all that match the options below, chosen once, at most 10,000")]
+Reason = Annotated[str | None, typer.Option(help="with --all: that are there for this reason")]
+Key = Annotated[str | None, typer.Option(help="with --all: in the shard of this key; not for delayed ones")]
+Header = Annotated[list[str] | None, typer.Option(help="with --all: name=value; repeat for each")]
+OlderThan = Annotated[float | None, typer.Option(help="with --all: seconds since they were published")]
+Most = Annotated[int, typer.Option(help="with --all: the largest number of messages, 1 to 10000")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which")]
+Confirm = Annotated[str | None, typer.Option(help="the queue's name again, if everything is to go")]
 
 
 def search(
@@ -85,16 +94,35 @@ def search(
 
 
 def discard(
-    context: typer.Context, name: Name, client: Client, id: Ids = None, side: Side = "parked", farm: Farm = None
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    id: Ids = None,
+    side: Side = "parked",
+    all: All = False,
+    reason: Reason = None,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
+    confirm: Confirm = None,
+    farm: Farm = None,
 ) -> None:
     """Delete messages, and print the outcome of each. It is done, not there, or unknown.
 
-    Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops, and says what was done. To discard
+    without anything that they must match, give --confirm. Exit code 3 if some were not there, 1 if the outcome of some
+    is unknown, or not all were tried.
 
     Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
+    match = Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("discard", id, all=all, confirm=confirm, name=name):
+        to_all(session, queue, "discard", side, match, farm=farm)
+        return
     view = _side(queue, side)
     record = noted(session, "discard", client, farm, name, *_named(id), before=side)
     _print_outcomes(session, record, lambda: view.discard(_named(id)), queue, side)
@@ -104,22 +132,31 @@ def redrive(
     context: typer.Context,
     name: Name,
     client: Client,
-    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 100,
+    limit: Annotated[int, typer.Option(help="the largest number of messages, without --all")] = 100,
     reason: Annotated[str | None, typer.Option(help="only messages that were parked for this reason")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
+    dry_run: DryRun = False,
     id: Ids = None,
     side: Side = "parked",
+    all: All = False,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
     farm: Farm = None,
 ) -> None:
     """Bring parked messages back, with no attempts counted. With --id: just these, of any side.
 
-    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once.
+    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once. With --all too: of
+    those that match, of any side, as they are chosen at the beginning; Ctrl-C stops.
 
     Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    view = _side(queue, side)
+    view, match = _side(queue, side), Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("redrive", id, all=all, own=("reason", "dry-run")):
+        to_all(session, queue, "redrive", side, match, farm=farm)
+        return
     if not id:
         if side != "parked":
             raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
@@ -144,14 +181,27 @@ def move(
     to: Annotated[str, typer.Option(help="the queue that they go to")],
     id: Ids = None,
     side: Side = "parked",
+    all: All = False,
+    reason: Reason = None,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
     farm: Farm = None,
 ) -> None:
     """Move messages to another queue of the client. Prints the outcome of each, as `discard` does.
+
+    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops.
 
     Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     queue, target = queue_of(session, name, client, farm), queue_of(session, to, client, farm)
+    match = Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("move", id, all=all):
+        to_all(session, queue, "move", side, match, to, farm=farm)
+        return
     view = _side(queue, side)
     record = noted(session, "move", client, farm, name, *_named(id), before=f"{side}, to {to}")
     _print_outcomes(session, record, lambda: view.move(_named(id), target), queue, side)
@@ -220,16 +270,36 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
         raise typer.Exit(NOT_FOUND)
 
 
-def cancel(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
+def cancel(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    id: Ids = None,
+    all: All = False,
+    reason: Reason = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
+    confirm: Confirm = None,
+    farm: Farm = None,
+) -> None:
     """Cancel messages, in whatever state they are.
 
     Prints the outcome of each. What waits is gone: done. What a consumer has is asked: its handler's next
-    `delivery.check()` ends it. Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+    `delivery.check()` ends it. With --all: of the delayed messages, due within the hour, those that match; Ctrl-C
+    stops. To cancel without anything that they must match, give --confirm.
+
+    Exit code 3 if some were not there, 1 if the outcome of some is unknown.
 
     Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
+    match = Match(reason, None, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("cancel", id, all=all, confirm=confirm, name=name):
+        to_all(session, queue, "cancel", "delayed", match, farm=farm)
+        return
     outcomes: dict[str, Outcome] = {}
 
     def act() -> Mapping[str, Outcome]:

@@ -9,13 +9,18 @@ from textwrap import wrap
 from rich.cells import set_cell_size
 
 from ...plain import one_line, shown_time
+from ...queue.sharded.look import SIDES
+from ...queue.sharded.slots import Slot
+from ..bulk import Run
 from ..noted import person
 from . import pages
-from .actions import Action, one_message, redrive_all, scale, switch
+from .actions import Action, one_message, redrive_all, refusal_of, scale, some_messages, switch
+from .bulk import of_all, run_of_filter
 from .coord_actions import break_lock, count_down
 from .feed import PATIENCE, Feed
 from .table import BAD, BARS, CHOSEN, FAINT, TITLE, WARN, Line, Row, Table
 
+VERBS = {"r": "redrive", "d": "discard", "x": "cancel"}
 PAGES = ("overview", "queues", "workers", "latches", "locks", "elections", "semaphores", "schedules", "farms")
 """The pages, by the number of their key."""
 LEAST_ROWS = 4
@@ -37,9 +42,10 @@ m               its messages;  h  history of a day, or of two weeks
 in locks: b breaks the chosen one, B at once; in latches: c counts a party down
 
 in messages:
-s               ready, delayed, sideline, parked
-F3 or i         look an id up in all of them
-r  d  x         redrive, discard, cancel the chosen message
+s  n            the next side; n goes on where there are more
+F3 or i         look an id up in all sides
+r  d  x  m      redrive, discard, cancel, move the chosen message
+R  D  X  M      all that match the filter;  S stops that
 
 F1 or ?         this page
 F10 or q        quit; Ctrl-C too
@@ -60,6 +66,7 @@ class Page:
     wanted: str = ""
     days: float = 1.0
     skipped: int = 0
+    after: Slot | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +88,8 @@ class Top:
     asking: Action | None = None
     said: Line | None = None
     helps: bool = False
+    run: Run | None = None
+    """The action on all that match which was chosen last."""
     _shown: Table | None = None
     _columns: list[int] = field(default_factory=list)
     _room: int = 10
@@ -103,6 +112,8 @@ class Top:
             return False
         elif self.helps or key in {"?", "f1"}:
             self.helps = not self.helps
+        elif key == "S" and self.run is not None and self.is_running:
+            self.run.stop(person())
         else:
             self._command(key)
         return True
@@ -111,10 +122,20 @@ class Top:
         action, self.asking = self.asking, None
         if action is None:
             return
-        if key in {"y", "Y"}:
+        if key in {"y", "Y"} and self.run is not None and not self.run.has_begun:
+            self.run.has_begun = True
+            self.stack.append(Page("run"))
+            self.feed.act_aside(partial(action.do, self.feed, person()))
+        elif key in {"y", "Y"}:
             self.feed.act(partial(action.do, self.feed, person()))
         else:
+            self.run = self.run if self.is_running else None
             self.said = Line(f"not done: {action.title}")
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an action on many messages goes on."""
+        return self.run is not None and self.run.has_begun and not self.run.is_over
 
     def _type(self, key: str, prompt: Prompt) -> None:
         if key == "enter":
@@ -134,6 +155,11 @@ class Top:
     def _typed(self, prompt: Prompt) -> None:
         if prompt.what == "id":
             self.page.wanted = prompt.text.strip()
+        elif prompt.what == "to" and self.page.chosen:
+            side, message = self.page.chosen
+            self._ask(some_messages(self.page.key, "move", side, [message], prompt.text.strip()))
+        elif prompt.what == "all to":
+            self._choose("move", prompt.text.strip())
         elif prompt.what == "party":
             row = self._chosen_row()
             if row is not None:
@@ -175,8 +201,8 @@ class Top:
 
     def _back(self) -> None:
         page = self.page
-        if page.filter or page.wanted:
-            page.filter = page.wanted = ""
+        if page.filter or page.wanted or page.after:
+            page.filter, page.wanted, page.after = "", "", None
         elif len(self.stack) > 1:
             self.stack.pop()
         elif page.name != PAGES[0]:
@@ -245,13 +271,43 @@ class Top:
     def _message_key(self, key: str) -> None:
         page = self.page
         if key == "s":
-            page.side, page.wanted = pages.SIDES[(pages.SIDES.index(page.side) + 1) % len(pages.SIDES)], ""
+            page.side, page.wanted, page.after = SIDES[(SIDES.index(page.side) + 1) % len(SIDES)], "", None
+        elif key == "n":
+            found = pages.found_messages(self.feed, page.key, page.side, page.wanted, None, page.after).value
+            page.after = found.after if found else page.after
         elif key in {"i", "f3"}:
             self.prompt = Prompt("id")
+        elif key in {"m", "M"} and (page.chosen or key == "M"):
+            self.prompt = Prompt("to" if key == "m" else "all to")
         elif key in {"r", "d", "x"} and page.chosen:
             side, message = page.chosen
-            verb = {"r": "redrive", "d": "discard", "x": "cancel"}[key]
-            self._ask(one_message(page.key, verb, side, message))
+            self._ask(one_message(page.key, VERBS[key], side, message))
+        elif key in {"R", "D", "X"}:
+            self._choose(VERBS[key.lower()])
+
+    def _choose(self, verb: str, to: str = "") -> None:
+        """Choose all that match in the background; once they are known, it is asked."""
+        page, feed = self.page, self.feed
+        key, side, text = page.key, page.side, page.filter
+        if self.is_running:
+            self.said = Line("another one goes on: S stops it", WARN)
+        elif page.wanted:
+            self.said = Line("this is of one side: Esc leaves the look-up", WARN)
+        elif refusal := refusal_of(verb, side, to):
+            self.said = Line(refusal, WARN)
+        else:
+            self.said = Line("choosing ...")
+            feed.choose(lambda: run_of_filter(pages.handle_of(feed, key), verb, side, text, to))
+
+    def _take_chosen(self) -> None:
+        found = self.feed.take_chosen()
+        if found is None or self.page.name != "messages":
+            return
+        if found.failure:
+            self.said = Line(f"FAILED: {found.failure}", BAD)
+            return
+        self.run = found.value
+        self._ask(of_all(self.page.key, found.value))
 
     def _coord_key(self, key: str) -> None:
         row = self._chosen_row()
@@ -276,6 +332,7 @@ class Top:
 
     def screen(self, width: int, height: int) -> list[Line]:
         """Return the lines of the whole screen, at most so many, none wider."""
+        self._take_chosen()
         top = [*self._head(width), Line("")]
         end = self._foot(width)
         self._room = max(1, height - len(top) - len(end))
@@ -326,15 +383,19 @@ class Top:
                 "filter": "filter",
                 "id": "message id",
                 "party": "the party that is done",
+                "to": "the queue that it goes to",
+                "all to": "the queue that all that match go to",
                 "threads": "threads in each worker (0 to 100)",
             }
             return [Line(""), Line(f"{names[self.prompt.what]}: {one_line(self.prompt.text)}_", CHOSEN)]
         said = self.said or (Line("being done ...") if self.feed.is_acting else Line(self.feed.said))
+        if self.run is not None and self.is_running:
+            said = Line(f"S stops it: {self.run.said}", WARN)
         if said.text.startswith("FAILED"):
             said = Line(said.text, BAD)
         keys = {
             "queue": "p pause/resume  c threads  r redrive  m messages  h history  Esc back  ? help",
-            "messages": "s side  / filter  i id  r redrive  d discard  x cancel  Esc back  ? help  q quit",
+            "messages": "s side  / filter  i id  r redrive  d discard  m move  R D M all  Esc back  ? help",
             "locks": "Tab next  / filter  > sort  b break  B break at once  ? help  q quit",
             "latches": "Tab next  / filter  > sort  c count a party down  ? help  q quit",
             "queues": "Enter open  > sort  / filter  p pause/resume  m messages  ? help  q quit",
@@ -378,11 +439,12 @@ class Top:
         if page.name == "queue":
             return pages.queue(feed, page.key, width, self.bars, days=page.days)
         if page.name == "messages":
-            return pages.messages(feed, page.key, page.side, page.wanted)
+            return pages.messages(feed, page.key, page.side, page.wanted, None, page.after)
+        if page.name == "run":
+            return pages.outcomes(self.run.rows() if self.run else (), self.run.said if self.run else "")
         if page.name in pages.COORD:
             return pages.coordination(feed, page.name)
-        if page.name == "overview":
-            return pages.overview(feed, width)
-        if page.name == "queues":
-            return pages.queues(feed, self.bars)
-        return {"workers": pages.workers, "schedules": pages.schedules, "farms": pages.farms}[page.name](feed)
+        others = {"workers": pages.workers, "schedules": pages.schedules, "farms": pages.farms}
+        if page.name in others:
+            return others[page.name](feed)
+        return pages.overview(feed, width) if page.name == "overview" else pages.queues(feed, self.bars)

@@ -11,13 +11,16 @@ from ...deadline import Deadline
 from ...errors import LatchworkError
 from ...observe.snapshot import Overview, snapshot
 from ...plain import one_line
-from ...seams import Seams
+from ...seams import Seams, Task
 from ...store import RecordStore
 
 PATIENCE = 2.0
 """Seconds after which a look that has no answer yet is shown as such, and after which it gives up."""
 SAMPLES = 120
 """Looks that a queue's line in the table of queues is drawn of, at most."""
+
+CHOSEN = ("chosen",)
+"""Stands for what an action is to be done to, among the parts of pages."""
 
 Place = tuple[str, str, str]
 """A farm, a client, and a queue."""
@@ -49,6 +52,10 @@ class Feed:
         self.said = ""
         """What became of the last action."""
         self.is_acting = False
+        self.chosen: Fetched | None = None
+        """What was chosen last, until somebody takes it."""
+        self.aside: Task | None = None
+        """The thread of the last action that goes on for long."""
         self.ready: dict[Place, deque[float | None]] = {}
         self._began: float | None = None
         self._fetched: dict[tuple[str, ...], Fetched] = {}
@@ -96,6 +103,25 @@ class Feed:
         self._wanted.append((None, action))
         self._work.set()
 
+    def act_aside(self, action: Callable[[], str]) -> None:
+        """Do something that goes on for long, in a thread of its own; `said` is then what became of it."""
+
+        def act() -> None:
+            self._do(action)
+
+        self.said, self.aside = "", self.seams.spawn(act, "top-run")
+
+    def choose(self, read: Callable[[], Any]) -> None:
+        """Read in the background what an action is to be done to; `chosen` is then what was found."""
+        self.chosen = None
+        self._wanted.append((CHOSEN, read))
+        self._work.set()
+
+    def take_chosen(self) -> Fetched | None:
+        """Return what was chosen, once; None while it is being read."""
+        found, self.chosen = self.chosen, None
+        return found
+
     def _look_on(self) -> None:
         while not self._over:
             self._look_now.clear()
@@ -130,17 +156,27 @@ class Feed:
     def work(self) -> None:
         """Read, or do, the first thing that was asked for."""
         key, call = self._wanted.popleft()
-        value, failure = None, None
-        try:
-            with Deadline(self.seams, PATIENCE if key is not None else 4 * PATIENCE):
-                value = call()
-        except LatchworkError as error:
-            failure = f"{error} [{error.code}]"
-        except Exception as defect:  # noqa: BLE001 - a page that cannot be shown must not end the others
-            failure = f"it failed: {type(defect).__name__}: {defect}"
-        if key is not None:
-            self._fetched[key] = Fetched(value, failure and one_line(failure), self.seams.monotonic())
+        if key is None:
+            self._do(call, 4 * PATIENCE)
             return
+        value, failure = self._outcome(call, PATIENCE)
+        found = Fetched(value, failure and one_line(failure), self.seams.monotonic())
+        if key == CHOSEN:
+            self.chosen = found
+        else:
+            self._fetched[key] = found
+
+    def _do(self, call: Callable[[], Any], timeout: float | None = None) -> None:
+        value, failure = self._outcome(call, timeout)
         self.said, self.is_acting = one_line(f"FAILED: {failure}" if failure else str(value)), False
         self.forget()
         self.look_now()
+
+    def _outcome(self, call: Callable[[], Any], timeout: float | None) -> tuple[Any, str | None]:
+        try:
+            with Deadline(self.seams, timeout):
+                return call(), None
+        except LatchworkError as error:
+            return None, f"{error} [{error.code}]"
+        except Exception as defect:  # noqa: BLE001 - a page that cannot be shown must not end the others
+            return None, f"it failed: {type(defect).__name__}: {defect}"

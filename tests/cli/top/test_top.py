@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from latchwork.cli.bulk import Run
 from latchwork.cli.top.app import HELP, PAGES, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Table, row, spark
@@ -289,6 +290,79 @@ def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_c
     assert (depth.ready, depth.parked, depth.delayed) == (2, 0, 0)
     person.looks()
     assert "nothing is parked" in person.press("r")
+
+
+def test_a_message_is_moved_to_another_queue(registry, mails, person):
+    by_hand = registry.create(QueueConfig("by-hand", shards=1))
+    person.press("2", "enter", "m", "down", "m")
+    assert "the queue that it goes to: _" in person.text()
+    person.types("by-hand")
+    assert "leaves parked, and waits in by-hand" in person.is_told("enter")
+    assert "move m-1: done" in person.press("y")
+    assert (by_hand.depth().ready, mails.depth().parked) == (1, 2)
+    person.press("m")
+    assert "give the queue" in person.press("enter")
+
+
+def test_all_that_match_the_filter_are_taken_as_they_were_chosen_and_told_one_by_one(registry, mails, person):
+    by_hand = registry.create(QueueConfig("by-hand", shards=1))
+    person.press("2", "enter", "m", "/", "m", "-", "1", "enter")
+    assert "discard 1 message of mails?" in person.is_told("D")
+    assert "not done" in person.press("n")
+    person.press("esc")
+    assert "redrive 3 messages of mails?" in person.is_told("R")
+    assert "no others" in person.is_told()
+    (gone,) = mails.parked.search(limit=1)
+    mails.parked.discard([gone])
+    person.sees()
+    person.top.press("y")
+    person.feed.aside.join(30)
+    text = person.text()
+    assert "redrive 3 of 3: 2 done, 1 not there" in text
+    assert f"{gone.message_id} not there" in " ".join(text.split())
+    assert mails.depth().ready == 2
+    person.looks()
+    person.press("esc", "M")
+    person.types("by-hand")
+    assert "nothing parked in mails matches" in person.press("enter")
+    assert "only a delayed message can be cancelled" in person.press("X")
+    assert by_hand.depth().ready == 0
+
+
+def test_an_action_on_all_that_match_is_stopped_by_a_key(registry, mails, person, monkeypatch):
+    mails.publish_many(range(250))
+    while held := mails.receive(100):
+        for delivery in held:
+            delivery.nack("exception")
+    person.looks()
+    person.press("2", "enter", "m", "R")
+    real = Run._take
+
+    def take(run, queue, part):
+        took = real(run, queue, part)
+        assert "S stops it: redrive 1" in "\n".join(line.text for line in person.top.screen(80, 24))
+        person.top.press("S")
+        return took
+
+    monkeypatch.setattr(Run, "_take", take)
+    person.sees()
+    person.top.press("y")
+    person.feed.aside.join(30)
+    assert "redrive 100 of 253: 153 not tried, 100 done; stopped by " in person.text()
+
+
+def test_a_page_of_messages_goes_on_where_the_one_before_ended(mails, person):
+    mails.publish_many(range(250), message_ids=[f"n-{n}" for n in range(250)])
+    while held := mails.receive(100):
+        for delivery in held:
+            delivery.nack("exception")
+    person.height = 300
+    text = person.press("2", "enter", "m")
+    assert "the first 200 of more" in text
+    first = {word for word in text.split() if word.startswith(("n-", "m-"))}
+    second = {word for word in person.press("n").split() if word.startswith(("n-", "m-"))}
+    assert (len(first), len(second), first & second) == (200, 53, set())
+    assert "the first 200 of more" in person.press("esc")
 
 
 def test_a_lock_is_broken_and_a_party_counted_down(store, orders, person):

@@ -1,0 +1,184 @@
+"""An action on all messages that match: they are chosen once, shown, and then taken part by part.
+
+What was chosen stays as it was: a message that matches later is not taken, and one that has gone says so. A message of
+the sideline or of parked is known by its place, one that comes later by its id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..deadline import Deadline, present
+from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown
+from ..inputs import checked_whole
+from ..plain import one_line, shown
+from ..queue import Message, Outcome, ShardedQueue
+from ..queue.sharded.look import MOST_READ, look_at, view_of
+from ..store.rows import chunked
+
+MOST_CHOSEN = 10_000
+"""Messages that are chosen at once, at most."""
+MOST_LOOKED = 100_000
+"""Records that are looked at to choose them."""
+PART, PART_OF = 100, {"cancel": 20}
+"""Messages that are taken at a time; then it is seen whether to stop. A cancel takes each alone."""
+PART_TIME = 30.0
+"""Seconds for each part."""
+NOT_TRIED = "not tried"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Messages of one side of a queue, as they were found once. more: whether others match, or may.
+
+    words: what they have in common, for people.
+    """
+
+    side: str
+    messages: tuple[Message, ...]
+    more: bool
+    words: str
+
+    @property
+    def names(self) -> list[str]:
+        """The ids with which they were published."""
+        return [message.published_as or message.message_id for message in self.messages]
+
+
+def choose(
+    queue: ShardedQueue,
+    side: str,
+    match: Mapping[str, Any],
+    *,
+    text: str = "",
+    also: Callable[[Message], bool] | None = None,
+    most: int = MOST_CHOSEN,
+    looked: int = MOST_LOOKED,
+    spare: float = 0.0,
+) -> Chosen:
+    """Return up to `most` messages of a side that match; nothing is changed.
+
+    match: as for `look_at`; also, text: what else is asked of a message, and in words.
+    looked: records that are looked at, at most. It also ends where the deadline is so many seconds ahead (`spare`).
+
+    A call for each 1,000 records, and one for each 10,000. Raises `InvalidRequest` and the store's errors.
+    """
+    if side == "ready":
+        raise InvalidRequest("ready messages are their workers': choose of the sideline, parked or delayed")
+    checked_whole("the largest number of messages", most, 1, MOST_CHOSEN)
+    found, after, more, left = list[Message](), None, True, looked
+    while more and left > 0 and len(found) < most and (not spare or _time_left() > spare):
+        step = min(left, 1_000 if spare else MOST_READ)
+        look = look_at(queue, side, most - len(found), **match, also=also, most=step, after=after)
+        # Without what is in it: only its place is needed.
+        found += [replace(message, payload=None, raw="", headers={}) for message in look.messages]
+        after, more, left = look.after, look.more, left - step
+        if after is None:
+            break
+    words = [f"{name} {shown(value)}" for name, value in match.items() if value is not None]
+    words += [f"with {shown(text)}"] if text else []
+    return Chosen(side, tuple(found), more, ", ".join(words) or "all")
+
+
+def _time_left() -> float:
+    left = None if (deadline := present()) is None else deadline.left()
+    return float("inf") if left is None else left
+
+
+class Run:
+    """An action on the messages that were chosen, and how far it is. Safe to share between threads.
+
+    outcomes: of each message in the order in which they were chosen: `done`, `not there`, `asked`, `unknown`,
+        `failed: CODE`, or `not tried`.
+    """
+
+    def __init__(self, verb: str, chosen: Chosen, to: str = "") -> None:
+        self.verb, self.chosen, self.to = verb, chosen, to
+        self.outcomes = [NOT_TRIED] * len(chosen.messages)
+        self.by = self.stopped_by = self.failure = ""
+        self.is_stopped = self.has_begun = self.is_over = False
+
+    def stop(self, who: str = "") -> None:
+        """Take no further part; the one that has begun goes on to its end."""
+        self.is_stopped, self.stopped_by = True, who
+
+    @property
+    def tried(self) -> int:
+        """How many messages have an outcome."""
+        return len(self.outcomes) - self.outcomes.count(NOT_TRIED)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many messages have each outcome, the most frequent one first."""
+        return dict(Counter(self.outcomes).most_common())
+
+    @property
+    def said(self) -> str:
+        """How far it is, in one line."""
+        counts = ", ".join(f"{n:,} {outcome}" for outcome, n in self.counts.items())
+        why = f"; it ended early: {self.failure}" if self.failure else ""
+        if self.is_stopped and self.is_over and NOT_TRIED in self.outcomes:
+            why = f"; stopped{f' by {self.stopped_by}' if self.stopped_by else ''}"
+        return one_line(f"{self.verb} {self.tried:,} of {len(self.outcomes):,}: {counts}{why}")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return each message with its outcome."""
+        return list(zip(self.chosen.names, list(self.outcomes), strict=True))
+
+    def go(self, queue: ShardedQueue, tell: Callable[[str], None] = lambda _: None) -> str:
+        """Do it, part by part; `tell` is called with how far it is after each. Return what became of it.
+
+        It ends early where it is stopped, and where not one message of a part had an outcome. Never raises for what the
+        store says: it is in `outcomes` and `failure`. An interrupt leaves the part that had begun as `unknown`.
+        """
+        self.has_begun = True
+        try:
+            for part in self._parts():
+                if self.is_stopped or not self._take(queue, part):
+                    break
+                tell(self.said)
+        finally:
+            self.is_over = True
+        return self.said
+
+    def _parts(self) -> Iterator[Sequence[int]]:
+        """Yield the numbers of the messages of each part; no part has two of one id, as outcomes are told by the id."""
+        left = list(range(len(self.chosen.messages)))
+        while left:
+            first: dict[str, int] = {}
+            for n in left:
+                first.setdefault(self.chosen.messages[n].message_id, n)
+            yield from chunked(list(first.values()), PART_OF.get(self.verb, PART))
+            taken = set(first.values())
+            left = [n for n in left if n not in taken]
+
+    def _take(self, queue: ShardedQueue, part: Sequence[int]) -> bool:
+        """Do it to a part; whether anything is known of it."""
+        messages = [self.chosen.messages[n] for n in part]
+        seams, told, other = queue.store.seams, dict[str, Outcome](), ""
+        for n in part:  # until the outcome is known, whatever interrupts it
+            self.outcomes[n] = "unknown"
+        try:
+            with Deadline(seams, PART_TIME):
+                told = self._done(queue, messages, told)
+        except LatchworkError as failure:
+            told |= failure.details.get("outcomes", {})
+            other = f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {failure.code}"
+            self.failure = "" if told else str(failure)
+        for n, message in zip(part, messages, strict=True):
+            known = told.get(message.message_id)
+            self.outcomes[n] = known.value if known is not None else other or Outcome.NOT_THERE.value
+        return not self.failure
+
+    def _done(self, queue: ShardedQueue, messages: Sequence[Message], told: dict[str, Outcome]) -> dict[str, Outcome]:
+        if self.verb == "cancel":
+            for message in messages:
+                told[message.message_id] = queue.cancel(message.published_as or message.message_id)
+            return told
+        view = view_of(queue, self.chosen.side)
+        if self.verb == "move":
+            return view.move(messages, queue.registry.get(self.to))
+        return view.redrive(messages) if self.verb == "redrive" else view.discard(messages)

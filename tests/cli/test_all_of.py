@@ -1,0 +1,216 @@
+"""An action on all messages that match: chosen once, done part by part, with the outcome of each."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import latchwork
+from latchwork.cli.bulk import PART, Run, choose
+from latchwork.errors import InvalidRequest
+from latchwork.observe.audit import Deed, audit_of, audited, note_progress
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore, FaultyStore
+
+
+def parked_in(registry, name, n, prefix="m"):
+    """A queue with so many more parked messages."""
+    queue = registry.create(QueueConfig(name, shards=2, max_deliveries=1))
+    queue.publish_many(range(n), message_ids=[f"{prefix}-{one}" for one in range(n)], headers={"tenant": prefix})
+    while held := queue.receive(100):
+        for delivery in held:
+            delivery.nack("exception", error="boom")
+    return queue
+
+
+@pytest.fixture
+def store():
+    clock = ManualClock()
+    return FaultyStore(MemoryStore(clock), seams=clock)
+
+
+@pytest.fixture
+def orders(store):
+    return parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 1_500)
+
+
+def test_what_was_chosen_stays_as_it_was_and_each_message_has_its_outcome(orders):
+    chosen = choose(orders, "parked", {"reason": "exhausted"})
+    assert (len(chosen.messages), chosen.more) == (1_500, False)
+    assert all(message.payload is None for message in chosen.messages)
+    gone = chosen.messages[7]
+    orders.parked.discard([gone])
+    parked_in(orders.registry, "orders", 2, "late")
+    run = Run("redrive", chosen)
+    assert run.go(orders) == "redrive 1,500 of 1,500: 1,499 done, 1 not there"
+    assert dict(run.rows())[gone.message_id] == "not there"
+    assert [one.message_id for one in orders.parked.search()] == ["late-0", "late-1"]
+    assert orders.depth().ready == 1_499
+
+
+def test_the_cap_holds_and_says_that_there_are_more(orders):
+    chosen = choose(orders, "parked", {}, most=1_200)
+    assert (len(chosen.messages), chosen.more) == (1_200, True)
+    looked = choose(orders, "parked", {"header": {"tenant": "none"}}, looked=1_000)
+    assert (looked.messages, looked.more) == ((), True)
+    for most in (0, 10_001):
+        with pytest.raises(InvalidRequest, match="1 to 10,?000"):
+            choose(orders, "parked", {}, most=most)
+    with pytest.raises(InvalidRequest, match="ready"):
+        choose(orders, "ready", {})
+
+
+def test_a_stop_leaves_what_has_not_begun(orders):
+    run = Run("discard", choose(orders, "parked", {}))
+    said = []
+
+    def tell(text):
+        said.append(text)
+        run.stop("anna")
+
+    assert run.go(orders, tell) == "discard 100 of 1,500: 1,400 not tried, 100 done; stopped by anna"
+    assert (len(said), run.tried, orders.depth().parked) == (1, PART, 1_400)
+
+
+def test_a_store_that_goes_away_ends_it_and_no_message_is_said_to_be_done_that_is_not(orders, store):
+    run = Run("discard", choose(orders, "parked", {}))
+
+    def tell(_):
+        if run.tried == 3 * PART:
+            store.plan = {store._number + n: "dropped" for n in range(1, 10_000)}
+
+    said = run.go(orders, tell)
+    store.plan = {}
+    assert run.counts["done"] == 3 * PART
+    assert run.counts["not tried"] == 1_500 - 4 * PART
+    assert "it ended early: " in said
+    assert orders.depth().parked == 1_500 - 3 * PART
+
+
+@pytest.mark.parametrize("fault", ["reply_lost", "dropped"])
+def test_a_fault_at_any_call_never_claims_more_than_was_done(fault):
+    """Whatever happened to a part, `done` is gone from here, and `not tried` and `failed` are still here."""
+    for at in range(1, 40):
+        clock = ManualClock()
+        store = FaultyStore(MemoryStore(clock), seams=clock)
+        queue = parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 3)
+        run = Run("discard", choose(queue, "parked", {}))
+        store.plan = {store._number + at: fault}
+        run.go(queue)
+        store.plan = {}
+        left = {one.message_id for one in queue.parked.search()}
+        for name, outcome in run.rows():
+            if outcome == "done":
+                assert name not in left, (at, name)
+            if outcome == "not tried" or outcome.startswith("failed"):
+                assert name in left, (at, name)
+
+
+def test_two_messages_of_one_id_have_each_their_own_outcome(store):
+    queue = parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 1)
+    parked_in(queue.registry, "orders", 1)
+    chosen = choose(queue, "parked", {})
+    assert [one.message_id for one in chosen.messages] == ["m-0", "m-0"]
+    queue.parked.discard(chosen.messages[:1])
+    run = Run("redrive", chosen)
+    run.go(queue)
+    assert run.outcomes == ["not there", "done"]
+
+
+def test_the_audit_record_says_how_far_it_is_until_it_is_over(store):
+    with pytest.raises(KeyboardInterrupt), audited(store, Deed("f", "anna", "redrive", "shop/orders")) as deed:
+        note_progress(store, deed, "redrive 100 of 300")
+        (begun,) = audit_of(store)
+        assert (begun.after, begun.outcome) == ("redrive 100 of 300", "begun")
+        raise KeyboardInterrupt
+    (kept,) = audit_of(store)
+    assert (kept.after, kept.outcome) == ("redrive 100 of 300", "failed: KeyboardInterrupt")
+
+
+def test_delayed_messages_are_chosen_and_cancelled(store):
+    queue = QueueRegistry(store, "shop", farm_id="f").create(QueueConfig("orders", shards=2))
+    queue.publish_many(range(50), delay=600, message_ids=[f"d-{n}" for n in range(50)])
+    run = Run("cancel", choose(queue, "delayed", {}, most=45))
+    assert run.chosen.more
+    run.go(queue)
+    assert (run.counts, len(queue.delayed.search())) == ({"done": 45}, 5)
+
+
+def test_to_choose_reads_a_call_for_each_1000_records_whatever_they_hold():
+    clock = ManualClock()
+    store = CountingStore(MemoryStore(clock))
+    queue = parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 3_000)
+    store.reset()
+    assert len(choose(queue, "parked", {"header": {"tenant": "m"}}).messages) == 3_000
+    assert store.total <= 5
+
+
+# ---- the command
+
+
+@pytest.fixture
+def filled(lw, sqlite_url):
+    store = latchwork.connect(sqlite_url)
+    registry = QueueRegistry(store, "shop")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue = parked_in(registry, "orders", 250)
+    registry.create(QueueConfig("by-hand", shards=2))
+    yield queue
+    store.close()
+
+
+WORDS = ("orders", "--client", "shop")
+
+
+def test_all_that_match_are_taken_by_the_command_and_the_outcome_of_each_is_printed(lw, filled):
+    dry = lw("--json", "queue", "discard", *WORDS, "--all", "--dry-run", "--most", "7")
+    assert (len(dry.json), "would discard 7 messages; others match" in dry.err) == (7, True)
+    moved = lw("queue", "move", *WORDS, "--to", "by-hand", "--all", "--reason", "exhausted", "--most", "120")
+    assert (moved.code, moved.out.count("done"), "move 120 of 120: 120 done" in moved.err) == (0, 120, True)
+    redriven = lw("--json", "queue", "redrive", *WORDS, "--all", "--header", "tenant=m")
+    assert [row["outcome"] for row in redriven.json] == ["done"] * 130
+    assert "no messages" in lw("queue", "redrive", *WORDS, "--all").out
+    deeds = audit_of(filled.store)
+    assert [(one.what, one.target) for one in deeds] == [
+        ("redrive", "shop/orders/130 messages"), ("move", "shop/orders/120 messages"),
+    ]  # fmt: skip
+
+
+def test_everything_is_discarded_only_where_the_queue_is_named_twice(lw, filled):
+    refused = lw("queue", "discard", *WORDS, "--all")
+    assert (refused.code, "--confirm 'orders'" in refused.err) == (2, True)
+    assert filled.depth().parked == 250
+    assert lw("queue", "discard", *WORDS, "--all", "--confirm", "orders").code == 0
+    assert filled.depth().parked == 0
+    filled.publish("x", delay=60)
+    assert lw("queue", "cancel", *WORDS, "--all").code == 2
+    assert lw("queue", "cancel", *WORDS, "--all", "--confirm", "orders").code == 0
+
+
+@pytest.mark.parametrize(
+    "more",
+    [("--most", "3"), ("--header", "a=b"), ("--older-than", "3"), ("--all", "--id", "m-1"), ("--all", "--most", "0"),
+     ("--all", "--reason", "x", "--side", "ready"), ("--all", "--reason", "x", "--header", "a")],
+)  # fmt: skip
+def test_what_means_nothing_is_refused(lw, filled, more):
+    assert lw("queue", "discard", *WORDS, *more).code == 2
+    assert filled.depth().parked == 250
+
+
+def test_ctrl_c_says_what_was_done_of_each(lw, filled, monkeypatch):
+    real = Run._take
+
+    def take(run, queue, part):
+        if run.tried:
+            raise KeyboardInterrupt
+        return real(run, queue, part)
+
+    monkeypatch.setattr(Run, "_take", take)
+    done = lw("queue", "redrive", *WORDS, "--all")
+    assert done.code == 130
+    assert (done.out.count("\tdone"), done.out.count("\tnot tried")) == (100, 150)
+    assert filled.depth().ready == 100
