@@ -226,7 +226,11 @@ def unique(store, name):
 def schedules(store, name):
     registry = queue_on(store, name).registry
     registry.schedule(Schedule("nightly", "q", cron="0 3 * * *"))
-    return [one.name for one in registry.schedules()] == ["nightly"]
+    registry.pause_schedule("nightly")
+    (state,) = registry.schedule_states()
+    registry.resume_schedule("nightly")
+    message = registry.trigger_schedule("nightly")
+    return state.paused is not None and [one.message_id for one in registry.get("q").peek()] == [message]
 
 
 def groups(store, name):

@@ -354,6 +354,10 @@ class QueueRegistry(Twin[sync.QueueRegistry]):
     schedule = verb(sync.QueueRegistry.schedule)
     unschedule = verb(sync.QueueRegistry.unschedule)
     schedules = verb(sync.QueueRegistry.schedules)
+    schedule_states = verb(sync.QueueRegistry.schedule_states)
+    pause_schedule = verb(sync.QueueRegistry.pause_schedule)
+    resume_schedule = verb(sync.QueueRegistry.resume_schedule)
+    trigger_schedule = verb(sync.QueueRegistry.trigger_schedule)
     last_sweep = verb(sync.QueueRegistry.last_sweep)
 
     def __init__(

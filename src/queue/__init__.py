@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .sharded.config import BatchingConfig, QueueConfig, ShovelConfig
     from .sharded.consumer.consumer import Consumer
     from .sharded.consumer.worker import Worker
-    from .sharded.delayed.schedules import Schedule
+    from .sharded.delayed.schedules import Schedule, ScheduleState
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
@@ -38,7 +38,8 @@ __all__ = [
     "Batch", "BatchingConfig", "BatchProgress", "BatchResult", "Consumer", "ConsumerGroup", "Delivery", "Entry",
     "LargeQueue", "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport",
     "Publication", "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo",
-    "QueueRegistry", "Reason", "Schedule", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig", "State", "Status",
+    "QueueRegistry", "Reason", "Schedule", "ScheduleState", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
+    "State", "Status",
     "Sweeper", "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
@@ -68,7 +69,7 @@ __getattr__, __dir__ = offer(
         ".sharded.status": "State Status",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",
-        ".sharded.delayed.schedules": "Schedule",
+        ".sharded.delayed.schedules": "Schedule ScheduleState",
         ".sharded.tasks.task": "Task",
         ".sharded.upkeep.report": "ShardReport SweepReport",
         ".sharded.upkeep.shovel": "Shovel",

@@ -21,6 +21,7 @@ VALUES = {
     "Step", "LatchLevel", "LatchProgress", "Holder", "Member", "Change", "Decision", "BarrierProgress", "Batch",
     "BatchingConfig", "BatchProgress", "BatchResult", "Entry", "LastSweep", "Message", "OutboxLag", "Outcome",
     "PagedEntry", "PassReport", "Publish", "QueueConfig", "QueueDepth", "QueueInfo", "Reason", "Schedule",
+    "ScheduleState",
     "ShardReport", "ShovelConfig", "State", "Status", "SweepReport", "Transaction",
 }  # fmt: skip
 PAIRS = [

@@ -32,6 +32,7 @@ GIVEN = {
     "RecordStore", "Report", "Sample", "ShardReport", "ShardedQueue", "SkewedClock", "StoreInfo", "SweepReport",
     "Telemetry", "Touch", "Transaction", "Trouble", "Update", "WriteGrant", "errors", "BatchProgress", "BatchResult",
     "OnceFunction", "OnceStep", "Rows", "State", "Status", "Step", "Minute", "Overview",
+    "ScheduleState",
 }  # fmt: skip
 """Public names of what is handed out, or has no arguments of its own: nobody makes it of what he was given."""
 SPARK = {"acknowledge", "register", "sweep_on", "watch_streams"}

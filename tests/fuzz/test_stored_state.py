@@ -150,7 +150,13 @@ MORE: dict[str, Callable[[World], Any]] = {
     "queue.depth": lambda w: (w.queue.depth(), w.queue.groups()),
     "queue.pause": lambda w: (w.queue.pause(), w.queue.resume()),
     "registry.refresh": lambda w: w.registry.refresh(),
-    "registry.schedules": lambda w: w.registry.schedules(),
+    "registry.schedules": lambda w: (
+        w.registry.schedules(),
+        w.registry.schedule_states(),
+        w.registry.pause_schedule("s"),
+        w.registry.trigger_schedule("s"),
+        w.registry.resume_schedule("s"),
+    ),
     "facts": lambda w: all_stats(w.registry),
     "snapshot": lambda w: (of_client(w.registry), history(w.queue, days=15)),
     "upkeep": upkeep,
@@ -256,6 +262,7 @@ class Full(World):
         self.queue.cancel("cancelled")
         self.registry.schedule(Schedule("s", "q", "tick", cron="* * * * *"))
         self.registry.schedule(Schedule("t", "q", "tick", every=60, missed="all"))
+        self.registry.pause_schedule("t", by="anna")
         for one in self.queue.receive(1):
             one.nack("rejected")
         self.queue.publish_many(["c", "d"])

@@ -9,13 +9,14 @@ from unittest import mock
 
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded.delayed import schedules as delayed_schedules
-from latchwork.queue.sharded.delayed.schedules import Schedule, from_ms, to_ms
+from latchwork.queue.sharded.delayed.schedules import Schedule, ScheduleRecords, from_ms, to_ms
 from latchwork.queue.sharded.ledger.ledger import Ledger
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import sweep, sweeper, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store.model.expr import Const
+from latchwork.store.model.ops import MapPut, MapRemove
 from latchwork.store.rows import Rows
 
 TRUE = Const(value=True)
@@ -26,10 +27,27 @@ def _swap(owner: Any, name: str, value: Any) -> Callable[[], Any]:
 
 
 def _noted_first(self: Any, *given: Any, real: Any = Scheduling._publish) -> Any:
-    _, records, schedule, last, now = given
+    _, records, schedule, lasts, now = given
+    last = lasts[schedule.name]
     _, settled = schedule.due(from_ms(last), now)
     records.settle(schedule.name, last, to_ms(settled))
     return real(self, *given)
+
+
+def _pauses_are_not_read(self: Any, *, real: Any = ScheduleRecords.stored) -> Any:
+    return real(self)._replace(paused={})
+
+
+def _goes_on_from_before(self: Any, name: str, ops: Any, guard: Any, *, real: Any = ScheduleRecords._switch) -> Any:
+    """Resume a schedule without beginning its ticks again."""
+    kept = [op for op in ops if not (isinstance(op, MapPut) and op.bin == "last")]
+    return real(self, name, kept, guard)
+
+
+def _put_anew(self: Any, schedule: Any, *, real: Any = ScheduleRecords.put) -> Any:
+    """Put a schedule that begins unpaused."""
+    real(self, schedule)
+    self.store.operate(self.key, MapRemove("paused", (schedule.name,)), repeatable=True)
 
 
 def _without_a_ledger(self: Any, number: int, messages: Any) -> None:
@@ -79,6 +97,12 @@ UPKEEP_RULES = (
      _swap(delayed_schedules, "_UNCHANGED", TRUE)),
     ("ticks follow from the look", "P14.1: ticks follow from the schedule alone",
      _swap(Schedule, "ticks", _from_this_look)),
+    ("a leader does not look for pauses", "P14.10: a paused schedule is passed over",
+     _swap(ScheduleRecords, "stored", _pauses_are_not_read)),
+    ("a resume goes on from before the pause", "P14.11: a resume sets last to the server's time",
+     _swap(ScheduleRecords, "_switch", _goes_on_from_before)),
+    ("a schedule that is put again is not paused", "P14.12: a pause outlives what replaces its schedule",
+     _swap(ScheduleRecords, "put", _put_anew)),
     ("what is due is published without a ledger", "P16.4: published through the ledger",
      _swap(timers, "publish_unless_there", _published_at_once)),
     ("forgotten before it is published", "P16.4: published, then forgotten",

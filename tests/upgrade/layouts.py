@@ -130,6 +130,7 @@ def _queues(store, clock, see):
     queue.publish("once", dedup="d")
     Ledger(queue, "job/1").publish(0, [Outgoing("row")])
     registry.schedule(Schedule("tick", queue="q", payload=1, every=60.0))
+    registry.pause_schedule("tick", by="a person")
     store.operate_many([
         reporting(queue, WorkerReport("w", 0, 1, 1, 1, 1, 1)), settling(queue, "w"), stopping(queue, "stopped")
     ])  # fmt: skip

@@ -11,7 +11,16 @@ from typing import Any
 from weakref import WeakSet
 
 from ...coord.inputs import checked_owner
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, Refused, Unreadable
+from ...errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unreadable,
+)
 from ...forks import reset_in_child
 from ...inputs import checked_seconds, checked_store_name, checked_switch, checked_text, farm_or_default, is_int
 from ...logs import Log
@@ -24,7 +33,7 @@ from ..rows import read_each
 from .active import IDLE_LOOK
 from .bell import Bell
 from .config import GroupConfig, QueueConfig, group_config
-from .delayed.schedules import Schedule, ScheduleRecords
+from .delayed.schedules import MAX_NAME, Schedule, ScheduleRecords, ScheduleState
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .groups.pointers import shards_of
 from .queue import QueueGroup, ShardedQueue
@@ -285,7 +294,7 @@ class QueueRegistry:
 
     def schedule(self, schedule: Schedule) -> None:
         """Publish a message again and again, each tick once. A schedule of that name is replaced, and its ticks begin
-        now.
+        now; if it is paused, it stays so.
 
         The process that does the upkeep of this client publishes: one in which a worker or a consumer runs. It notices
         the schedule within 15 s. Three calls. Raises `NotFound` if the queue does not exist.
@@ -310,6 +319,52 @@ class QueueRegistry:
         """
         specs, _ = self._schedules.read()
         return [Schedule.from_json(name, specs[name]) for name in sorted(specs)]
+
+    def schedule_states(self) -> list[ScheduleState]:
+        """Return the schedules of this client in this farm, by name, each with its last tick, and who has paused it
+        when. One call. Raises `Corrupt` for one that is damaged.
+        """
+        return self._schedules.stored().states()
+
+    def pause_schedule(self, name: str, *, by: str | None = None) -> bool:
+        """Publish no tick of a schedule that is due from now on, until it is resumed; False where it is paused already.
+
+        A tick that is due before, by the server's clock, may still be published. Ticks in between are never published,
+        whatever `missed` says. It stays paused if a schedule of its name is put again; not if it is removed first.
+
+        by: who pauses it, for people; None = this process.
+
+        One call, or two. Raises `NotFound`. After `OutcomeUnknown` call it again: it is paused once.
+        """
+        checked_text("name", name)
+        who = self.store.seams.process_name() if by is None else checked_text("by", by)
+        return self._schedules.pause(name, who[:MAX_NAME])
+
+    def resume_schedule(self, name: str) -> bool:
+        """Publish the ticks of a paused schedule that are due from now on; False where it is not paused.
+
+        To have a run for the ones in between, `trigger_schedule`. One call, or two. Raises `NotFound`.
+        """
+        return self._schedules.resume(checked_text("name", name))
+
+    def trigger_schedule(self, name: str) -> str:
+        """Publish the message of a schedule once more, now; return its id, which is the schedule's name, `@`, and the
+        server's time in ms.
+
+        Its ticks stay as they are; it may be paused. Three calls or four. Raises `NotFound`, what `publish` raises, and
+        `Corrupt` if it is damaged. After `OutcomeUnknown` it may have been published: `queue.status(id)` says so, with
+        the id that its `details` have as `message_id`.
+        """
+        found = self._schedules.stored()
+        if checked_text("name", name) not in found.specs:
+            raise NotFound(f"no schedule {name!r} in {self.store.where}: see registry.schedules()", name=name)
+        schedule = found.state(name).schedule
+        message_id = f"{name}@{found.now.isoformat(timespec='milliseconds')}"  # no tick's: that has no ms
+        try:
+            return self.publishable(schedule.queue).publish(schedule.payload, message_id=message_id)
+        except OutcomeUnknown as failure:
+            failure.details["message_id"] = message_id
+            raise
 
     # ---- groups
 

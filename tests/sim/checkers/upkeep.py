@@ -75,6 +75,7 @@ def check(run: Upkept) -> None:
     none_is_published_twice(run)
     every_tick_is_published(run)
     only_ticks_are_published(run)
+    nothing_is_published_of_a_pause(run)
     ticks_are_settled_once(run)
     a_later_leader_is_never_overwritten(run)
     run.require(run.drained, "liveness once faults stop", f"{run.seen.left()} are left")
@@ -129,6 +130,16 @@ def every_tick_is_published(run: Upkept) -> None:
         if entry.ok and entry.args[0] != "changed":
             for tick in _ticks(entry.args[0], entry.tag[1], run.ended_at - 15):
                 run.require(run.seen.made[tick], "each tick is published", f"{tick} was not")
+
+
+def nothing_is_published_of_a_pause(run: Upkept) -> None:
+    """No tick of a schedule that was due between a pause that was done and the resume, by the server's clock."""
+    ended = [*run.history.named("unschedule"), *run.history.named("resume")]
+    if run.happened(Kind.SERVER_CLOCK) or any(entry.unknown for entry in ended):
+        return  # one of these may have ended a pause later
+    for entry in run.history.named("pause"):
+        for tick in _ticks(entry.args[0], *entry.tag) if entry.ok and entry.tag else ():
+            run.require(not run.seen.made[tick], "a paused schedule publishes nothing", f"{tick} was published")
 
 
 def only_ticks_are_published(run: Upkept) -> None:

@@ -10,13 +10,14 @@ from unittest import mock
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed import entries as delayed
 from latchwork.queue.sharded.delayed.entries import CHUNK
+from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
 from latchwork.queue.sharded.delayed.stored import horizon_in
 from latchwork.queue.sharded.ledger.ledger import Ledger
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import scheduling, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
-from latchwork.store import MemoryStore
+from latchwork.store import MapRemove, MemoryStore
 from latchwork.store.model.expr import Const
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
@@ -192,11 +193,12 @@ def noted_first() -> Iterator[None]:
     real = Scheduling._publish
 
     def publish(self, *given):
-        _, records, schedule, last, now = given
+        _, records, schedule, lasts, now = given
+        last = lasts[schedule.name]
         ticks, settled = schedule.due(scheduling.from_ms(last), now)
         if ticks:
             records.settle(schedule.name, last, scheduling.to_ms(settled))
-        real(self, *given)
+        return real(self, *given)
 
     with mock.patch.object(Scheduling, "_publish", publish):
         yield
@@ -214,7 +216,53 @@ def each_attempt_for_itself() -> Iterator[None]:
         yield
 
 
+def pause_meets_a_leader():
+    """P14.10 to P14.12: whatever a leader has read before, no tick that is due while a schedule is paused is published;
+    not even if it is put again, or once it is resumed."""
+    for puts_again in (False, True):
+        clock = ManualClock()
+        queue = queue_on(MemoryStore(clock))
+        registry, duty = queue.registry, Scheduling(Upkeep(queue))
+        schedule = Schedule("s", "q", "tick", every=timedelta(minutes=1), missed="all")
+        registry.schedule(schedule)
+        registry.pause_schedule("s")
+        clock.advance(60)
+        duty.run(Term())
+        if puts_again:
+            registry.schedule(schedule)
+        clock.advance(60)
+        duty.run(Term())
+        registry.resume_schedule("s")
+        duty.run(Term())
+        if delivered(queue) != []:
+            return False
+        clock.advance(60)
+        duty.run(Term())
+        if delivered(queue) != ["tick"]:
+            return False
+    return True
+
+
+def unpaused(self, *, real=ScheduleRecords.stored):
+    """What is stored, without its pauses."""
+    return real(self)._replace(paused={})
+
+
+def from_before(self, name, ops, guard, *, real=ScheduleRecords._switch):
+    """Resume a schedule without beginning its ticks again."""
+    return real(self, name, [op for op in ops if getattr(op, "bin", "") != "last"], guard)
+
+
+def put_anew(self, schedule, *, real=ScheduleRecords.put):
+    """Put a schedule that begins unpaused."""
+    real(self, schedule)
+    self.store.operate(self.key, MapRemove("paused", (schedule.name,)), repeatable=True)
+
+
 RULES = [
+    ("P14.10 passed over", pause_meets_a_leader, patched(ScheduleRecords, "stored", unpaused)),
+    ("P14.11 begins again", pause_meets_a_leader, patched(ScheduleRecords, "_switch", from_before)),
+    ("P14.12 outlives", pause_meets_a_leader, patched(ScheduleRecords, "put", put_anew)),
     ("P16.2 late", late_publisher, patched(delayed.DelayedMessages, "_look_again", lambda *_: None)),
     (
         "P16.2 by the leader's time",

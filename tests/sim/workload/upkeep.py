@@ -225,12 +225,25 @@ class Upkept(Scenario):
             draw = self.rng.random()
             if draw < 0.5:
                 self._schedule(process, queue, SCHEDULES[-1])
-            elif draw < 0.7:
+            elif draw < 0.6:
                 self.call(process, "unschedule", partial(queue.registry.unschedule, "changed"), "changed")
+            elif draw < 0.8:
+                self._pause(process, queue)
             else:
                 change = self.rng.choice((partial(queue.scale, 3), partial(queue.scale, 0), queue.resume))
                 self.call(process, "scale", change)
             self.idle(process, 10.0)
+
+    def _pause(self, process: Process, queue: ShardedQueue) -> None:
+        """Pauses a schedule for a while, in which it may be put again, and resumes it."""
+        entry = self.call(process, "pause", partial(queue.registry.pause_schedule, "changed"), "changed")
+        since = self.server_time()
+        self.idle(process, self.rng.choice((4.0, 7.0)))
+        if self.rng.random() < 0.5:
+            self._schedule(process, queue, SCHEDULES[-1])
+            self.idle(process, 4.0)
+        entry.tag = since, self.server_time()
+        self.call(process, "resume", partial(queue.registry.resume_schedule, "changed"), "changed")
 
     def _schedule(self, process: Process, queue: ShardedQueue, schedule: Schedule) -> None:
         began = self.server_time()

@@ -8,23 +8,24 @@ They are kept in the store; the process that does the upkeep of the client publi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from ....errors import Corrupt, InvalidRequest, Misconfigured, NotFound, Refused
+from ....coord.waits.shared_reads import reads
+from ....errors import Corrupt, InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
 from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
 from ....lossless import check_keys
 from ....plain import shown
-from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, Read, RecordStore, has, lacks
+from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, RecordStore, Update, has, lacks
 from ....store.decode import damaged
-from ....store.model.expr import SERVER_NOW, Bound, MapValue
-from ....store.port import NEVER
+from ....store.model.expr import SERVER_NOW, Bound, Expr, MapValue
+from ....store.port import NEVER, Row
 from ..config import SCHEDULES, Span
 
 MISSED = ("skip", "last", "all")
@@ -39,11 +40,14 @@ MISSED_AFTER = 60.0
 """Seconds after which a tick that was not published counts as missed."""
 MAX_TICKS = 1_000
 """Ticks of one schedule that are looked at in one pass."""
-SPECS, LAST = "specs", "last"
+SPECS, LAST, PAUSED, PAUSED_BY = "specs", "last", "paused", "pausedBy"
+_BINS = (SPECS, LAST, PAUSED, PAUSED_BY)
 _ONCE = Once(64, result=1)
 """A request that arrives after its repeat neither puts an old schedule back nor removes a new one."""
 _UNCHANGED = MapValue(LAST, Param("name", str)).eq(Param("old"))
 _IS_THERE = has(SPECS, Param("name", str))
+_MAY_PAUSE = _IS_THERE & lacks(PAUSED, Param("name", str))
+_IS_PAUSED = _IS_THERE & has(PAUSED, Param("name", str))
 _LAST_IS_LOST = has(SPECS, Param("name", str)) & lacks(LAST, Param("name", str))
 
 
@@ -191,15 +195,80 @@ class Schedule:
             raise Corrupt(f"schedule {name!r} cannot be read ({type(failure).__name__}): put it again") from None
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """A schedule, and how it stands.
+
+    settled: the last tick that was published or passed over, or when its ticks began, by the server's clock; None = not
+        known.
+    paused: since when no tick is published, by the server's clock; None = it is not paused.
+    paused_by: who has paused it; empty = not known.
+    now: the server's time.
+    """
+
+    schedule: Schedule
+    settled: datetime | None
+    paused: datetime | None
+    paused_by: str
+    now: datetime
+
+    def overdue(self) -> int:
+        """Return the number of ticks that were due, but for the last `MISSED_AFTER` seconds, and are not published; 0
+        while it is paused. At most 1,000.
+        """
+        if self.paused is not None or self.settled is None:
+            return 0
+        until = self.now - timedelta(seconds=MISSED_AFTER)
+        return sum(
+            1 for _ in islice(takewhile(lambda tick: tick <= until, self.schedule.ticks(self.settled)), MAX_TICKS)
+        )
+
+
+class Stored(NamedTuple):
+    """The record of schedules: stored texts, ticks settled last in ms, pauses in ms and who has paused, by name; the
+    server's time.
+    """
+
+    specs: Mapping[str, Any]
+    last: Mapping[str, Any]
+    paused: Mapping[str, Any]
+    paused_by: Mapping[str, Any]
+    now: datetime
+
+    def states(self) -> list[ScheduleState]:
+        """Return the schedules, by name. Raises `Corrupt` for one that is damaged."""
+        return [self.state(name) for name in sorted(self.specs)]
+
+    def state(self, name: str) -> ScheduleState:
+        """Return the schedule of this name, which must be there. Raises `Corrupt`."""
+        last, who = self.last.get(name), self.paused_by.get(name)
+        since: Any = self.paused.get(name)
+        settled = last_in(last, to_ms(self.now))
+        paused = None
+        if name in self.paused:  # also where its time is damaged
+            paused = from_ms(since) if is_int(since) and 0 <= since <= to_ms(self.now) else self.now
+        return ScheduleState(
+            Schedule.from_json(name, self.specs[name]),
+            None if settled is None else from_ms(settled),
+            paused,
+            who if isinstance(who, str) else "",
+            self.now,
+        )
+
+
 class ScheduleRecords:
-    """The schedules of a client in a farm, in one record: a map of them, and one of the ticks settled last."""
+    """The schedules of a client in a farm, in one record: a map of them, one of the ticks settled last, and two of the
+    ones that are paused.
+    """
 
     def __init__(self, store: RecordStore, client_id: str, farm_id: str) -> None:
         self.store = store
         self.key = Key(f"{farm_id}_{client_id}_ignis_queues", SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
-        """Store the schedule; its ticks begin now. One that has the name is replaced. One call, or two."""
+        """Store the schedule; its ticks begin now. One that has the name is replaced, and stays paused if it is. One
+        call, or two.
+        """
         tick = MapPut(LAST, schedule.name, SERVER_NOW)
         text = schedule.to_json()
         spec = MapPut(SPECS, schedule.name, text)
@@ -216,24 +285,66 @@ class ScheduleRecords:
 
     def remove(self, name: str) -> None:
         """Forget the schedule. Raises `NotFound`."""
-        entries = MapRemove(SPECS, (name,)), MapRemove(LAST, (name,))
+        entries = [MapRemove(bin, (name,)) for bin in (SPECS, LAST, PAUSED, PAUSED_BY)]
         try:
             self.store.operate(self.key, *entries, when=has(SPECS, name), once=_ONCE)
         except (NotFound, Refused):
-            raise NotFound(f"no schedule {name!r} in {self.store.where}: see registry.schedules()", name=name) from None
+            raise self._no_schedule(name) from None
+
+    def pause(self, name: str, by: str) -> bool:
+        """Publish no tick of the schedule that is due from now on; False where it is paused already. One call, or two.
+        Raises `NotFound`.
+        """
+        since = MapPut(PAUSED, name, SERVER_NOW), MapPut(PAUSED_BY, name, by)
+        return self._switch(name, since, _MAY_PAUSE)
+
+    def resume(self, name: str) -> bool:
+        """Publish its ticks that are due from now on; False where it is not paused. One call, or two. Raises
+        `NotFound`.
+        """
+        # Its ticks begin again now: the ones in between are passed over.
+        begin = MapRemove(PAUSED, (name,)), MapRemove(PAUSED_BY, (name,)), MapPut(LAST, name, SERVER_NOW)
+        return self._switch(name, begin, _IS_PAUSED)
+
+    def _switch(self, name: str, ops: Sequence[MapPut | MapRemove], guard: Expr) -> bool:
+        try:
+            self.store.operate(self.key, *ops, when=Bound(guard, {"name": name}), once=_ONCE)
+        except NotFound:
+            raise self._no_schedule(name) from None
+        except Refused:
+            if name not in self.read()[0]:
+                raise self._no_schedule(name) from None
+            return False
+        return True
+
+    def _no_schedule(self, name: str) -> NotFound:
+        return NotFound(f"no schedule {name!r} in {self.store.where}: see registry.schedules()", name=name)
 
     def read(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the stored texts, and the ticks settled last in ms, by name. One call."""
         record = self.store.get(self.key, SPECS, LAST)
         return (self._specs(record.bins.get(SPECS)), _map(record.bins.get(LAST))) if record else ({}, {})
 
-    def with_time(self) -> tuple[dict[str, Any], dict[str, Any], datetime]:
-        """Read the schedules, their last occurrences and the server's time. One call."""
-        try:
-            specs, last, now = self.store.operate(self.key, Read(SPECS), Read(LAST), Compute(SERVER_NOW))
-        except NotFound:
-            return {}, {}, datetime.fromtimestamp(0, timezone.utc)
-        return self._specs(specs), _map(last), from_ms(now)
+    @property
+    def reading(self) -> Update:
+        """The update that reads all of it, for a batch."""
+        return Update(self.key, (*reads(_BINS), Compute(SERVER_NOW)))
+
+    def found(self, row: Row) -> Stored:
+        """Return what the row of `reading` says. Raises `Corrupt` where it is damaged, and what else the row is."""
+        if isinstance(row, NotFound):
+            return Stored({}, {}, {}, {}, datetime.fromtimestamp(0, timezone.utc))
+        if isinstance(row, LatchworkError):
+            raise row
+        specs, last, paused, paused_by, now = row
+        if paused is not None and not isinstance(paused, Mapping):  # which of them are, is not known
+            raise damaged(self.key, f"bin {PAUSED!r} is no map: put it right, as nothing is published until then")
+        return Stored(self._specs(specs), _map(last), _map(paused), _map(paused_by), from_ms(now))
+
+    def stored(self) -> Stored:
+        """Read the schedules and the server's time. One call."""
+        (row,) = self.store.repeat_many([self.reading])
+        return self.found(row)
 
     def _specs(self, stored: Any) -> dict[str, Any]:
         """Return the stored texts by name. Raises `Corrupt` where they are no map."""

@@ -41,12 +41,12 @@ class Scheduling:
             leadership.check()
             records = ScheduleRecords(registry.store, registry.client_id, registry.farm_id)
             try:
-                specs, last, now = records.with_time()
+                specs, last, paused, _, now = records.stored()
             except Exception as failure:  # noqa: BLE001 - of this farm alone
                 self._failed(registry, "", failure, "the schedules could not be read")
                 pauses.append(AGAIN)
                 continue
-            for name in sorted(specs):
+            for name in sorted(specs.keys() - paused.keys()):
                 leadership.check()
                 try:
                     schedule = Schedule.from_json(name, specs[name])

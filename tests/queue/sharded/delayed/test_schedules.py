@@ -9,11 +9,11 @@ from itertools import islice, pairwise
 
 import pytest
 
-from latchwork.errors import Corrupt, InvalidRequest, NotFound
+from latchwork.errors import Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import MAX_TICKS, ScheduleRecords
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
-from latchwork.store import Key, MapPut, MapRemove, MemoryStore, Put
+from latchwork.store import Key, MapPut, MapRemove, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Fault as Struck
 from latchwork.testing.stores import FaultyStore
@@ -183,8 +183,6 @@ def registry_on(store, **options):
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "aerospike"])
 def test_schedules_are_put_replaced_listed_and_removed(backend, request, tmp_path):
-    from latchwork.store import SQLiteStore
-
     store = {
         "memory": MemoryStore, "sqlite": lambda: SQLiteStore(tmp_path / "s.db", synchronous="off"),
         "aerospike": lambda: request.getfixturevalue("aerospike_store"),
@@ -197,9 +195,18 @@ def test_schedules_are_put_replaced_listed_and_removed(backend, request, tmp_pat
     assert registry.schedules() == [one, Schedule("two", "q", every=MINUTE)]
     registry.schedule(Schedule("one", "q", {"n": 2}, every=MINUTE))
     assert registry.schedules()[0].payload == {"n": 2}
+    assert registry.pause_schedule("one", by="anna")
+    assert not registry.pause_schedule("one", by="ben")
+    assert [(one.schedule.name, one.paused_by) for one in registry.schedule_states()] == [("one", "anna"), ("two", "")]
+    assert registry.resume_schedule("one")
+    assert not registry.resume_schedule("one")
+    message = registry.trigger_schedule("two")
+    assert [one.message_id for one in registry.get("q").peek()] == [message]
+    registry.pause_schedule("one")
     registry.unschedule("one")
-    with pytest.raises(NotFound, match="'one'"):
-        registry.unschedule("one")
+    for gone in (registry.unschedule, registry.pause_schedule, registry.resume_schedule, registry.trigger_schedule):
+        with pytest.raises(NotFound, match="'one'"):
+            gone("one")
     assert [schedule.name for schedule in registry.schedules()] == ["two"]
     assert [queue.name for queue in registry.queues(active=None)] == ["q"], "they are no queue"
 
@@ -370,7 +377,7 @@ def test_the_record_of_schedules_is_read_whatever_is_in_it():
     store = MemoryStore()
     records = ScheduleRecords(store, "c", "f")
     assert records.read() == ({}, {})
-    assert records.with_time()[:2] == ({}, {})
+    assert records.stored()[:4] == ({}, {}, {}, {})
     assert not records.settle("s", 1, 2)
     assert records.key == Key("f_c_ignis_queues", "latchwork-schedules")
 
@@ -409,3 +416,123 @@ def test_a_schedule_that_was_not_there_is_not_found_although_a_reply_was_lost(fa
     with pytest.raises(NotFound):
         ScheduleRecords(lossy, "c", "f").remove("s")
     ScheduleRecords(FaultyStore(lossy.inner, {1: fault}), "c", "f").remove("other")
+
+
+# ---- pause, resume, trigger
+
+
+def waiting(queue):
+    return [message.message_id for message in queue.peek(1_000)]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def clocked(request, tmp_path):
+    clock = ManualClock()
+    store = MemoryStore(clock) if request.param == "memory" else SQLiteStore(tmp_path / "s.db", seams=clock)
+    yield store, clock
+    store.close()
+
+
+def test_a_paused_schedule_publishes_nothing_and_begins_again_with_the_tick_after_the_resume(clocked):
+    store, clock = clocked
+    registry = QueueRegistry(store, "shop", farm_id="f")
+    queue, duty = registry.create(QueueConfig("q", shards=1)), Scheduling(Farms(registry))
+    registry.schedule(Schedule("s", "q", "tick", every=60, missed="all"))
+    assert registry.pause_schedule("s", by="anna")
+    assert not registry.pause_schedule("s", by="ben"), "who was first stays"
+    (state,) = registry.schedule_states()
+    assert (state.paused_by, state.paused is not None, state.overdue()) == ("anna", True, 0)
+    for _ in range(5):
+        clock.advance(60)
+        duty.run(Term())
+    assert waiting(queue) == []
+    assert registry.resume_schedule("s")
+    assert not registry.resume_schedule("s")
+    assert registry.schedule_states()[0].paused is None
+    duty.run(Term())
+    assert waiting(queue) == [], "what was due in between is never published"
+    clock.advance(60)
+    duty.run(Term())
+    assert len(waiting(queue)) == 1
+
+
+def test_a_pause_outlives_a_deploy_that_puts_the_schedule_again_and_ends_with_it(clocked):
+    store, _ = clocked
+    registry = QueueRegistry(store, "shop", farm_id="f")
+    registry.create(QueueConfig("q", shards=1))
+    registry.schedule(Schedule("s", "q", every=60))
+    registry.pause_schedule("s")
+    registry.schedule(Schedule("s", "q", every=30))
+    assert registry.schedule_states()[0].paused is not None
+    registry.unschedule("s")
+    registry.schedule(Schedule("s", "q", every=30))
+    assert registry.schedule_states()[0].paused is None
+    for verb in (registry.pause_schedule, registry.resume_schedule, registry.trigger_schedule):
+        with pytest.raises(NotFound, match="absent"):
+            verb("absent")
+        with pytest.raises(InvalidRequest):
+            verb("")
+    QueueRegistry(store, "none", farm_id="f")
+    with pytest.raises(NotFound):
+        QueueRegistry(store, "none", farm_id="f").pause_schedule("s")
+
+
+def test_a_trigger_publishes_once_and_moves_no_tick(clocked):
+    store, clock = clocked
+    registry = QueueRegistry(store, "shop", farm_id="f")
+    queue, duty = registry.create(QueueConfig("q", shards=1)), Scheduling(Farms(registry))
+    registry.schedule(Schedule("s", "q", {"a": 1}, every=60))
+    before = registry.schedule_states()[0].settled
+    registry.pause_schedule("s")
+    message = registry.trigger_schedule("s")
+    assert waiting(queue) == [message]
+    assert queue.peek()[0].payload == {"a": 1}
+    assert registry.schedule_states()[0].settled == before
+    registry.resume_schedule("s")
+    clock.advance(60)
+    duty.run(Term())
+    assert len(waiting(queue)) == 2
+
+
+def test_the_pause_of_a_schedule_is_read_as_such_whatever_it_has_become():
+    registry = QueueRegistry(MemoryStore(ManualClock()), "shop", farm_id="f")
+    queue = registry.create(QueueConfig("q", shards=1))
+    registry.schedule(Schedule("s", "q", every=1))
+    key = ScheduleRecords(registry.store, "shop", "f").key
+    for value in ("x", -1, 2**62, None, [1]):
+        registry.store.operate(key, MapPut("paused", "s", value))
+        assert registry.schedule_states()[0].paused is not None, value
+    registry.store.operate(key, Put("paused", "no map"))
+    with pytest.raises(Corrupt, match="'paused' is no map"):
+        registry.schedule_states()
+    registry.store.seams.advance(5)
+    Scheduling(Farms(registry)).run(Term())
+    assert waiting(queue) == [], "which are paused is not known"
+
+
+@pytest.mark.parametrize("verb", ["pause_schedule", "resume_schedule", "trigger_schedule"])
+def test_whatever_call_fails_it_is_done_once_or_said_to_be_unknown(verb):
+    for fault in ("dropped", "reply_lost", "late"):
+        for at in range(1, 12):
+            clock = ManualClock()
+            store = FaultyStore(MemoryStore(clock), seams=clock)
+            registry = QueueRegistry(store, "shop", farm_id="f")
+            queue = registry.create(QueueConfig("q", shards=1))
+            registry.schedule(Schedule("s", "q", "tick", every=3600))
+            if verb == "resume_schedule":
+                registry.pause_schedule("s")
+            store.plan = {store._number + at: fault}
+            try:
+                outcome = getattr(registry, verb)("s")
+            except LatchworkError as failure:
+                outcome = failure
+            store.plan = {}
+            is_paused = registry.schedule_states()[0].paused is not None
+            if verb == "trigger_schedule":
+                there = waiting(queue)
+                if isinstance(outcome, OutcomeUnknown):
+                    assert there in ([], [outcome.details["message_id"]]), (fault, at)
+                else:
+                    assert there == ([] if isinstance(outcome, LatchworkError) else [outcome]), (fault, at)
+            elif outcome is True:
+                assert is_paused == (verb == "pause_schedule"), (fault, at)
