@@ -92,6 +92,13 @@ ALERTS = (
         weight=1,
         severity=TICKET,
     ),
+    _of_queue(
+        "LatchworkSchedulePaused",
+        "schedule",
+        "A schedule of QUEUE is paused: it publishes nothing",
+        weight=1,
+        severity=TICKET,
+    ),
     _of_queue("LatchworkSettingsIgnored", "settings", "Workers of QUEUE do not act on its settings"),
     _of_queue("LatchworkQueueUnreadable", "unreadable", "The record of QUEUE cannot be read"),
     Alert(

@@ -15,6 +15,7 @@ from ..cli.top import pages
 from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
 from ..cli.top.coord_actions import break_lock, count_down
 from ..cli.top.pages import MESSAGES
+from ..cli.top.schedule_actions import switch_schedule, trigger
 from ..errors import InvalidRequest, NotFound
 from ..observe.snapshot import QueueState, Snapshot
 from ..plain import one_line
@@ -27,9 +28,13 @@ VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
     "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
     "stop": "operator", "break": "operator", "break-at-once": "operator", "count-down": "operator",
+    "trigger": "operator", "pause-schedule": "operator", "resume-schedule": "operator",
 }  # fmt: skip
 """Each with the role that it needs."""
-COORD: Mapping[str, str] = {"break": "locks", "break-at-once": "locks", "count-down": "latches"}
+COORD: Mapping[str, str] = {
+    "break": "locks", "break-at-once": "locks", "count-down": "latches", "trigger": "schedules",
+    "pause-schedule": "schedules", "resume-schedule": "schedules",
+}  # fmt: skip
 """Those that are not about a queue, each with its screen."""
 LIFE = 600.0
 """Seconds for which a ticket is good."""
@@ -95,7 +100,22 @@ def action_of(reader: Reader, wanted: Wanted) -> Action | str:
     return _of_queue(reader, wanted, taken, state)
 
 
+def _of_schedule(reader: Reader, wanted: Wanted) -> Action | str:
+    farm, client, name = wanted.key
+    table = pages.schedules(reader)
+    row = next((one for one in table.rows if one.key == (farm, client, "schedule", name)), None)
+    if row is None:
+        raise NotFound(f"there is no schedule {one_line('/'.join(wanted.key))}, or its store is away")
+    if wanted.verb == "trigger":
+        return trigger(row)
+    if row.cells[3].startswith("PAUSED") == (wanted.verb == "pause-schedule"):
+        return f"{one_line(name)} is {'paused' if wanted.verb == 'pause-schedule' else 'not paused'} already"
+    return switch_schedule(row)
+
+
 def _of_coord(reader: Reader, wanted: Wanted) -> Action | str:
+    if COORD[wanted.verb] == "schedules":
+        return _of_schedule(reader, wanted)
     table = pages.coordination(reader, COORD[wanted.verb])
     row = next((one for one in table.rows if one.key == wanted.key), None)
     if row is None:

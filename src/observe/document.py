@@ -9,8 +9,9 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from ..queue.sharded.delayed.schedules import ScheduleState
 from .findings import findings_of
-from .snapshot import ClientState, Overview
+from .snapshot import ClientState, Overview, Snapshot
 
 
 def document_of(found: Overview) -> dict[str, Any]:
@@ -29,10 +30,22 @@ def _client(state: ClientState) -> dict[str, Any]:
     return {"of": "store", **plain(state), "findings": wrong}
 
 
+def _schedule(state: ScheduleState) -> dict[str, Any]:
+    """Return a schedule without its payload, which not everybody may see."""
+    one = state.schedule
+    times = {"settled": state.settled, "paused": state.paused}
+    return {
+        "name": one.name, "queue": one.queue, "every": plain(one.every), "cron": one.cron, "tz": one.tz,
+        "missed": one.missed, "paused_by": state.paused_by,
+        **{name: None if at is None else at.isoformat() for name, at in times.items()},
+    }  # fmt: skip
+
+
 def plain(value: Any) -> Any:
     """Return a value of a snapshot in the types of JSON."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        shown = {field.name: plain(getattr(value, field.name)) for field in fields(value) if field.name != "schedules"}
+        return shown | ({"schedules": list(map(_schedule, value.schedules))} if isinstance(value, Snapshot) else {})
     if isinstance(value, Struct):
         return plain(structs.asdict(value))
     if isinstance(value, Mapping):

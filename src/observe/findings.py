@@ -18,7 +18,7 @@ from .snapshot import Leader, QueueState, Snapshot
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
     "paused", "settings", "no_worker", "worker_died", "draining", "saturated", "long_running", "expiring", "expired",
-    "parked", "failing", "retrying", "stranded", "upkeep", "clock", "unreadable",
+    "parked", "failing", "retrying", "stranded", "schedule", "upkeep", "clock", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -651,6 +651,7 @@ def _of_client(taken: Snapshot) -> Iterator[Finding]:
             PROBLEM, f"queue {name} of {client}: {why}", "until then nobody can consume it, nor is it swept",
             "unreadable", client, (name,),
         )  # fmt: skip
+    yield from _schedules(taken)
     workers, upkeep = list(_workers(taken)), _upkeep(taken)
     cause = next((n for n, one in enumerate(workers) if one.state == PROBLEM), None)
     if upkeep and upkeep.state == PROBLEM and cause is not None and not _works(taken):
@@ -685,6 +686,21 @@ def _clock(taken: Snapshot) -> Iterator[Finding]:
         what = f"the clock of the store was set back, by {by} at least, and since then {names} did not report"
         remedy = "one that lives reports within 15 s; where its process has ended, start another; let clocks follow NTP"
         yield Finding(WARNING, f"{_queues(queues)} of {taken.client}: {what}", remedy, "clock", taken.client, queues)
+
+
+def _schedules(taken: Snapshot) -> Iterator[Finding]:
+    """Tell of schedules that publish nothing, as they are paused, or cannot be read."""
+    client = taken.client
+    for name, why in taken.unreadable_schedules.items():
+        yield Finding(PROBLEM, f"schedule {name} of {client}: {why}", "it publishes nothing", "unreadable", client)
+    for one in taken.schedules:
+        if one.paused is not None:
+            who = f" by {one.paused_by}" if one.paused_by else ""
+            ago = shown_time(max(0.0, taken.at - one.paused.timestamp()))
+            name = one.schedule.name
+            what = f"schedule {name} of {client}: paused{who}, {ago} ago; it publishes nothing"
+            remedy = f"latchwork schedule resume {name} --client {client}"
+            yield Finding(WARNING, what, remedy, "schedule", client, (one.schedule.queue,))
 
 
 def _upkeep(taken: Snapshot) -> Finding | None:

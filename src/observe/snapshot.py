@@ -6,7 +6,7 @@ Values only, so that it can be kept, compared and sent; `findings.py` says what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -20,6 +20,7 @@ from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..forks import reset_in_child
 from ..inputs import checked_many, checked_number, checked_timeout, farm_or_default, is_int
 from ..plain import shown_time
+from ..queue.sharded.delayed.schedules import ScheduleRecords, ScheduleState
 from ..queue.sharded.in_flight import in_flight
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
@@ -154,6 +155,7 @@ class Snapshot:
     candidates: the processes that may be elected to do it, and that are not known to be dead.
     ahead: seconds by which `at` is ahead of this machine's clock, negative if it is behind.
     unreadable: queues whose records cannot be read, by name, and why.
+    schedules: by name; unreadable_schedules: the ones that cannot be read, and why.
     """
 
     client: str
@@ -164,6 +166,8 @@ class Snapshot:
     unreadable: Mapping[str, str]
     candidates: tuple[str, ...] = ()
     ahead: float = 0.0
+    schedules: tuple[ScheduleState, ...] = ()
+    unreadable_schedules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def upkeep(self) -> str:
@@ -403,9 +407,13 @@ class ClientView:
             unreadable = {name: failure for name, failure in unreadable.items() if name == self._only}
         # 2. Who works on them, and who does the upkeep.
         election = Election(registry.store, election_name(registry.client_id))
-        rows = registry.store.repeat_many([*election.reading, *(reading(queue) for queue, _ in listed)])
+        schedules = ScheduleRecords(registry.store, registry.client_id, registry.farm_id)
+        rows = registry.store.repeat_many(
+            [*election.reading, schedules.reading, *(reading(queue) for queue, _ in listed)]
+        )
         leader, candidates = election.found(rows[:2])
-        reports, stops = reports_in(Rows(rows[2:])), stops_in(Rows(rows[2:]))
+        scheduled, damaged = _schedules(schedules, rows[2])
+        reports, stops = reports_in(Rows(rows[3:])), stops_in(Rows(rows[3:]))
         at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
@@ -424,6 +432,8 @@ class ClientView:
             {name: str(failure) for name, failure in unreadable.items()},
             tuple(alive(candidates, leader, reports)),
             at - self._seams.wall(),
+            scheduled,
+            damaged,
         )
 
     def _list(self) -> _Listed:
@@ -486,6 +496,21 @@ class ClientView:
             queue.config.handler_timeout.total_seconds(),
             queue.config.shards,
         )
+
+
+def _schedules(records: ScheduleRecords, row: Row) -> tuple[tuple[ScheduleState, ...], dict[str, str]]:
+    """Return the schedules, and why the others cannot be read. Raises the store's errors."""
+    states, damaged = list[ScheduleState](), dict[str, str]()
+    try:
+        stored = records.found(row)
+    except Corrupt as failure:
+        return (), {records.key.name: str(failure)}
+    for name in sorted(stored.specs):
+        try:
+            states.append(stored.state(name))
+        except Corrupt as failure:
+            damaged[name] = str(failure)
+    return tuple(states), damaged
 
 
 class _Listed(NamedTuple):

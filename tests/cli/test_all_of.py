@@ -57,7 +57,7 @@ def test_the_cap_holds_and_says_that_there_are_more(orders):
     looked = choose(orders, "parked", {"header": {"tenant": "none"}}, looked=1_000)
     assert (looked.messages, looked.more) == ((), True)
     for most in (0, 10_001):
-        with pytest.raises(InvalidRequest, match="1 to 10,?000"):
+        with pytest.raises(InvalidRequest, match=r"1 to 10,?000"):
             choose(orders, "parked", {}, most=most)
     with pytest.raises(InvalidRequest, match="ready"):
         choose(orders, "ready", {})
@@ -121,11 +121,15 @@ def test_two_messages_of_one_id_have_each_their_own_outcome(store):
 
 
 def test_the_audit_record_says_how_far_it_is_until_it_is_over(store):
-    with pytest.raises(KeyboardInterrupt), audited(store, Deed("f", "anna", "redrive", "shop/orders")) as deed:
-        note_progress(store, deed, "redrive 100 of 300")
-        (begun,) = audit_of(store)
-        assert (begun.after, begun.outcome) == ("redrive 100 of 300", "begun")
-        raise KeyboardInterrupt
+    def interrupted():
+        with audited(store, Deed("f", "anna", "redrive", "shop/orders")) as deed:
+            note_progress(store, deed, "redrive 100 of 300")
+            (begun,) = audit_of(store)
+            assert (begun.after, begun.outcome) == ("redrive 100 of 300", "begun")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     (kept,) = audit_of(store)
     assert (kept.after, kept.outcome) == ("redrive 100 of 300", "failed: KeyboardInterrupt")
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
+
+import latchwork
+from latchwork.observe.audit import audit_of
 
 
 @pytest.fixture
@@ -18,7 +23,7 @@ def test_a_schedule_is_put_listed_asked_for_its_ticks_and_removed(lw, queue):
     (row,) = lw("--json", "schedule", "list", "--client", "shop").json
     assert row == {
         "schedule": "nightly", "queue": "reports", "every_s": None, "cron": "0 3 * * *", "tz": "Europe/Berlin",
-        "missed": "last",
+        "missed": "last", "last": row["last"], "paused": None, "paused_by": None,
     }  # fmt: skip
     ticks = lw("--json", "schedule", "next", "nightly", "--client", "shop", "--count", "3").json
     assert len(ticks) == 3
@@ -45,3 +50,30 @@ def test_what_is_wrong_is_said_in_one_line(lw, queue, options, said, code):
     assert done.code == code
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_schedule_is_paused_triggered_and_resumed_and_says_so(lw, queue, sqlite_url):
+    words = ("nightly", "--client", "shop")
+    lw("schedule", "put", *words, "--queue", "reports", "--cron", "0 3 * * *")
+    assert lw("schedule", "pause", *words, "--why", "disk").out.strip() == "paused nightly"
+    assert "is paused already" in lw("schedule", "pause", *words).out
+    (row,) = lw("--json", "schedule", "list", "--client", "shop").json
+    assert (bool(row["paused"]), "@" in row["paused_by"]) == (True, True)
+    assert " ago by " in lw("schedule", "list", "--client", "shop").out
+    assert "nightly is paused by" in lw("schedule", "next", *words).err
+    doctor = lw("--json", "doctor", "--client", "shop")
+    (found,) = [one for one in doctor.json if one["kind"] == "schedule"]
+    assert "schedule nightly of shop: paused by" in found["what"]
+    assert found["remedy"] == "latchwork schedule resume nightly --client shop"
+    message = lw("schedule", "trigger", *words).out.strip()
+    assert message.startswith("nightly@")
+    assert lw("--json", "queue", "peek", "reports", "--client", "shop").json[0]["message_id"] == message
+    assert lw("schedule", "resume", *words).out.strip() == "resumed nightly"
+    assert "is not paused" in lw("schedule", "resume", *words).out
+    for verb in ("pause", "resume", "trigger"):
+        assert lw("schedule", verb, "absent", "--client", "shop").code == 3
+    with closing(latchwork.connect(sqlite_url)) as store:
+        found = [(one.what, one.target, one.why, one.outcome) for one in reversed(audit_of(store))]
+    assert found[0] == ("pause-schedule", "shop/nightly", "disk", "done")
+    assert [one[0] for one in found[2:5]] == ["trigger", "resume-schedule", "resume-schedule"]
+    assert {one[3] for one in found[5:]} == {"failed: NOT_FOUND"}

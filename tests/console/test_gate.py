@@ -133,6 +133,7 @@ MORE = {
     "scale": {"n": "3"}, "redrive": {"side": "parked", "id": "plain-1"}, "discard": {"side": "parked", "id": "plain-1"},
     "cancel": {"side": "delayed", "id": "plain-later"}, "move": {"side": "parked", "id": "plain-1", "to": "by-hand"},
     "break": {"client": "lock", "name": "lock plain"}, "break-at-once": {"client": "lock", "name": "lock plain"},
+    **{verb: {"name": "often"} for verb in ("trigger", "pause-schedule", "resume-schedule")},
     "count-down": {"client": "latch", "name": "shop/plain", "id": "plain"},
 }  # fmt: skip
 
@@ -144,6 +145,8 @@ def test_a_role_does_what_it_may_and_nothing_else_and_it_is_kept(person, orders,
     store = orders.store
     if verb == "resume":
         orders.pause(by="b")
+    if verb == "resume-schedule":
+        orders.registry.pause_schedule("often", by="b")
     orders.registry.create(QueueConfig("by-hand", shards=1))
     someone = person(role, actions=allowed)
     before = contents(store)

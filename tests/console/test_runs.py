@@ -1,4 +1,4 @@
-"""An action on all messages that match: confirmed as it was chosen, done in the background, stopped, told row by row."""
+"""An action on all messages that match: confirmed as it was chosen, stopped, and told row by row."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from latchwork.observe import observe, watch_queues
 from latchwork.observe.events import EVENTS, GAUGES
 from latchwork.observe.findings import KINDS
 from latchwork.observe.prometheus import PrometheusTelemetry
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Once, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -160,6 +160,11 @@ def paused(scene):
         scene.queue.pause()
 
 
+def schedule_paused(scene):
+    scene.registry.schedule(Schedule("nightly", scene.queue.name, cron="0 3 * * *"))
+    scene.registry.pause_schedule("nightly")
+
+
 def settings(scene):
     scene.queue.scale(3)
     scene.acts = False
@@ -225,6 +230,7 @@ FAULTS = {
     "LatchworkNoUpkeep": upkeep,
     "LatchworkQueuePaused": paused,
     "LatchworkClockSetBack": clock_set_back,
+    "LatchworkSchedulePaused": schedule_paused,
     "LatchworkSettingsIgnored": settings,
     "LatchworkQueueUnreadable": unreadable,
     "LatchworkStoreUnreadable": store_unreadable,

@@ -9,17 +9,28 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InvalidRequest, NotFound
-from ...plain import shown
-from ...queue import Schedule
+from ...plain import shown, shown_time
+from ...queue import Schedule, ScheduleState
 from ..jsontext import checked_json
+from ..noted import noted
 from ..options import Client, Farm
-from ..session import Session
+from ..session import Session, note
 from ..similar import meant
 from .queue import no_queues, registry_of
 
 app = typer.Typer(help="Publish messages again and again, each tick once.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the schedule")]
+
+
+def _facts_of(state: ScheduleState, *, json_value: bool) -> dict[str, Any]:
+    ago = None if state.paused is None else max(0.0, (state.now - state.paused).total_seconds())
+    facts = _facts(state.schedule) | {"last": None if state.settled is None else state.settled.isoformat()}
+    if json_value:
+        paused = None if state.paused is None else state.paused.isoformat()
+        return facts | {"paused": paused, "paused_by": state.paused_by or None}
+    who = f" by {state.paused_by}" if state.paused_by else ""
+    return facts | {"paused": None if ago is None else f"{shown_time(ago)} ago{who}"}
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:
@@ -34,11 +45,13 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 def list_schedules(context: typer.Context, client: Client, farm: Farm = None) -> None:
     """List every schedule of the client. Exit code 3 if the client has not even a queue.
 
+    `last` is the tick up to which all is published or passed over; `paused` says since when, and by whom.
+
     Example: latchwork schedule list --client shop
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    rows = [_facts(schedule) for schedule in registry.schedules()]
+    rows = [_facts_of(state, json_value=session.json) for state in registry.schedule_states()]
     if not rows and not registry.queues(active=None):
         raise no_queues(session, client, farm)
     session.table(rows, empty=f"no schedules of {client} in {session.where}")
@@ -57,7 +70,7 @@ def put(
     missed: Annotated[str, typer.Option(help="ticks that were not published in time: skip, last or all")] = "last",
     farm: Farm = None,
 ) -> None:
-    """Make a schedule, or replace the one of that name.
+    """Make a schedule, or replace the one of that name. One that is paused stays so.
 
     Example: latchwork schedule put nightly --client shop --queue reports --cron "0 3 * * *" --tz Europe/Berlin
     """
@@ -87,6 +100,65 @@ def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None
     session.say(f"removed {name}", schedule=name)
 
 
+@app.command()
+def pause(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    farm: Farm = None,
+) -> None:
+    """Publish no tick that is due from now on, until it is resumed.
+
+    What is due before may still be published. The ticks in between are never published, whatever --missed says. To put
+    the schedule again leaves it paused.
+
+    Example: latchwork schedule pause nightly --client shop --why "the report takes the disk"
+    """
+    session: Session = context.obj
+    with noted(session, "pause-schedule", client, farm, name, why=why) as deed:
+        is_new = registry_of(session, client, farm).pause_schedule(name, by=deed.who)
+        deed.before, deed.after = "" if is_new else "paused", "paused"
+    session.say(f"paused {name}" if is_new else f"{name} is paused already", schedule=name, paused=True, changed=is_new)
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    farm: Farm = None,
+) -> None:
+    """Publish the ticks of a paused schedule that are due from now on; `trigger` makes up for those in between.
+
+    Example: latchwork schedule resume nightly --client shop
+    """
+    session: Session = context.obj
+    with noted(session, "resume-schedule", client, farm, name, why=why) as deed:
+        is_new = registry_of(session, client, farm).resume_schedule(name)
+        deed.before, deed.after = "paused" if is_new else "", "resumed"
+    session.say(f"resumed {name}" if is_new else f"{name} is not paused", schedule=name, paused=False, changed=is_new)
+
+
+@app.command()
+def trigger(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    farm: Farm = None,
+) -> None:
+    """Publish the message of a schedule once more, now; print its id. Its ticks stay as they are.
+
+    Example: latchwork schedule trigger nightly --client shop
+    """
+    session: Session = context.obj
+    with noted(session, "trigger", client, farm, name, why=why) as deed:
+        deed.after = registry_of(session, client, farm).trigger_schedule(name)
+    session.say(deed.after, schedule=name, message_id=deed.after)
+
+
 @app.command("next")
 def next_ticks(
     context: typer.Context,
@@ -95,16 +167,20 @@ def next_ticks(
     count: Annotated[int, typer.Option(min=1, max=1000, help="how many")] = 5,
     farm: Farm = None,
 ) -> None:
-    """Show the next ticks of a schedule, in UTC.
+    """Show the next ticks of a schedule, in UTC. Of one that is paused none comes; stderr then says so.
 
     Example: latchwork schedule next nightly --client shop
     """
     session: Session = context.obj
-    there = registry_of(session, client, farm).schedules()
-    found = [one for one in there if one.name == name]
+    there = registry_of(session, client, farm).schedule_states()
+    found = [one for one in there if one.schedule.name == name]
     if not found:
-        similar = meant(name, [one.name for one in there])
+        similar = meant(name, [one.schedule.name for one in there])
         listing = "`schedule list` shows which there are"
         raise NotFound(f"no schedule {name!r} of {client} in {session.where}{similar}; {listing}")
     now = datetime.fromtimestamp(session.store.seams.wall(), timezone.utc)
-    session.table([{"tick": tick.isoformat()} for tick in islice(found[0].ticks(now), count)], empty="no ticks")
+    ticks = islice(found[0].schedule.ticks(now), count)
+    session.table([{"tick": tick.isoformat()} for tick in ticks], empty="no ticks")
+    if found[0].paused is not None:
+        who = f" by {found[0].paused_by}" if found[0].paused_by else ""
+        note(f"{name} is paused{who}: none of these is published until it is resumed")

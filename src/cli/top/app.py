@@ -18,6 +18,7 @@ from .actions import Action, one_message, redrive_all, refusal_of, scale, some_m
 from .bulk import of_all, run_of_filter
 from .coord_actions import break_lock, count_down
 from .feed import PATIENCE, Feed
+from .schedule_actions import switch_schedule, trigger
 from .table import BAD, BARS, CHOSEN, FAINT, TITLE, WARN, Line, Row, Table
 
 VERBS = {"r": "redrive", "d": "discard", "x": "cancel"}
@@ -33,19 +34,16 @@ F4 or /         filter the rows; Esc ends it
 F6 or <  >      sort by another column; I turns the order round
 Space           look again now
 
-in a queue, or where one is chosen:
-p               pause it, or resume it
-c  +  -         the threads in each worker
-r               redrive what is parked
-m               its messages;  h  history of a day, or of two weeks
-
-in locks: b breaks the chosen one, B at once; in latches: c counts a party down
-
-in messages:
-s  n            the next side; n goes on where there are more
-F3 or i         look an id up in all sides
-r  d  x  m      redrive, discard, cancel, move the chosen message
-R  D  X  M      all that match the filter;  S stops that
+a queue:        p pauses or resumes it;  c + - the threads in each worker
+                r redrives what is parked;  m its messages
+                h history of a day, or of two weeks
+messages:       s the next side;  n goes on where there are more
+                F3 or i looks an id up in all sides
+                r d x m redrive, discard, cancel, move the chosen one
+                R D X M all that match the filter;  S stops that
+locks:          b breaks the chosen one, B at once
+latches:        c counts a party down
+schedules:      t runs the chosen one now, p pauses or resumes it
 
 F1 or ?         this page
 F10 or q        quit; Ctrl-C too
@@ -194,8 +192,8 @@ class Top:
             self.feed.look_now()
         elif page.name == "messages":
             self._message_key(key)
-        elif page.name in {"locks", "latches"}:
-            self._coord_key(key)
+        elif page.name in {"locks", "latches", "schedules"}:
+            self._row_key(key)
         else:
             self._queue_key(key)
 
@@ -309,11 +307,13 @@ class Top:
         self.run = found.value
         self._ask(of_all(self.page.key, found.value))
 
-    def _coord_key(self, key: str) -> None:
+    def _row_key(self, key: str) -> None:
         row = self._chosen_row()
         if row is None:
             return
-        if self.page.name == "locks" and key in {"b", "B"}:
+        if self.page.name == "schedules" and key in {"t", "p"}:
+            self._ask(trigger(row) if key == "t" else switch_schedule(row))
+        elif self.page.name == "locks" and key in {"b", "B"}:
             self._ask(break_lock(row, at_once=key == "B"))
         elif self.page.name == "latches" and key == "c":
             self.prompt = Prompt("party")
@@ -397,6 +397,7 @@ class Top:
             "queue": "p pause/resume  c threads  r redrive  m messages  h history  Esc back  ? help",
             "messages": "s side  / filter  i id  r redrive  d discard  m move  R D M all  Esc back  ? help",
             "locks": "Tab next  / filter  > sort  b break  B break at once  ? help  q quit",
+            "schedules": "Tab next  / filter  > sort  t run it now  p pause/resume  ? help  q quit",
             "latches": "Tab next  / filter  > sort  c count a party down  ? help  q quit",
             "queues": "Enter open  > sort  / filter  p pause/resume  m messages  ? help  q quit",
         }.get(self.page.name, "Tab next  / filter  > sort  Enter open  ? help  q quit")

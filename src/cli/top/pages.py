@@ -10,11 +10,12 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from ...errors import Misconfigured
 from ...observe.audit import DONE, Deed, audit_of
 from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
-from ...queue import Message, QueueRegistry, ShardedQueue
+from ...queue import Message, QueueRegistry, ScheduleState, ShardedQueue
 from ...queue.sharded.history import MINUTE, Minute, history, rates
 from ...queue.sharded.look import MOST_READ, SIDES, look_at
 from ...queue.sharded.slots import Slot
@@ -444,19 +445,15 @@ def schedules(feed: Feed) -> Table:
         notes += [Line(one_line(f"{one.client}: {fetched.failure}"), BAD)] if fetched.failure else []
     columns = (
         Column("kind", right=False), Column("name", right=False), Column("queue", 1, right=False),
-        Column("next, or done", right=False), Column("what", 2, right=False),
+        Column("next, or done", right=False), Column("what", 2, right=False), Column("last", 4),
+        Column("missed", 3),
     )  # fmt: skip
     return Table(columns, tuple(rows), tuple(notes), "no schedule and no open batch")
 
 
 def _read_schedules(feed: Feed, key: tuple[str, str], taken: Snapshot) -> list[Row]:
-    registry, now = registry_of(feed, key), datetime.fromtimestamp(feed.seams.wall(), timezone.utc)
-    rows = []
-    for schedule in registry.schedules():
-        following = next(islice(schedule.ticks(now), 1), None)
-        when = f"in {shown_time((following - now).total_seconds())}" if following else DASH
-        what = schedule.cron or f"every {exact_time(schedule.every) if schedule.every else DASH}"
-        rows.append(row(("schedule", schedule.name), ("schedule", schedule.name, schedule.queue, when, what)))
+    registry = registry_of(feed, key)
+    rows = [_schedule(key, one) for one in registry.schedule_states()]
     for state in taken.queues:
         if state.group_of is not None:
             continue
@@ -466,14 +463,31 @@ def _read_schedules(feed: Feed, key: tuple[str, str], taken: Snapshot) -> list[R
             what = ("closed" if progress.closed else "open") + (
                 f", {progress.parked} parked" if progress.parked else ""
             )
-            rows.append(
-                row(
-                    ("batch", batch.name),
-                    ("batch", batch.name, state.name, done, what),
-                    WARN if progress.parked else PLAIN,
-                )
-            )
+            cells = ("batch", batch.name, state.name, done, what, None, None)
+            rows.append(row((*key, "batch", batch.name), cells, WARN if progress.parked else PLAIN))
     return rows
+
+
+def _schedule(key: tuple[str, str], state: ScheduleState) -> Row:
+    """Return the row of a schedule; the ticks that nobody has published are `missed`."""
+    schedule, now = state.schedule, state.now
+    what = schedule.cron or f"every {exact_time(schedule.every) if schedule.every else DASH}"
+    what += f" {schedule.tz}" if schedule.cron and schedule.tz != "UTC" else ""
+    last = timed((now - state.settled).total_seconds() if state.settled else None)
+    style = PLAIN
+    if state.paused is not None:
+        who = f" by {state.paused_by}" if state.paused_by else ""
+        when, missed, style = f"PAUSED{who} for {shown_time((now - state.paused).total_seconds())}", None, WARN
+    else:
+        try:
+            following = next(islice(schedule.ticks(now), 1), None)
+            when = f"in {shown_time((following - now).total_seconds())}" if following else DASH
+            missed = state.overdue()
+            style = BAD if missed else PLAIN
+        except Misconfigured:
+            when, missed = f"this machine lacks {schedule.tz}", None
+    place = (*key, "schedule", schedule.name)
+    return row(place, ("schedule", schedule.name, schedule.queue, one_line(when), what, last, missed), style)
 
 
 def outcomes(rows: Sequence[tuple[str, str]], said: str) -> Table:

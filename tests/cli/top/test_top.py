@@ -365,6 +365,33 @@ def test_a_page_of_messages_goes_on_where_the_one_before_ended(mails, person):
     assert "the first 200 of more" in person.press("esc")
 
 
+def test_a_schedule_is_run_now_paused_and_resumed(registry, orders, person):
+    registry.schedule(Schedule("nightly", "orders", "tick", cron="0 3 * * *"))
+    assert "One message goes to orders now" in person.is_told("8", "t")
+    assert "published nightly@" in person.press("y")
+    assert orders.depth().ready == 13
+    assert "none of them later" in person.is_told("p")
+    assert "paused nightly" in person.press("y")
+    person.width = 120
+    assert "PAUSED by " in person.looks(6)
+    assert "is the reason gone?" in person.is_told("p")
+    assert "resumed nightly" in person.press("y")
+    assert "PAUSED" not in person.looks(6)
+    orders.batch("load").publish_many([1])
+    person.looks(6)
+    person.press("end")
+    assert "only a schedule can be run" in person.press("t")
+    assert "only a schedule can be paused" in person.press("p")
+
+
+def test_ticks_that_nobody_publishes_are_said_to_be_missed(registry, orders, person):
+    registry.schedule(Schedule("often", "orders", "tick", every=60))
+    person.press("8")
+    person.width = 120
+    line = next(line for line in person.looks(600).splitlines() if line.startswith("schedule "))
+    assert line.split()[-1] in {"9", "10"}
+
+
 def test_a_lock_is_broken_and_a_party_counted_down(store, orders, person):
     grant = FencedLock(store, "backup", owner="web-1", lease=60).acquire(0)
     assert "break backup (fence" in person.is_told("5", "b")
