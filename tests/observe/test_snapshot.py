@@ -7,12 +7,17 @@ import threading
 
 import pytest
 
+from latchwork.cli.top.feed import Feed
+from latchwork.cli.top.pages import overview as overview_page
+from latchwork.cli.top.pages import queues as queues_page
+from latchwork.cli.top.table import BARS
 from latchwork.errors import InvalidRequest
 from latchwork.observe import snapshot
 from latchwork.observe.document import document_of
 from latchwork.observe.snapshot import OTHERS, of_client, view_of
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
-from latchwork.store import MemoryStore
+from latchwork.queue.sharded.pointers import LOAD
+from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.stores import CountingStore, FaultyStore
 from tests.support.backends import store as any_store  # noqa: F401 - a fixture
 
@@ -54,6 +59,31 @@ def test_the_messages_of_a_queue_do_not_change_what_a_look_costs(clock):
     store.reset()
     assert of_client(queue.registry).queues[0].stats.depth.ready == 3000
     assert store.total <= 4
+
+
+@pytest.mark.parametrize("queues", [500, 1_000])
+def test_500_queues_and_a_million_messages_in_one_of_them_are_looked_at_within_3_calls_and_one_for_500(clock, queues):
+    store = CountingStore(MemoryStore(clock))
+    registry = registry_with(store, queues)
+    large = registry.get("q7")
+    large.publish_many(range(1_000))
+    # Those in between are not there, as none of them is ever looked at.
+    store.operate(large.pointers.pointers_key(0), Put(LOAD, 999_000), exists=Exists.ANY)
+    large.publish_many(range(1_000))
+    snapshot({"f": store}, "shop", max_age=0)  # at first also what is not active is listed
+    clock.advance(1)
+    store.reset()
+    (state,) = snapshot({"f": store}, "shop", max_age=0).clients
+    assert store.total <= 3 + queues / 500, store.calls
+    assert len(state.taken.queues) == queues
+    assert {queue.name: queue.stats.depth.ready for queue in state.taken.queues}["q7"] == 1_000_000
+    feed = Feed({"f": store}, ["shop"], 2.0, clock)
+    clock.advance(5)
+    store.reset()
+    feed.look()
+    assert len(queues_page(feed, BARS).rows) == queues
+    assert overview_page(feed, 80).rows[0].cells[3] == "1,000,000"
+    assert store.total <= 3 + queues / 500, "and so are the pages that are made of it"
 
 
 def test_ten_readers_cost_as_one_also_if_they_come_at_once(clock):
