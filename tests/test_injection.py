@@ -199,6 +199,7 @@ COMMANDS = {
     "lock break": lambda n: ("lock", "break", n, "--fence", "1"),
     "lock list": lambda _: ("lock", "list"),
     "leader run": lambda n: ("leader", "run", n, "--timeout", "5", "--", "true", n),
+    "leader step-down": lambda n: ("leader", "step-down", n, "--epoch", "1", "--why", n),
     "leader status": lambda n: ("leader", "status", n),
     "large create": lambda n: ("large", "create", n, "10"),
     "large info": lambda n: ("large", "info", n),

@@ -416,6 +416,7 @@ class _Election(Twin[E]):
     name = attribute[str]()
     candidate = attribute[str]()
     resign = verb(Election.resign, way_out=True)
+    step_down = verb(Election.step_down)
     contenders = verb(Election.contenders)
 
     @property

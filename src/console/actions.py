@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..cli.top import pages
 from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
-from ..cli.top.coord_actions import break_lock, count_down
+from ..cli.top.coord_actions import break_lock, count_down, step_down
 from ..cli.top.pages import MESSAGES
 from ..cli.top.schedule_actions import switch_schedule, trigger
 from ..errors import InvalidRequest, NotFound
@@ -28,12 +28,12 @@ VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
     "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
     "stop": "operator", "break": "operator", "break-at-once": "operator", "count-down": "operator",
-    "trigger": "operator", "pause-schedule": "operator", "resume-schedule": "operator",
+    "step-down": "operator", "trigger": "operator", "pause-schedule": "operator", "resume-schedule": "operator",
 }  # fmt: skip
 """Each with the role that it needs."""
 COORD: Mapping[str, str] = {
     "break": "locks", "break-at-once": "locks", "count-down": "latches", "trigger": "schedules",
-    "pause-schedule": "schedules", "resume-schedule": "schedules",
+    "pause-schedule": "schedules", "resume-schedule": "schedules", "step-down": "elections",
 }  # fmt: skip
 """Those that are not about a queue, each with its screen."""
 LIFE = 600.0
@@ -122,6 +122,8 @@ def _of_coord(reader: Reader, wanted: Wanted) -> Action | str:
         raise NotFound(f"there is no {one_line('/'.join(wanted.key))}, or its store is away")
     if wanted.verb == "count-down":
         return count_down(row, "".join(wanted.ids[:1]))
+    if wanted.verb == "step-down":
+        return step_down(row)
     return break_lock(row, at_once=wanted.verb == "break-at-once")
 
 

@@ -117,6 +117,20 @@ async def LeaseElection__resign(world):
     return election.resign, check
 
 
+@life
+async def LeaseElection__step_down(world):
+    election = aio.LeaseElection(world.store, "office", lease=LEASE)
+    await election.start()
+    until(lambda: election.leadership is not None)
+
+    def check(struck):
+        election.of.stop(5)
+        succeeded(world, struck, "office")
+
+    epoch = election.leadership.epoch
+    return lambda: election.step_down(epoch), check
+
+
 # ---- publishers
 
 

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from latchwork.console import Access, app
 from latchwork.coord import CountDownLatch, FencedLock, Semaphore
+from latchwork.coord.election.candidates import Candidates
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.history import figures_of, noting
 from latchwork.queue.sharded.stats import stats_of
@@ -64,6 +65,8 @@ def fill(registry, text="plain"):
     latch = CountDownLatch.create(store, "shop", text[:40], parties=[text, "b"], farm_id="iad")
     assert latch.count() == 2
     FencedLock(store, f"lock {text}", owner=text).acquire(0)
+    FencedLock(store, f"office {text}", owner=text).acquire(0)  # as an election has it
+    Candidates(store, f"office {text}").report(text, 60)
     Semaphore(store, f"db {text}", permits=3, owner=text).acquire(timeout=0)
     registry.schedule(Schedule("often", queue="orders", every=30, payload=text))
     return queue

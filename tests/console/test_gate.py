@@ -133,6 +133,7 @@ MORE = {
     "scale": {"n": "3"}, "redrive": {"side": "parked", "id": "plain-1"}, "discard": {"side": "parked", "id": "plain-1"},
     "cancel": {"side": "delayed", "id": "plain-later"}, "move": {"side": "parked", "id": "plain-1", "to": "by-hand"},
     "break": {"client": "lock", "name": "lock plain"}, "break-at-once": {"client": "lock", "name": "lock plain"},
+    "step-down": {"client": "election", "name": "office plain"},
     **{verb: {"name": "often"} for verb in ("trigger", "pause-schedule", "resume-schedule")},
     "count-down": {"client": "latch", "name": "shop/plain", "id": "plain"},
 }  # fmt: skip

@@ -96,7 +96,7 @@ def test_each_screen_says_what_top_says(person, orders):
     someone = person("viewer")
     said = {
         "overview": "problem", "queues": "orders", "workers": "plain:17", "latches": "plain", "locks": "lock plain",
-        "semaphores": "1 of 3 held", "schedules": "often", "farms": "iad", "elections": "no election",
+        "semaphores": "1 of 3 held", "schedules": "often", "farms": "iad", "elections": "office plain",
         "audit": "nobody has done anything",
     }  # fmt: skip
     assert set(said) == set(SCREENS)

@@ -70,6 +70,7 @@ COMMANDS = {
     "limit wait": ("limiter", "--limit", "5", "--per", "1", "--timeout", "0.2"),
     "leader status": ("election",),
     "leader run": ("election", *RUN),
+    "leader step-down": ("election", "--epoch", "1"),
     "queue list": CLIENT,
     "queue create": ("q", *CLIENT, "--shards", "2", "--shovel-seconds", "10"),
     "queue stats": ("q", *CLIENT),

@@ -12,6 +12,7 @@ from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElectio
 from ...coord.election.candidates import CONTENDERS
 from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...inputs import farm_or_default
+from ...observe.audit import Deed, audited
 from ...observe.findings import OK
 from ...observe.snapshot import alive, election_now, standing_of
 from ...plain import shown, shown_time
@@ -21,6 +22,7 @@ from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport, workers_of
 from ...store import RecordStore
 from ...store.connect import VARIABLE
+from ..noted import person
 from ..options import Farm, Grace
 from ..run.supervise import GRACE, run_under
 from ..session import Session
@@ -117,6 +119,39 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
         farms={farm: {"epoch": office.seen.get(farm), "sealed": farm in office.sealed,
                       "error": office.failures.get(farm)} for farm in stores},
     )  # fmt: skip
+
+
+@app.command("step-down")
+def step_down(
+    context: typer.Context,
+    name: Name,
+    epoch: Annotated[int, typer.Option(min=1, help="of the leader, as `leader status` names it")],
+    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    farm_store: FarmStores = None,
+) -> None:
+    """Make the leader of an epoch step down, so that another candidate is elected.
+
+    It learns of that at its next renewal, at most a third of its lease later; nobody ends what it does, so if it hangs,
+    end its process. Another one is elected once its whole lease is over; it again, if it is the only candidate. Its
+    writes under its epoch are accepted until a resource has seen a later one, as those of every former leader. With
+    --farm-store for each farm: of an election over all farms. Exit code 3 if nobody leads in that epoch.
+
+    Example: latchwork leader step-down shop-sweeper --epoch 1764282738123456
+    """
+    session: Session = context.obj
+    stores = session.stores_of(urls_of(context, farm_store)) or {"": session.store}
+    before = "" if len(stores) > 1 else holder_of(session.store if "" in stores else next(iter(stores.values())), name)
+    first = next(iter(stores.values()))
+    with audited(first, Deed(farm_or_default(None), person(), "step-down", f"election/{name}", why, before)) as deed:
+        done = [store for store in stores.values() if LeaseElection(store, name, candidate=deed.who).step_down(epoch)]
+        deed.after = "stepped down" if done else "nobody led in that epoch"
+    if not done:
+        raise NotFound(
+            f"nobody leads {shown(name)} in the epoch {epoch}: `latchwork leader status` names its leader",
+            election=name,
+        )
+    session.say(f"{name}: its leader steps down; another one is elected once its lease is over", election=name,
+                epoch=epoch)  # fmt: skip
 
 
 @app.command()

@@ -16,7 +16,7 @@ from ..noted import person
 from . import pages
 from .actions import Action, one_message, redrive_all, refusal_of, scale, some_messages, switch
 from .bulk import of_all, run_of_filter
-from .coord_actions import break_lock, count_down
+from .coord_actions import break_lock, count_down, step_down
 from .feed import PATIENCE, Feed
 from .schedule_actions import switch_schedule, trigger
 from .table import BAD, BARS, CHOSEN, FAINT, TITLE, WARN, Line, Row, Table
@@ -42,7 +42,7 @@ messages:       s the next side;  n goes on where there are more
                 r d x m redrive, discard, cancel, move the chosen one
                 R D X M all that match the filter;  S stops that
 locks:          b breaks the chosen one, B at once
-latches:        c counts a party down
+elections:      d lets the leader step down;  latches: c counts a party down
 schedules:      t runs the chosen one now, p pauses or resumes it
 
 F1 or ?         this page
@@ -192,7 +192,7 @@ class Top:
             self.feed.look_now()
         elif page.name == "messages":
             self._message_key(key)
-        elif page.name in {"locks", "latches", "schedules"}:
+        elif page.name in {"locks", "latches", "elections", "schedules"}:
             self._row_key(key)
         else:
             self._queue_key(key)
@@ -315,6 +315,8 @@ class Top:
             self._ask(trigger(row) if key == "t" else switch_schedule(row))
         elif self.page.name == "locks" and key in {"b", "B"}:
             self._ask(break_lock(row, at_once=key == "B"))
+        elif self.page.name == "elections" and key == "d":
+            self._ask(step_down(row))
         elif self.page.name == "latches" and key == "c":
             self.prompt = Prompt("party")
 
@@ -397,6 +399,7 @@ class Top:
             "queue": "p pause/resume  c threads  r redrive  m messages  h history  Esc back  ? help",
             "messages": "s side  / filter  i id  r redrive  d discard  m move  R D M all  Esc back  ? help",
             "locks": "Tab next  / filter  > sort  b break  B break at once  ? help  q quit",
+            "elections": "Tab next  / filter  > sort  d let the leader step down  ? help  q quit",
             "schedules": "Tab next  / filter  > sort  t run it now  p pause/resume  ? help  q quit",
             "latches": "Tab next  / filter  > sort  c count a party down  ? help  q quit",
             "queues": "Enter open  > sort  / filter  p pause/resume  m messages  ? help  q quit",

@@ -63,14 +63,15 @@ def elections(store: RecordStore) -> Table:
         try:
             leader, names = election_now(store, name)
         except Corrupt as failure:
-            rows.append(row((name,), (name, f"DAMAGED: {failure}", None, None, None), BAD))
+            rows.append(row(("election", name), (name, f"DAMAGED: {failure}", None, None, None), BAD))
             continue
         others = len(alive(names, leader))
         leads = leader is not None and leader.leads
         style = PLAIN if leads else WARN if others else BAD
         who = leader.name if leads and leader else f"nobody ({leader.name} led last)" if leader else "nobody yet"
         ago = timed(leader.renewed_ago if leader else None)
-        rows.append(row((name,), (name, who, leader.epoch if leader else None, ago, others), style))
+        epoch = (str(leader.epoch), leader.epoch) if leader else None
+        rows.append(row(("election", name), (name, who, epoch, ago, others), style))
     columns = Column("election", right=False), Column("leader", right=False), Column("epoch", 3), Column("renewed", 1)
     return Table((*columns, Column("candidates", 2)), tuple(rows), empty="no election")
 

@@ -1,8 +1,8 @@
-"""What a person can do to locks and latches, each with its consequence in words, said before it is done."""
+"""What a person can do to locks, leaders and latches, each with its consequence in words, said before it is done."""
 
 from __future__ import annotations
 
-from ...coord import CountDownLatch, FencedLock
+from ...coord import CountDownLatch, FencedLock, LeaseElection
 from ...coord.latch.layout import COUNT, names_in
 from ...errors import NotFound
 from ...plain import one_line, shown
@@ -40,6 +40,34 @@ def _broken(store: RecordStore, who: str, name: str, fence: int, *, at_once: boo
     if not FencedLock(store, name, owner=who).break_lease(fence, at_once=at_once):
         return f"not broken: {one_line(name)} is not held under the fence {fence} any more"
     return f"broken: {one_line(name)} can be taken {'now' if at_once else 'once its lease is over'}"
+
+
+def step_down(row: Row) -> Action | str:
+    """Return that the leader in a row of the page steps down; why it cannot, where it cannot."""
+    if row.key is None or row.key[1] != "election":
+        return "only a leader can step down"
+    name, leader, epoch, others = row.key[2], row.cells[1], row.order[2], row.order[4]
+    if not isinstance(epoch, int) or epoch < 1 or leader.startswith("nobody"):
+        return f"nobody leads {one_line(name)}"
+    then = (
+        "Another candidate is elected once its lease is over."
+        if isinstance(others, int) and others > 1
+        else "NO OTHER CANDIDATE is there: it is elected again itself, or nobody leads."
+    )
+    return Action(
+        f"step-down {one_line(name)} (epoch {epoch})",
+        f"{leader} leads. It learns of it at its next renewal. {then} This does not end what it does: if it hangs, end "
+        "its process. Its writes are refused only from when a resource has seen a later epoch, as before.",
+        row.key,
+        lambda store, deed: _stepped_down(store, deed.who, name, epoch),
+        before=f"led by {leader}, epoch {epoch}",
+    )
+
+
+def _stepped_down(store: RecordStore, who: str, name: str, epoch: int) -> str:
+    if not LeaseElection(store, name, candidate=who).step_down(epoch):
+        return f"not done: nobody leads {one_line(name)} in the epoch {epoch} any more"
+    return f"the leader of {one_line(name)} steps down; another one is elected once its lease is over"
 
 
 def count_down(row: Row, party: str) -> Action | str:

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...background import parallel_map
 from ...deadline import Deadline
-from ...errors import Corrupt, FencedOut, InvalidRequest, Refused, Unavailable, Unreadable
+from ...errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, Refused, Unavailable, Unreadable
 from ...forks import called
-from ...inputs import checked_kind, checked_timeout, farm_or_default
+from ...inputs import checked_kind, checked_timeout, checked_whole, farm_or_default
 from ...logs import Log
 from ...plain import shown
 from ...seams import Task
@@ -24,8 +24,9 @@ from ...store.connect import as_store
 from ...store.decode import damaged
 from ...store.model.expr import Bin, Param, missing
 from ...store.model.ops import Put
+from ...store.model.values import MAX_INT
 from ...store.port import NEVER, Exists, Key, RecordStore
-from ..contender import TRANSIENT, TakenLease
+from ..contender import TRANSIENT, Contender, TakenLease
 from ..fencing import Fenced
 from ..inputs import checked_farm, checked_owner
 from ..lease import BINS, FENCE, LOCKED, LeaseView
@@ -168,6 +169,24 @@ class GlobalElection(ZooKeeperElection):
             rest = end - self._seams.monotonic()
             if rest <= 0 or leadership.lost.wait(min(rest, LOOK)):
                 return False
+
+    def step_down(self, epoch: int) -> bool:
+        """Make the leader of this epoch step down, in whatever farm it is; else as `Election.step_down`. One store call
+        a farm, until it is found.
+
+        The next leader need not be of another farm: `prefer` and the line decide that.
+        """
+        checked_whole("epoch", epoch, 1, MAX_INT)
+        failure: LatchworkError | None = None
+        for store in self._stores.values():
+            try:
+                if Contender(store, Key(LOCKS, self.name), self.candidate, self.lease).seize(epoch, at_once=False):
+                    return True
+            except LatchworkError as error:  # the leader may be in another farm
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return False
 
     # ---- the way to a term
 

@@ -15,11 +15,12 @@ from typing import TypeVar
 from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...forks import called
-from ...inputs import checked_kind, checked_timeout
+from ...inputs import checked_kind, checked_timeout, checked_whole
 from ...logs import Log
 from ...retry import Poll
 from ...seams import Event, Task
 from ...store.connect import as_store
+from ...store.model.values import MAX_INT
 from ...store.port import Key, RecordStore
 from ...unpicklable import Unpicklable
 from ..contender import TRANSIENT, Acquisition, Contender
@@ -54,6 +55,7 @@ class Election(Unpicklable, ABC):
     """
 
     _INSTEAD = "pickle its store and its name, and make a candidate there; a `Term` pickles"
+    _contender: Contender
 
     def __init__(self, store: RecordStore, name: str, candidate: str | None) -> None:
         self._store, self._seams = as_store(store), store.seams
@@ -151,6 +153,23 @@ class Election(Unpicklable, ABC):
         self._end_term()
         self._hand_back(grant)
         return True
+
+    def step_down(self, epoch: int) -> bool:
+        """Make the leader of this epoch, whoever it is, step down, for an operator. True if this call did it, False if
+        nobody leads in this epoch any more. One store call.
+
+        Its next renewal is refused, at most a third of its lease later: then its `leadership.lost` is set, and its
+        function has to end. Another candidate is elected once its whole lease is over, when it does not believe in its
+        term any more; it itself only if nobody else takes part.
+
+        epoch: as it was seen, by `latchwork leader status`. A leader that came later is not touched.
+
+        Not promised: that it stops what it does, as nobody can end its function from outside; nor that its writes are
+        refused at once: as for every former leader, a resource refuses them from when it has seen a later epoch.
+
+        Raises `OutcomeUnknown` or `Unavailable`: repeating it is harmless.
+        """
+        return self._contender.seize(checked_whole("epoch", epoch, 1, MAX_INT), at_once=False)
 
     def run(self, fn: Callable[[Leadership], T], timeout: float | None = None) -> T:
         """Wait to be elected, call `fn(leadership)`, give up the term, and return or raise what `fn` did.

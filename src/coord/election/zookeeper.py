@@ -97,6 +97,8 @@ class ZooKeeperElection(Election):
     is logged instead.
     """
 
+    _contender: _Candidate
+
     def __init__(
         self,
         store: RecordStore,

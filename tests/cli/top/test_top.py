@@ -13,7 +13,9 @@ from latchwork.cli.top.app import HELP, PAGES, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
+from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import FencedOut
+from latchwork.observe.audit import audit_of
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import MemoryStore
@@ -390,6 +392,23 @@ def test_ticks_that_nobody_publishes_are_said_to_be_missed(registry, orders, per
     person.width = 120
     line = next(line for line in person.looks(600).splitlines() if line.startswith("schedule "))
     assert line.split()[-1] in {"9", "10"}
+
+
+def test_a_leader_steps_down(store, orders, person):
+    FencedLock(store, "office", owner="web-1", lease=60).acquire(0)  # as an election has it
+    Candidates(store, "office").report("web-1", 60)
+    assert "NO OTHER CANDIDATE" in person.is_told("6", "d")
+    assert "not done" in person.press("n")
+    Candidates(store, "office").report("web-2", 60)
+    person.looks(6)
+    told = person.is_told("d")
+    assert "web-1 leads." in told
+    assert "Another candidate is elected once its lease is over." in told
+    assert "the leader of office steps down" in person.press("y")
+    person.looks(6)
+    (deed,) = audit_of(store)
+    assert (deed.what, deed.target, deed.outcome) == ("step-down", "election/office", "done")
+    assert deed.before.startswith("led by web-1, epoch ")
 
 
 def test_a_lock_is_broken_and_a_party_counted_down(store, orders, person):

@@ -107,6 +107,25 @@ def test_a_deposed_farm_is_refused_by_its_own_store(candidate, farms):
     assert farms["iad"].get(RESOURCE).bins["n"] == 1
 
 
+def test_a_leader_steps_down_for_an_operator_of_any_farm_and_the_next_epoch_is_above_all(candidate, farms):
+    first, second = candidate("iad", lease=2), candidate("lhr", lease=2)
+    first.start()
+    old = until(lambda: first.leadership)
+    second.start()
+    until(lambda: len(second.contenders()) == 2)
+    assert candidate("lhr").step_down(old.epoch)
+    assert not candidate("lhr").step_down(old.epoch)
+    assert old.lost.wait(10)
+    new = until(lambda: second.leadership)
+    assert new.epoch > old.epoch
+    assert {farm.fence() for farm in farms.values()} == {new.epoch}
+    farms["iad"].cut_off()
+    with pytest.raises(Unavailable):
+        candidate("iad").step_down(old.epoch)
+    farms["iad"].heal()
+    assert candidate("iad").step_down(new.epoch)
+
+
 def test_sealing_a_farm_ends_a_term_that_its_record_still_shows(candidate, farms):
     first, second = candidate("iad"), candidate("lhr")
     first.start()

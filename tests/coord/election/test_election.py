@@ -292,3 +292,50 @@ def test_a_lease_out_of_bounds_is_refused(lease):
 def test_a_zookeeper_election_needs_a_client_or_hosts_and_an_absolute_path(who, path):
     with pytest.raises(InvalidRequest):
         ZooKeeperElection(MemoryStore(), "office", who, path=path)
+
+
+def test_a_leader_steps_down_for_an_operator_and_another_candidate_is_elected(stand):
+    first = stand("first", start=True)
+    assert until(lambda: first.leadership)
+    epoch, term = first.leadership.epoch, first.leadership
+    second = stand("second", start=True)
+    operator = stand("operator")
+    assert operator.step_down(epoch)
+    assert not operator.step_down(epoch), "nobody leads in it any more"
+    assert term.lost.wait(15), "it learns of it at its next renewal"
+    assert until(lambda: second.leadership)
+    assert second.leadership.epoch > epoch
+    assert not operator.step_down(epoch), "a later leader is not touched"
+    assert second.leadership is not None
+    with pytest.raises(FencedOut):
+        term.check()
+
+
+def test_a_leader_that_stepped_down_is_refused_by_a_resource_from_the_next_epoch_on(stand):
+    """What it does not do: until a later leader has written there, the former one still may."""
+    first, resource = stand("first", start=True), stand.fresh()
+    assert until(lambda: first.leadership)
+    term = first.leadership
+    term.operate(resource, Put("n", 1))
+    assert stand("operator").step_down(term.epoch)
+    stand("second", start=True)
+    assert until(lambda: stand.made[-1].leadership)
+    term.lost.is_set = lambda: False  # it believes still, as if paused between the check and the write
+    term.operate(resource, Put("n", 2))
+    stand.made[-1].leadership.operate(resource, Put("n", 3))
+    with pytest.raises(FencedOut):
+        term.operate(resource, Put("n", 4))
+
+
+def test_the_only_candidate_is_elected_again_with_a_later_epoch(stand):
+    only = stand("only", start=True)
+    assert until(lambda: only.leadership)
+    epoch = only.leadership.epoch
+    assert stand("operator").step_down(epoch)
+    assert until(lambda: only.leadership is not None and only.leadership.epoch > epoch)
+
+
+@pytest.mark.parametrize("epoch", [0, -1, 1.5, "1", True, None])
+def test_an_epoch_that_cannot_be_is_refused(epoch):
+    with pytest.raises(InvalidRequest, match="epoch"):
+        LeaseElection(MemoryStore(), "office").step_down(epoch)

@@ -33,6 +33,19 @@ class Election(Scenario):
     def people(self) -> None:
         for number in range(self.rng.randint(2, 3)):
             self.person(f"c{number}", self._candidate)
+        if self.rng.random() < 0.5:
+            self.person("ops", self._operator)
+
+    def _operator(self, process: Process, store: SimStore) -> None:
+        """Makes leaders step down."""
+        election = LeaseElection(store, "office", candidate=process.name, lease=self.lease)
+        for _ in range(self.rng.randint(1, 3)):
+            self.idle(process, 4.0)
+            self.call(process, "step_down", lambda: self._step_down(store, election))
+
+    def _step_down(self, store: SimStore, election: LeaseElection) -> bool:
+        record = store.get(OFFICE)
+        return record is not None and election.step_down(max(1, record.bins["fencing-ctr"]))
 
     def _candidate(self, process: Process, store: SimStore) -> None:
         election = LeaseElection(store, "office", candidate=process.name, lease=self.lease)
