@@ -46,6 +46,9 @@ def console(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="a name by which browsers may ask for it; repeat for each")
     ] = None,
+    outbox: Annotated[
+        list[str] | None, typer.Option(help="DIRECTORY:PREFIX of an outbox on this machine; repeat for each")
+    ] = None,
     farm: Farm = None,
     farm_store: FarmStores = None,
 ) -> None:
@@ -70,7 +73,8 @@ def console(
         me = Access(person()[:100])
         authorize = lambda _: me  # noqa: E731 - who can reach it is on this machine
     stores = session.stores_of(urls_of(context, farm_store)) or {farm_or_default(farm): session.store}
-    served = app(stores, client, authorize=authorize, actions=allow_actions, hosts=[*LOCAL, *(allow_host or ())])
+    hosts = [*LOCAL, *(allow_host or ())]
+    served = app(stores, client, authorize=authorize, actions=allow_actions, hosts=hosts, outboxes=outbox or ())
     note(f"the console is at http://{f'[{host}]' if ':' in host else host}:{port}/")
     uvicorn.run(
         served, host=host, port=port, access_log=False, proxy_headers=False, server_header=False, log_level="warning",

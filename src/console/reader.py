@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..cli.top.feed import PATIENCE, Feed, Fetched
+from ..cli.top.feed import PATIENCE, Feed, Fetched, Place
 from ..deadline import Deadline
 from ..errors import LatchworkError
 from ..plain import one_line
@@ -46,9 +46,14 @@ class Reader(Feed):
     """The feed of `latchwork top`, for one request: nothing is read in the background."""
 
     def __init__(
-        self, stores: Mapping[str, RecordStore], clients: Sequence[str] | None, seams: Seams, kept: Kept
+        self,
+        stores: Mapping[str, RecordStore],
+        clients: Sequence[str] | None,
+        seams: Seams,
+        kept: Kept,
+        outboxes: Sequence[Place] = (),
     ) -> None:
-        super().__init__(stores, clients, 2.0, seams)
+        super().__init__(stores, clients, 2.0, seams, outboxes)
         self._kept = kept
         self.look()
 

@@ -21,6 +21,7 @@ from ..cli.bulk import NOT_TRIED
 from ..cli.top import pages
 from ..cli.top.actions import Action
 from ..cli.top.bulk import SAMPLE
+from ..cli.top.feed import Place, outboxes_of
 from ..cli.top.table import BAD, BARS, Line, Row, Table
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, NotFound
@@ -48,6 +49,8 @@ SCREENS: Mapping[str, Callable[[Reader], Table]] = {
     "workers": pages.workers,
     "schedules": pages.schedules,
     **{kind: partial(pages.coordination, kind=kind) for kind in pages.COORD},
+    "streams": pages.streams,
+    "outboxes": pages.outboxes,
     "farms": pages.farms,
     "audit": pages.audit,
 }
@@ -72,6 +75,7 @@ def app(
     actions: bool = False,
     hosts: Collection[str] = LOCAL,
     redact: Redact | None = None,
+    outboxes: Sequence[str] = (),
     key: bytes | None = None,
 ) -> ASGIApp:
     """Return the console as an ASGI application, to be served, or mounted into another one. No I/O.
@@ -84,6 +88,7 @@ def app(
     hosts: names by which it may be asked for; any other Host is refused.
     redact: called with the queue's name and each message whose payload may be shown; returns what is shown instead. If
         it raises, nothing is shown.
+    outboxes: `DIRECTORY:PREFIX` of each outbox on this machine that is shown, or `DIRECTORY:PREFIX:NAME`.
     key: at least 16 bytes that are secret, and the same in all processes that serve one console; None = made here.
 
     Raises `InvalidRequest`.
@@ -100,7 +105,10 @@ def app(
         raise InvalidRequest("stores is empty: give a store, or one of each farm, as {farm: store}")
     known = {farm: as_store(store) for farm, store in farms.items()}
     named = None if clients is None else list(checked_many("clients", clients))
-    site = Site(known, named, authorize, actions=checked_switch("actions", actions), redact=redact, key=key)
+    there = outboxes_of(checked_many("outboxes", outboxes)) if outboxes else []
+    site = Site(
+        known, named, authorize, actions=checked_switch("actions", actions), redact=redact, key=key, outboxes=there
+    )
     return Gate(
         Starlette(routes=site.routes, exception_handlers={404: site.nothing, Exception: site.broken}), authorize, hosts
     )
@@ -118,7 +126,9 @@ class Site:
         actions: bool,
         redact: Redact | None,
         key: bytes | None,
+        outboxes: Sequence[Place],
     ) -> None:
+        self._outboxes = outboxes
         self._stores, self._clients, self._actions, self._redact = stores, clients, actions, redact
         self._secret = authorize if isinstance(authorize, Secret) else None
         self._seams = next(iter(stores.values())).seams
@@ -319,7 +329,7 @@ class Site:
         return farm, client, name
 
     def _reader(self) -> Reader:
-        return Reader(self._stores, self._clients, self._seams, self._kept)
+        return Reader(self._stores, self._clients, self._seams, self._kept, self._outboxes)
 
     def _table(self, request: Request, reader: Reader, screen: str, table: Table, **facts: Any) -> Response:
         given = request.query_params
@@ -441,7 +451,7 @@ def link_of(screen: str, row: Row, key: Sequence[str]) -> str:
         return ""
     if screen == "overview":
         return "/queues?" + urlencode({"q": row.key[1]})
-    if screen in {"queues", "workers"}:
+    if screen in {"queues", "workers", "streams"}:
         return "/queue?" + urlencode(dict(zip(("farm", "client", "name"), row.key[:3], strict=True)))
     if screen == "messages":
         named = dict(zip(("farm", "client", "name"), key, strict=True))

@@ -16,6 +16,7 @@ from latchwork.coord.election.candidates import Candidates
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.history import figures_of, noting
 from latchwork.queue.sharded.stats import stats_of
+from latchwork.queue.sharded.stream import take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -68,6 +69,7 @@ def fill(registry, text="plain"):
     FencedLock(store, f"office {text}", owner=text).acquire(0)  # as an election has it
     Candidates(store, f"office {text}").report(text, 60)
     Semaphore(store, f"db {text}", permits=3, owner=text).acquire(timeout=0)
+    take(registry.create(QueueConfig("streamed", shards=1)).pointers, text)
     registry.schedule(Schedule("often", queue="orders", every=30, payload=text))
     return queue
 

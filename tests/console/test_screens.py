@@ -14,9 +14,9 @@ from latchwork.cli.top.feed import Feed
 from latchwork.cli.top.pages import queue_in
 from latchwork.console import Access
 from latchwork.console.site import SCREENS
-from latchwork.errors import LatchworkError
+from latchwork.errors import InvalidRequest, LatchworkError
 from latchwork.observe.audit import AUDIT, Deed, audit_of, audited
-from latchwork.queue import QueueRegistry
+from latchwork.queue import Outbox, PagedQueue, QueueRegistry
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore, Outage
@@ -97,7 +97,7 @@ def test_each_screen_says_what_top_says(person, orders):
     said = {
         "overview": "problem", "queues": "orders", "workers": "plain:17", "latches": "plain", "locks": "lock plain",
         "semaphores": "1 of 3 held", "schedules": "often", "farms": "iad", "elections": "office plain",
-        "audit": "nobody has done anything",
+        "audit": "nobody has done anything", "streams": "streamed", "outboxes": "no outbox was named",
     }  # fmt: skip
     assert set(said) == set(SCREENS)
     for name, text in said.items():
@@ -109,6 +109,20 @@ def test_each_screen_says_what_top_says(person, orders):
     document = someone.get("/api/v0/overview").json()
     assert document["clients"][0]["of"] == "store"
     assert someone.get("/api/v0/queues").json()["rows"][0]["queue"] == "orders"
+
+
+def test_outboxes_that_were_named_are_shown_with_what_waits_in_their_files(person, orders, tmp_path):
+    with PagedQueue.open(tmp_path, "orders") as files:
+        outbox = Outbox(files, orders)
+        outbox.put({"n": 1})
+        outbox.put({"n": 2})
+    someone = person("viewer", outboxes=[f"{tmp_path}:orders", f"{tmp_path}:absent"])
+    shown = someone.get("/api/v0/outboxes").json()["rows"]
+    assert [(row["outbox"], row["waiting"]) for row in shown] == [("orders", "2"), ("absent", "-")]
+    assert "no outbox 'outbox'" in shown[1]["wrong"]
+    for wrong in ("orders", "a:b:c:d", ":b", "a:"):
+        with pytest.raises(InvalidRequest, match="DIRECTORY:PREFIX"):
+            person("viewer", outboxes=[wrong])
 
 
 def test_messages_are_found_by_reason_header_age_and_id_over_every_side(person, orders, clock):

@@ -16,7 +16,7 @@ from ..jsontext import to_json
 from ..options import CLIENT_VARIABLE, Farm, checked_every
 from ..session import Session
 from .app import Top
-from .feed import PATIENCE, Feed
+from .feed import PATIENCE, Feed, outboxes_of
 
 
 def top(
@@ -25,6 +25,9 @@ def top(
         list[str] | None, typer.Option(envvar=CLIENT_VARIABLE, help="a client; repeat for each [default: all]")
     ] = None,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
+    outbox: Annotated[
+        list[str] | None, typer.Option(help="DIRECTORY:PREFIX of an outbox on this machine; repeat for each")
+    ] = None,
     farm: Farm = None,
     farm_store: FarmStores = None,
 ) -> None:
@@ -42,6 +45,7 @@ def top(
     """
     session: Session = context.obj
     checked_every(every, least=0.2)
+    there = outboxes_of(outbox or ())
     stores = session.stores_of(urls_of(context, farm_store)) or {farm_or_default(farm): session.store}
     if session.json:
         print(to_json(document_of(snapshot(stores, client, timeout=2 * PATIENCE))))  # noqa: T201 - the command's output
@@ -50,7 +54,7 @@ def top(
         raise InvalidRequest("top needs a terminal; in a pipe use `latchwork top --json`, or `latchwork stats`")
     from .screen import bars, show  # noqa: PLC0415 - curses is not on every system
 
-    feed = Feed(stores, client, every, next(iter(stores.values())).seams)
+    feed = Feed(stores, client, every, next(iter(stores.values())).seams, there)
     feed.start()
     try:
         show(Top(feed, bars()))

@@ -21,13 +21,17 @@ from .feed import PATIENCE, Feed
 from .schedule_actions import switch_schedule, trigger
 from .table import BAD, BARS, CHOSEN, FAINT, TITLE, WARN, Line, Row, Table
 
+KEYS = "1234567890"
 VERBS = {"r": "redrive", "d": "discard", "x": "cancel"}
-PAGES = ("overview", "queues", "workers", "latches", "locks", "elections", "semaphores", "schedules", "farms")
-"""The pages, by the number of their key."""
+PAGES = (
+    "overview", "queues", "workers", "latches", "locks", "elections", "semaphores", "schedules", "farms", "streams",
+    "outboxes",
+)  # fmt: skip
+"""The pages, by the number of their key; 0 is the tenth, and Tab leads to all."""
 LEAST_ROWS = 4
 """Rows that are shown whatever notes stand above them."""
 HELP = """\
-1 to 9          the pages; Tab the next one
+1 to 9, 0       the pages; Tab the next one
 up down         choose a row; PgUp PgDn Home End
 Enter           a queue: open it; Esc or Backspace: back
 F4 or /         filter the rows; Esc ends it
@@ -171,8 +175,8 @@ class Top:
 
     def _command(self, key: str) -> None:
         page = self.page
-        if key in {str(n) for n in range(1, len(PAGES) + 1)}:
-            self.stack = [Page(PAGES[int(key) - 1])]
+        if key in KEYS:
+            self.stack = [Page(PAGES[KEYS.index(key)])]
         elif key == "tab":
             self.stack = [Page(PAGES[(PAGES.index(self.stack[0].name) + 1) % len(PAGES)])]
         elif key in {"esc", "backspace", "left"}:
@@ -212,7 +216,7 @@ class Top:
             self.stack.append(Page("queue", chosen))
         elif self.page.name == "overview" and chosen:
             self.stack.append(Page("queues", filter=""))
-        elif self.page.name == "workers" and chosen:
+        elif self.page.name in {"workers", "streams"} and chosen:
             self.stack.append(Page("queue", chosen[:3]))
 
     def _move(self, key: str) -> None:
@@ -359,9 +363,13 @@ class Top:
             why = one_line(away[0].away or "")
             state = Line(f"THE STORE OF {names} IS AWAY; figures of {pages.oldest(self.feed)} ago: {why}", BAD)
         here = self.stack[0].name
-        tabs = " ".join(f"[{n} {name}]" if name == here else f"{n} {name}" for n, name in enumerate(PAGES, 1))
-        if len(tabs) > width:
-            tabs = " ".join(f"[{n} {name}]" if name == here else f"{n} {name[:5]}" for n, name in enumerate(PAGES, 1))
+        numbers = [*KEYS, *" " * len(PAGES)]
+        for letters in (99, 5, 3):  # as many of each name as fit
+            shown = [name if name == here else name[:letters] for name in PAGES]
+            words = [f"{number} {name}".strip() for number, name in zip(numbers, shown, strict=False)]
+            tabs = " ".join(f"[{one}]" if PAGES[n] == here else one for n, one in enumerate(words))
+            if len(tabs) <= width:
+                break
         return [state, Line(tabs), Line(self._where(), FAINT)]
 
     def _where(self) -> str:
@@ -448,7 +456,10 @@ class Top:
             return pages.outcomes(self.run.rows() if self.run else (), self.run.said if self.run else "")
         if page.name in pages.COORD:
             return pages.coordination(feed, page.name)
-        others = {"workers": pages.workers, "schedules": pages.schedules, "farms": pages.farms}
+        others = {
+            "workers": pages.workers, "schedules": pages.schedules, "farms": pages.farms, "streams": pages.streams,
+            "outboxes": pages.outboxes,
+        }  # fmt: skip
         if page.name in others:
             return others[page.name](feed)
         return pages.overview(feed, width) if page.name == "overview" else pages.queues(feed, self.bars)

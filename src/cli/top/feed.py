@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...deadline import Deadline
-from ...errors import LatchworkError
+from ...errors import InvalidRequest, LatchworkError
 from ...observe.snapshot import Overview, snapshot
-from ...plain import one_line
+from ...plain import one_line, shown
 from ...seams import Seams, Task
 from ...store import RecordStore
 
@@ -24,6 +24,20 @@ CHOSEN = ("chosen",)
 
 Place = tuple[str, str, str]
 """A farm, a client, and a queue."""
+
+
+def outboxes_of(given: Sequence[str]) -> list[Place]:
+    """Return the outboxes that these texts name: `DIRECTORY:PREFIX`, or `DIRECTORY:PREFIX:NAME`.
+
+    Raises `InvalidRequest`.
+    """
+    found = []
+    for one in given:
+        parts = one.split(":") if isinstance(one, str) else []
+        if len(parts) not in {2, 3} or not all(parts):
+            raise InvalidRequest(f"the outbox {shown(one)} is not named as DIRECTORY:PREFIX or DIRECTORY:PREFIX:NAME")
+        found.append((parts[0], parts[1], parts[2] if len(parts) > 2 else "outbox"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +55,18 @@ class Feed:
     stores: of each farm.
     clients: None = all that there are.
     every: seconds between two looks.
+    outboxes: directory, prefix and name of each that is shown.
     """
 
     def __init__(
-        self, stores: Mapping[str, RecordStore], clients: Sequence[str] | None, every: float, seams: Seams
+        self,
+        stores: Mapping[str, RecordStore],
+        clients: Sequence[str] | None,
+        every: float,
+        seams: Seams,
+        outboxes: Sequence[Place] = (),
     ) -> None:
+        self.outboxes = outboxes
         self.stores, self.clients, self.every, self.seams = stores, clients, every, seams
         self.found: Overview | None = None
         self.failure: str | None = None

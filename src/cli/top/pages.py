@@ -16,10 +16,13 @@ from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
 from ...queue import Message, QueueRegistry, ScheduleState, ShardedQueue
+from ...queue.outbox.lag import stored_lag
+from ...queue.outbox.outbox import OutboxLag
 from ...queue.sharded.history import MINUTE, Minute, history, rates
 from ...queue.sharded.look import MOST_READ, SIDES, look_at
 from ...queue.sharded.slots import Slot
 from ...queue.sharded.stats import Side
+from ...queue.sharded.stream import StreamState, state_of
 from ...queue.sharded.workers import WorkerReport, short_name
 from ..findings import block_of
 from . import coord
@@ -496,6 +499,61 @@ def outcomes(rows: Sequence[tuple[str, str]], said: str) -> Table:
     there.sort(key=lambda one: one.style == PLAIN)
     columns = Column("message", right=False), Column("outcome", right=False)
     return Table(columns, tuple(there), (Line(one_line(said)),), "nothing was chosen")
+
+
+# ---- what Spark reads, and what producers keep
+
+
+def streams(feed: Feed) -> Table:
+    """Return the queues and groups that Spark streams read: whose they are, and how far behind."""
+    rows: list[Row] = []
+    notes: list[Line] = []
+    for one, taken in known(feed):
+        for queue in taken.queues:
+            if not queue.stats.is_streamed:
+                continue
+            key = one.farm, one.client, queue.name
+            fetched = feed.fetched(("stream", *key), partial(_read_stream, feed, key), SCHEDULES_EVERY)
+            notes += [Line(one_line(f"{queue.name}: {fetched.failure}"), BAD)] if fetched.failure else []
+            rows += [_stream(key, queue, fetched.value, taken.at)] if fetched.value else []
+    columns = (
+        Column("queue", right=False), Column("client", 5, right=False), Column("stream", right=False),
+        Column("lag"), Column("oldest", 1), Column("last batch", 2), Column("shards", 4),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), tuple(notes), "no stream reads a queue")
+
+
+def _read_stream(feed: Feed, key: Sequence[str]) -> StreamState:
+    return state_of(handle_of(feed, key).pointers)
+
+
+def _stream(key: Sequence[str], queue: QueueState, state: StreamState, now: float) -> Row:
+    who = ", ".join(state.owners) or "nobody any more"
+    last = timed(None if state.acked is None else max(0.0, now - state.acked / 1000))
+    stays = state.lag > 0 and len(state.owners) != 1
+    return row(
+        tuple(key),
+        (queue.name, key[1], who, state.lag, timed(queue.stats.oldest_age), last, state.shards),
+        BAD if queue.stats.ready.is_half_over and state.lag else WARN if stays else PLAIN,
+    )
+
+
+def outboxes(feed: Feed) -> Table:
+    """Return the outboxes that were named: what waits in their files, on this machine."""
+    rows: list[Row] = []
+    for given in feed.outboxes:
+        directory, prefix, name = given
+        fetched = feed.fetched(("outbox", *given), partial(stored_lag, *given, seams=feed.seams), COORD_EVERY)
+        lag: OutboxLag | None = fetched.value
+        cells = (prefix, name, directory, lag.messages if lag else None, lag.bytes if lag else None,
+                 timed(lag.seconds if lag and lag.messages else None), fetched.failure)  # fmt: skip
+        rows.append(row(given, cells, BAD if fetched.failure else PLAIN))
+    columns = (
+        Column("outbox", right=False), Column("cursor", 5, right=False), Column("directory", 4, right=False),
+        Column("waiting"), Column("bytes", 3), Column("oldest", 1), Column("wrong", right=False),
+    )  # fmt: skip
+    notes = [Line("files of this machine, whether their producer runs or not", FAINT)] if rows else []
+    return Table(columns, tuple(rows), tuple(notes), "no outbox was named: --outbox DIRECTORY:PREFIX, where it is")
 
 
 def coordination(feed: Feed, kind: str) -> Table:

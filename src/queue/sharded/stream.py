@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from msgspec import Struct, field
 
 from ...errors import FencedOut, InvalidRequest, QueueOwned, Refused
-from ...inputs import checked_text
+from ...inputs import checked_text, is_int
 from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Update, missing
 from ...store.decode import Counter, decoded
-from ...store.model.expr import Bound, largest
+from ...store.model.expr import SERVER_NOW, Bound, largest
 from ...store.model.ops import Op
 from ...store.rows import chunked
 from ..rows import read_each
@@ -31,7 +32,7 @@ from .slots import Slot
 from .stamps import SHARED
 from .subqueue import GRACE
 
-EPOCH = "stream-epoch"
+EPOCH, ACKED = "stream-epoch", "stream-acked"
 STEP = 1_000
 """Records read, or deleted, in one call."""
 GRACE_POLL = 0.05
@@ -71,6 +72,33 @@ class Owner:
     def params(self) -> dict[str, str | int]:
         """The parameters of the guards."""
         return {"stream": self.stream, "epoch": self.epoch}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A queue, or a group of it, that streams read.
+
+    owners: their names; more than one while one takes over from another.
+    shards: how many of its shards they own.
+    lag: messages that are not acknowledged, with those of the batch that is being read.
+    acked: when the last batch was acknowledged, in ms by the server's clock; None = not known. A stream does that once
+        it begins the next one, or has nothing to read.
+    """
+
+    owners: tuple[str, ...]
+    shards: int
+    lag: int
+    acked: int | None
+
+
+def state_of(queue: Shards) -> StreamState:
+    """Return what streams have read of a queue. One call, of a group two. Raises `Corrupt` for a damaged shard."""
+    found = queue.states_with(STREAM, ACKED)
+    owners = [bins[STREAM] for _, bins in found if isinstance(bins.get(STREAM), str)]
+    times: list[Any] = [bins.get(ACKED) for _, bins in found]
+    acked = [int(at) for at in times if is_int(at)]
+    lag = sum(max(0, state.checked().loaded - state.fired) for state, _ in found)
+    return StreamState(tuple(sorted(set(owners))), len(owners), lag, max(acked, default=None))
 
 
 def take(queue: Shards, stream: str) -> Owner:
@@ -201,7 +229,7 @@ def acknowledge(queue: Shards, owner: Owner, shard: int, boundary: int) -> int:
         return 0
     for step in chunked(range(fired + 1, boundary + 1), STEP):
         _discard(queue, shard, step)
-    forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary}))]
+    forward = [Put(FIRE, Bound(_FORWARD, {"to": boundary})), Put(ACKED, SERVER_NOW)]
     if queue.part_of(shard)[0].follows:
         forward.append(Put(LOAD, Bound(_SEEN_LOADED, {"to": boundary})))  # the queue's LOAD, as the group knows it
     try:

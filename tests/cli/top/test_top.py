@@ -17,6 +17,7 @@ from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import FencedOut
 from latchwork.observe.audit import audit_of
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.stream import acknowledge, take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -209,6 +210,25 @@ def test_locks_elections_semaphores_schedules_and_farms_have_a_page(store, clock
     assert "no election" in person.press("6")
 
 
+def test_streams_say_whose_they_are_how_far_behind_and_when_their_last_batch_was(registry, orders, person, clock):
+    owner = take(orders.pointers, "etl")
+    (shard,) = [one.shard for one in orders.pointers.states() if one.loaded][:1]
+    acknowledge(orders.pointers, owner, shard, 4)
+    person.width = 120
+    line = next(line for line in (person.press("0"), person.looks(30))[1].splitlines() if line.startswith("orders "))
+    assert line.split()[2:4] == ["etl", "8"]
+    assert "30 s" in line
+    assert "queue: local / shop / orders" in person.press("enter")
+
+
+def test_outboxes_of_this_machine_are_shown(store, clock, orders, tmp_path):
+    person = Person(store, clock)
+    person.feed.outboxes = [(str(tmp_path), "orders", "outbox")]
+    text = person.press("9", "tab", "tab")
+    assert "no outbox 'outbox'" in text
+    assert person.top.page.name == "outboxes"
+
+
 def test_every_page_fits_into_any_window_and_steers_no_terminal(store, clock, registry, mails, person):
     mails.publish("m", message_id="id" + HOSTILE)
     mails.publish("m", delay=60, message_id="late" + HOSTILE)
@@ -218,7 +238,14 @@ def test_every_page_fits_into_any_window_and_steers_no_terminal(store, clock, re
         mails.pause(by="eve" + HOSTILE)
     FencedLock(store, "lock" + HOSTILE, owner="o" + HOSTILE).try_acquire()
     person.looks()
-    for keys in (*(str(n) for n in range(1, 10)), ("2", "enter"), ("2", "enter", "m"), ("2", "enter", "m", "s"), "?"):
+    for keys in (
+        *"1234567890",
+        ("9", "tab", "tab"),
+        ("2", "enter"),
+        ("2", "enter", "m"),
+        ("2", "enter", "m", "s"),
+        "?",
+    ):
         person.top.stack, person.top.helps = [type(person.top.page)("overview")], False
         person.press(*keys)
         for width, height in ((80, 24), (200, 60), (40, 10), (20, 3), (1, 1)):
