@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from latchwork.cli.bulk import Run
 from latchwork.console import Secret, app
+from latchwork.console.site import SCREENS as SITE_SCREENS
 from latchwork.coord import FencedLock
 from latchwork.queue import QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import FaultyStore
+from tests.cli.test_all_of import parked_in
 
 from .conftest import fill
 
@@ -30,10 +33,15 @@ pytestmark = [
 ]
 SECRET = "correct horse battery staple"
 QUERY = "?farm=iad&client=shop&name=orders"
-SCREENS = ("", "queues", "workers", "schedules", "latches", "locks", "elections", "semaphores", "farms", "audit")
-PATHS = (*(f"/{name}" for name in SCREENS), f"/queue{QUERY}", f"/messages{QUERY}", f"/message{QUERY}&id=plain-1",
-         f"/act{QUERY}&verb=pause", "/act?verb=break&farm=iad&client=lock&name=lock+plain", f"/act{QUERY}&verb=resume",
-         "/nothing")  # fmt: skip
+SCREENS = ("", *SITE_SCREENS)
+CHOICE = f"/choose{QUERY}&side=parked&verb=redrive"
+PATHS = (
+    *(f"/{name}" for name in SCREENS), f"/queue{QUERY}", f"/messages{QUERY}", f"/message{QUERY}&id=plain-1",
+    f"/messages{QUERY}&side=delayed", f"/act{QUERY}&verb=pause", CHOICE,
+    "/act?verb=break&farm=iad&client=lock&name=lock+plain", f"/act{QUERY}&verb=resume",
+    "/act?verb=step-down&farm=iad&client=election&name=office+plain",
+    "/act?verb=trigger&farm=iad&client=shop&name=often", "/nothing",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -268,6 +276,77 @@ def test_a_queue_is_paused_on_a_phone(page, served, orders):
     page.click("text=yes, pause orders")
     says(page, "paused orders")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_all_that_match_are_counted_redriven_and_told_row_by_row(page, served, orders):
+    parked_in(orders.registry, "orders", 230)
+    page.goto(f"{served}/messages{QUERY}")
+    says(page, "the first 200 of more")
+    page.fill("[name=q]", "m-")
+    page.click("text=filter")
+    page.click("text=redrive all")
+    says(page, "redrive 230 messages of orders?")
+    says(page, "and no others")
+    page.fill("[name=why]", "mended")
+    page.click("text=yes, redrive 230 messages")
+    says(page, "ended: redrive 230 of 230: 230 done")
+    page.click("text=the outcome of each")
+    says(page, '"outcome":"done"')
+    assert len(orders.parked.search()) == 3
+
+
+def test_a_run_that_goes_on_is_stopped(page, served, orders, monkeypatch):
+    real, go_on = Run._take, threading.Event()
+
+    def take(run, queue, part):
+        go_on.wait(20)
+        return real(run, queue, part)
+
+    monkeypatch.setattr(Run, "_take", take)
+    parked_in(orders.registry, "orders", 230)
+    page.goto(f"{served}{CHOICE}")
+    page.click("text=yes, redrive")
+    page.click("#stop")
+    page.wait_for_selector("#stop[disabled]")
+    go_on.set()
+    says(page, "stopped by anna")
+    page.wait_for_selector("#stop", state="detached")
+    assert len(orders.parked.search(limit=1000)) == 134
+
+
+def test_pages_of_messages_lead_on(page, served, orders):
+    parked_in(orders.registry, "orders", 230)
+    page.goto(f"{served}/messages{QUERY}")
+    page.click("#more")
+    says(page, "m-229")
+    assert page.locator("tbody tr").count() == 34
+
+
+def test_a_schedule_is_run_now_paused_and_resumed(page, served, orders):
+    ready = orders.depth().ready
+    page.click("nav >> text=schedules")
+    page.click("#trigger0")
+    page.click("text=yes, trigger often")
+    says(page, "published often@")
+    assert orders.depth().ready == ready + 1
+    page.click("text=back to schedules")
+    page.click("#switch0")
+    says(page, "none of them later")
+    page.click("text=yes, pause-schedule often")
+    page.click("text=back to schedules")
+    says(page, "PAUSED by anna")
+    page.click("#switch0")
+    page.click("text=yes, resume-schedule often")
+    says(page, "resumed often")
+    assert orders.registry.schedule_states()[0].paused is None
+
+
+def test_a_leader_steps_down(page, orders):
+    page.click("nav >> text=elections")
+    page.click("#stepdown0")
+    says(page, "NO OTHER CANDIDATE")
+    page.click("text=yes, step-down office plain")
+    says(page, "another one is elected once its lease is over")
 
 
 def reach(page, text):

@@ -238,6 +238,22 @@ def acknowledge_all(queue, owner):
         ranges.acknowledge(queue.pointers, owner, state.shard, state.loaded)
 
 
+def test_a_stream_says_whose_it_is_how_far_behind_and_when_it_acknowledged_last(queue):
+    fill(queue)
+    state = ranges.state_of(queue.pointers)
+    assert (state.owners, state.shards, state.acked) == ((), 0, None)
+    owner = ranges.take(queue.pointers, "etl")
+    before = ranges.state_of(queue.pointers)
+    assert (before.owners, before.shards, before.acked) == (("etl",), queue.config.shards, None)
+    assert before.lag == sum(ALL.values())
+    acknowledge_all(queue, owner)
+    after = ranges.state_of(queue.pointers)
+    assert after.lag == 0
+    assert abs(after.acked / 1000 - queue.store.seams.wall()) < 60
+    ranges.release(queue.pointers, owner)
+    assert ranges.state_of(queue.pointers).owners == ()
+
+
 def test_what_is_acknowledged_is_gone_and_what_comes_later_is_not(queue):
     fill(queue)
     owner = ranges.take(queue.pointers, "etl")
