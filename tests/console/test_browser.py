@@ -292,7 +292,7 @@ def test_all_that_match_are_counted_redriven_and_told_row_by_row(page, served, o
     says(page, "ended: redrive 230 of 230: 230 done")
     page.click("text=the outcome of each")
     says(page, '"outcome":"done"')
-    assert len(orders.parked.search()) == 3
+    assert len(orders.parked.search()) == 4
 
 
 def test_a_run_that_goes_on_is_stopped(page, served, orders, monkeypatch):

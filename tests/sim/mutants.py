@@ -560,6 +560,8 @@ ELECTION_RULES = (
      _swap(lease, "held", lambda fence: LOCKED.bind())),
     ("a ratchet without the guard", "P2: guards bin <= f and stores bin = f",
      _swap(fenced, "_fenced", lambda bin, when: TRUE if when is None else when)),
+    ("a leader that steps down is succeeded at once", "P3.7: succeeded after its whole lease",
+     _swap(lease, "seize", lambda by, grant, *, at_once, real=lease.seize: real(by, grant, at_once=True))),
 )  # fmt: skip
 ELECTION = tuple(Mutant("election", *rule) for rule in ELECTION_RULES)
 

@@ -85,14 +85,15 @@ def protected_counter_is_atomic(run: Any) -> None:
 def a_live_holder_never_loses_it(run: Any, changes: Sequence[Change]) -> None:
     """Whenever one fence replaces another unreleased one, the old one had stood unrenewed for its lease of true time.
 
-    A holder that was stopped, or cut off, for that long is not live.
+    A holder that was stopped, or cut off, for that long is not live. A lease that was broken, as was asked for, stands
+    for its whole length from then on.
     """
     renewed = 0.0
     for change in changes:
         if _acquired(change):
             held, lease = change.before.get(bins.LOCKED) == 1, change.before.get(bins.LEASE, 0) / 1000
             run.require(
-                not held or change.when - renewed >= lease - 1e-6, "a live holder never loses its lock unasked",
+                not held or _seized(change) or change.when - renewed >= lease - 1e-6, "a live holder never loses its lock unasked",
                 f"fence {change.before.get(bins.FENCE)} was replaced {change.when - renewed:.3f} s after its renewal",
             )  # fmt: skip
             renewed = change.when
@@ -117,8 +118,13 @@ def a_release_frees_its_own_acquisition(run: Lock) -> None:
 def belief_ends_before_succession(run: Any) -> None:
     """Nobody who begins to check after their fence was replaced or released is told that they still hold it."""
     ended: dict[int, float] = {}
+    broken: dict[int, int] = {}  # the fence of nobody, and the one that it was taken from
     for change in run.changes:
         fence = change.before.get(bins.FENCE)
+        if fence and _seized(change):
+            broken[change.after[bins.FENCE]] = broken.get(fence, fence)
+            continue
+        fence = broken.get(fence, fence)
         if fence and (change.after[bins.FENCE] != fence or change.after[bins.LOCKED] == 0):
             ended.setdefault(fence, change.when)
     for entry in run.history.named("check"):
@@ -134,6 +140,11 @@ def released_soon_after_faults(run: Any) -> None:
     final = getattr(run, "final", None)
     run.require(final is not None and final.ok, "liveness once faults stop", f"not acquired: {final and final.outcome}")
     run.require(not run.stuck, "liveness once faults stop", f"{run.stuck} hang")
+
+
+def _seized(change: Change) -> bool:
+    """Whether somebody took the lease from its holder, for nobody."""
+    return _acquired(change) and str(change.after.get(bins.OWNER, "")).startswith("nobody, ")
 
 
 def _acquired(change: Change) -> bool:
