@@ -38,6 +38,9 @@ from latchwork.cli.processes.parent import _shared_memory
 from latchwork.cli.queue import consume
 from latchwork.cli.serving import TEXT, Server
 from latchwork.cli.top.feed import Feed
+from latchwork.console.actions import Wanted
+from latchwork.console.reader import Kept, Reader
+from latchwork.console.runs import Runs
 from latchwork.coord import FencedLock, GlobalElection, Group, LeaseElection
 from latchwork.errors import Unavailable
 from latchwork.logs import Log
@@ -574,7 +577,11 @@ def child_of_a_worker(tmp_path):
     assert asked
 
 
-@case("cli/top/feed.py:Feed.start spawn", "observe/snapshot.py:snapshot parallel_map")
+@case(
+    "cli/top/feed.py:Feed.start spawn",
+    "cli/top/feed.py:Feed.act_aside spawn",
+    "observe/snapshot.py:snapshot parallel_map",
+)
 def screen(tmp_path):
     """A look that fails is followed by another one."""
     queue = queue_of()
@@ -588,9 +595,29 @@ def screen(tmp_path):
         until(lambda: struck.went_on and feed.found is not None and feed.failure is None)
         feed.act(lambda: says("done"))
         until(lambda: feed.said == "done")
+        feed.act_aside(lambda: says("went on aside"))
+        until(lambda: feed.said == "went on aside")
     finally:
         module._farm = real
         feed.stop()
+
+
+@case("console/runs.py:Runs.begin spawn")
+def run_of_the_console(tmp_path):
+    """What is done to all messages that match goes on to its end."""
+    queue = queue_of(max_deliveries=1)
+    queue.publish_many(range(2), message_ids=["a", "b"])
+    for delivery in queue.receive(2):
+        delivery.nack("exception")
+    store, key = queue.store, ("local", "c", "q")
+    reader, runs = Reader({"local": store}, ["c"], store.seams, Kept(store.seams.lock())), Runs(store.seams)
+    wanted = runs.chosen(reader, Wanted("redrive", key, "parked"), {})
+    action = runs.action_of(wanted)
+    real = action.run
+    object.__setattr__(action, "run", lambda *given: says(real(*given)))
+    runs.begin(wanted, action, reader, "anna", "")
+    until(lambda: runs.get(wanted.run).run.is_over)
+    assert runs.get(wanted.run).run.counts == {"done": 2}
 
 
 # ----

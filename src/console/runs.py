@@ -12,6 +12,7 @@ from ..cli.top import pages
 from ..cli.top.actions import Action
 from ..cli.top.bulk import of_all, run_of_filter
 from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..logs import Log
 from ..observe.audit import Deed
 from ..plain import counted, one_line
 from ..seams import Seams
@@ -19,6 +20,7 @@ from .actions import LIFE, Wanted
 from .messages import match_of
 from .reader import Reader
 
+log = Log(__name__)
 KEPT = 32
 """Runs that are remembered, at most."""
 VERBS = ("redrive", "discard", "move", "cancel")
@@ -121,6 +123,10 @@ class Runs:
                 action.do(reader, who, why)
             except LatchworkError as failure:  # nothing was done: it could not be kept, or there is no such queue
                 held.run.failure = held.run.failure or one_line(str(failure))
+            except Exception as defect:  # noqa: BLE001 - the page has to say that it ended
+                held.run.failure = f"it failed: {type(defect).__name__}"
+                # Not the exception itself: its text may be confidential.
+                log.error("%s failed: %s", one_line(held.title), type(defect).__name__)  # noqa: TRY400
             finally:
                 held.run.is_over = True
 

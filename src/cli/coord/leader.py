@@ -129,7 +129,7 @@ def step_down(
     why: Annotated[str, typer.Option(help="for the audit record")] = "",
     farm_store: FarmStores = None,
 ) -> None:
-    """Make the leader of an epoch step down, so that another candidate is elected.
+    """Make a leader step down, so that another one is elected.
 
     It learns of that at its next renewal, at most a third of its lease later; nobody ends what it does, so if it hangs,
     end its process. Another one is elected once its whole lease is over; it again, if it is the only candidate. Its

@@ -130,7 +130,9 @@ def resume(
     why: Annotated[str, typer.Option(help="for the audit record")] = "",
     farm: Farm = None,
 ) -> None:
-    """Publish the ticks of a paused schedule that are due from now on; `trigger` makes up for those in between.
+    """Publish the ticks of a paused schedule again.
+
+    Those that are due from now on; `trigger` makes up for a run in between.
 
     Example: latchwork schedule resume nightly --client shop
     """

@@ -130,7 +130,8 @@ class Feed:
         def act() -> None:
             self._do(action)
 
-        self.said, self.aside = "", self.seams.spawn(act, "top-run")
+        self.said = ""  # before it begins: it may end at once
+        self.aside = self.seams.spawn(act, "top-run")
 
     def choose(self, read: Callable[[], Any]) -> None:
         """Read in the background what an action is to be done to; `chosen` is then what was found."""

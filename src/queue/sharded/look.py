@@ -10,7 +10,7 @@ from ...plain import shown
 from .envelope import Message
 from .peek import Look, look
 from .queue import ShardedQueue
-from .sideline.delayed import DelayedView
+from .sideline.delayed import HOUR, DelayedView, due_of
 from .sideline.one import Criteria, SideView
 from .slots import Slot
 
@@ -62,6 +62,17 @@ def look_at(
         return shard in (None, message.shard) and criteria.matches(message, now) and (also is None or also(message))
 
     if side == "delayed":
-        return queue.delayed.look(limit, matches, most=most)
+        return _look_later(queue.delayed, limit, matches, most)
     view = {"ready": queue, "sideline": queue.sideline, "parked": queue.parked}[side]
     return look(view.pointers, queue.codec, limit, matches, most=most, after=after)
+
+
+def _look_later(view: DelayedView, limit: int, matches: Callable[[Message], bool], most: int) -> Look:
+    """Return up to `limit` delayed messages that match, due within the hour, of the next `most`."""
+    found, left = list[Message](), most
+    for looked, some in view.looks(HOUR):
+        if left <= 0 or len(found) > limit:
+            return Look(sorted(found, key=due_of)[:limit], more=True)
+        found += [message for message in some if matches(message)]
+        left -= looked
+    return Look(sorted(found, key=due_of)[:limit], more=len(found) > limit)

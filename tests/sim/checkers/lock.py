@@ -93,7 +93,8 @@ def a_live_holder_never_loses_it(run: Any, changes: Sequence[Change]) -> None:
         if _acquired(change):
             held, lease = change.before.get(bins.LOCKED) == 1, change.before.get(bins.LEASE, 0) / 1000
             run.require(
-                not held or _seized(change) or change.when - renewed >= lease - 1e-6, "a live holder never loses its lock unasked",
+                not held or _seized(change) or change.when - renewed >= lease - 1e-6,
+                "a live holder never loses its lock unasked",
                 f"fence {change.before.get(bins.FENCE)} was replaced {change.when - renewed:.3f} s after its renewal",
             )  # fmt: skip
             renewed = change.when

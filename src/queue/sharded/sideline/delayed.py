@@ -21,7 +21,6 @@ from ..delayed.entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, b
 from ..delayed.stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 from ..envelope import Codec, Message, date, message_of
 from ..outcome import Outcome
-from ..peek import Look
 from .one import Criteria, checked_ids, name_of, outcome_of, outcomes_of
 
 BUCKETS = 1_000
@@ -71,25 +70,15 @@ class DelayedView(ConditionalMessages):
         criteria = Criteria(reason, header, older_than, limit, message_id)
         seconds = checked_seconds("within", within, 0.001, MOST_AHEAD, why=" (a day)")
         now, found = self.store.seams.wall(), list[Message]()
-        for _, some in self._looks(seconds):
+        for _, some in self.looks(seconds):
             found += [message for message in some if criteria.matches(message, now)]
             if len(found) >= limit:
                 break
-        return sorted(found, key=_due)[:limit]
+        return sorted(found, key=due_of)[:limit]
 
-    def look(self, limit: int, matches: Callable[[Message], bool], *, most: int) -> Look:
-        """Return up to `limit` messages that match, due within the hour, of the next `most`: for pages."""
-        found, left = list[Message](), most
-        for looked, some in self._looks(HOUR):
-            if left <= 0 or len(found) > limit:
-                return Look(sorted(found, key=_due)[:limit], more=True)
-            found += [message for message in some if matches(message)]
-            left -= looked
-        return Look(sorted(found, key=_due)[:limit], more=len(found) > limit)
-
-    def _looks(self, seconds: float) -> Iterator[tuple[int, list[Message]]]:
+    def looks(self, seconds: float) -> Iterator[tuple[int, list[Message]]]:
         """Yield what each read of messages has found that are due so far ahead, the next ones first, and how many ids
-        it looked at.
+        it looked at: for pages, which bound that.
         """
         seen = set[str]()
         for some in self._next_ids(seconds):
@@ -274,5 +263,6 @@ def _twice(here: Outcome | LatchworkError, there: Outcome | LatchworkError | Non
     return Outcome.NOT_THERE if there is Outcome.DONE else Outcome.UNKNOWN
 
 
-def _due(message: Message) -> float:
+def due_of(message: Message) -> float:
+    """Return when a message is due, in seconds since the epoch."""
     return message.not_before.timestamp() if message.not_before else 0.0
