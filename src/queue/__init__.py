@@ -39,8 +39,7 @@ __all__ = [
     "LargeQueue", "LastSweep", "Message", "Outbox", "OutboxLag", "Outcome", "PagedEntry", "PagedQueue", "PassReport",
     "Publication", "Publish", "Publisher", "QueueBatch", "QueueConfig", "QueueDepth", "QueueGroup", "QueueInfo",
     "QueueRegistry", "Reason", "Schedule", "ScheduleState", "ShardedQueue", "ShardReport", "Shovel", "ShovelConfig",
-    "State", "Status",
-    "Sweeper", "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
+    "State", "Status", "Sweeper", "SweepReport", "Task", "Transaction", "UnopenedQueue", "Worker",
 ]  # fmt: skip
 
 __getattr__, __dir__ = offer(
