@@ -152,6 +152,33 @@ def test_to_choose_reads_a_call_for_each_1000_records_whatever_they_hold():
     assert store.total <= 5
 
 
+def test_the_part_that_an_interrupt_cuts_is_unknown_and_the_others_were_not_tried(orders, monkeypatch):
+    run = Run("discard", choose(orders, "parked", {}))
+    real, calls = Run._done, []
+
+    def cut(self, queue, messages, told):
+        calls.append(messages)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, queue, messages, told)
+
+    monkeypatch.setattr(Run, "_done", cut)
+    with pytest.raises(KeyboardInterrupt):
+        run.go(orders)
+    assert (run.is_over, run.counts) == (True, {"not tried": 1_300, "done": 100, "unknown": 100})
+
+
+def test_of_delayed_messages_no_more_are_looked_at_than_was_agreed():
+    store = CountingStore(MemoryStore(ManualClock()))
+    queue = QueueRegistry(store, "shop", farm_id="f").create(QueueConfig("orders", shards=2))
+    for second in range(6):
+        queue.publish_many(range(1_000), delay=400 * (second + 1))
+    store.reset()
+    chosen = choose(queue, "delayed", {"header": {"tenant": "none"}}, looked=2_000)
+    assert (chosen.messages, chosen.more) == ((), True)
+    assert store.rows["get_many"] < 20_000, "15,000 of them are buckets"
+
+
 # ---- the command
 
 

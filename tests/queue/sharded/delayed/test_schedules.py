@@ -486,6 +486,8 @@ def test_a_trigger_publishes_once_and_moves_no_tick(clocked):
     registry.pause_schedule("s")
     message = registry.trigger_schedule("s")
     assert waiting(queue) == [message]
+    assert message[:2] == "s@", "and the time in ms, so that it is no tick's"
+    assert datetime.fromisoformat(message[2:]).isoformat(timespec="milliseconds") == message[2:]
     assert queue.peek()[0].payload == {"a": 1}
     assert registry.schedule_states()[0].settled == before
     registry.resume_schedule("s")
