@@ -69,13 +69,17 @@ class Runs:
 
     def _put(self, held: Held) -> None:
         with self._lock:
-            for one in list(self._held.values()):
-                is_old = not one.run.has_begun and self._seams.monotonic() - one.at > LIFE
-                if is_old or (len(self._held) >= KEPT and (one.run.is_over or not one.run.has_begun)):
-                    del self._held[one.id]
+            self._make_room()
             if len(self._held) >= KEPT:
                 raise InvalidRequest(f"{KEPT} of these go on in this process: wait until one has ended, or stop one")
             self._held[held.id] = held
+
+    def _make_room(self) -> None:
+        """Forget what was chosen long ago; where there is no room, also what is over or has not begun. Under the lock."""
+        for one in list(self._held.values()):
+            is_old = not one.run.has_begun and self._seams.monotonic() - one.at > LIFE
+            if is_old or (len(self._held) >= KEPT and (one.run.is_over or not one.run.has_begun)):
+                del self._held[one.id]
 
     def get(self, id: str, key: Sequence[str] | None = None) -> Held:
         """Return a run, of this queue. Raises `NotFound`."""
@@ -91,8 +95,8 @@ class Runs:
     def of(self, key: Sequence[str]) -> list[Held]:
         """Return the runs of a queue that have begun, the newest first."""
         with self._lock:
-            found = [one for one in self._held.values() if one.key == tuple(key) and one.run.has_begun]
-        return found[::-1]
+            held = list(self._held.values())
+        return [one for one in reversed(held) if one.key == tuple(key) and one.run.has_begun]
 
     def action_of(self, wanted: Wanted) -> Action | str:
         """Return what is done to these messages, or the stop of it; why it cannot be, where it cannot."""

@@ -431,12 +431,12 @@ class Runs:
         not settled, and of those that were given up the first.
         """
         with self._lock:
-            runs = [(run, run.started) for run in self._runs if run.started is not None]
-        now, found = self._seams.monotonic(), []
-        for run, started in runs:
-            deliveries = list(run.deliveries) if run.abandoned else _open(run.deliveries)
-            if deliveries:
-                found.append(Running(deliveries[0].message_id, now - started, run.abandoned))
+            runs = list(self._runs)
+        found = []
+        for run in runs:
+            deliveries, started = list(run.deliveries) if run.abandoned else _open(run.deliveries), run.started
+            if deliveries and started is not None:
+                found.append(Running(deliveries[0].message_id, self._seams.monotonic() - started, run.abandoned))
         return found
 
     def patience(self, seconds: float) -> float:
