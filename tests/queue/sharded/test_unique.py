@@ -143,7 +143,9 @@ def test_a_delayed_message_that_is_replaced_without_a_delay_comes_now(store, clo
 @pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
 @pytest.mark.parametrize("delay", [None, 5, 100])
 @pytest.mark.parametrize("state", ["delayed", "retrying"])
-def test_a_delayed_message_is_counted_once_however_often_it_is_kept_or_replaced(store, clock, state, delay, on_duplicate):
+def test_a_delayed_message_is_counted_once_however_often_it_is_kept_or_replaced(
+    store, clock, state, delay, on_duplicate
+):
     queue = made(store)
     queue.publish("another", delay=1_000)
     of, _ = in_state(queue, clock, state)
