@@ -92,9 +92,10 @@ def break_lease(
 ) -> None:
     """Take the lock from a holder that hangs or died.
 
-    Its next renewal and its fenced writes are refused; nothing stops what it does, so end its process too. The next
-    holder has a higher fence. It waits for the whole lease of the broken one, unless --at-once: then two may work at a
-    time until the broken holder renews. Exit code 3 if the lock is not held under that fence.
+    Its next renewal is refused, and so are its fenced writes to what the next holder has written; nothing stops what it
+    does, so end its process too. The next holder has a higher fence. It waits for the whole lease of the broken one,
+    unless --at-once: then two may work at a time until the broken holder renews. Exit code 3 if the lock is not held
+    under that fence.
 
     Example: latchwork lock break nightly --fence 1764282738123456
     """

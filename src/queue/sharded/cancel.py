@@ -86,8 +86,7 @@ class Cancelling:
         if place.slot is None:
             return [self._find.delayed.cancelling(place.entry, self._me), Update(key, _LOOK_LATER)]
         side = self._find.sides[place.side]
-        ttl = max(int(side.sweep) + 1, side.ttl)  # what is left says, as long as it would live, that it was not done
-        drop = dropping(key, of, self._me, self._now, ttl)
+        drop = dropping(key, of, self._me, self._now, side.cancelled_ttl)
         return [drop, ASKING.fill(key, id=of, me=self._me), Update(key, _LOOK)]
 
     def _slot(self, rows: Sequence[Any], *, later: bool) -> Outcome | LatchworkError | None:
@@ -142,7 +141,7 @@ def drop_arrivals(main: Shards) -> None:
 
 def _drop(shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
     """Drop copies of messages. One call, more with batches. Where that fails, who cancelled them has to ask again."""
-    me, now, ttl = shards.store.seams.unique(), shards.now_ms(), int(shards.sweep) + 1
+    me, now, ttl = shards.store.seams.unique(), shards.now_ms(), shards.cancelled_ttl
     with suppress(LatchworkError):
         rows = shards.store.repeat_many([dropping(shards.key(slot), of, me, now, ttl) for slot, of in messages])
         texts = [row[0] for row in rows if isinstance(row, tuple)]

@@ -68,7 +68,7 @@ from .envelope import (
 )
 from .members import Members, names
 from .naming import NameRows, Naming, no_names
-from .places import MAIN, Places, cancelled_in, slot_place
+from .places import MAIN, TAKEN, Places, cancelled_in, slot_place
 from .pointers import (
     EXPIRED,
     EXPIRED_AT,
@@ -179,6 +179,11 @@ class Shards:
     def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard
         """Whether empty slots that wait in the shard held messages for this reader."""
         return True
+
+    @property
+    def cancelled_ttl(self) -> int:
+        """Seconds for which what is left of a message says that it was cancelled: as long as it would live."""
+        return max(self._tombstone_ttl, self.ttl)
 
     def home(self, shard: int) -> int:
         """Return the shard to which a message from a shard of another queue comes."""
@@ -656,24 +661,28 @@ class Shards:
 
     # ---- the one place that deletes
 
-    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
+    def remove(self, held: Sequence[Stamped], *, cancelled: bool = False) -> Rows[bool]:
         """Delete messages that are still this delivery's: True = done, False = absent or another delivery's. One call.
 
         A message with `keep_id` loses its payload, and its id stays for that many seconds (P6): a late retry of its
         publisher finds it done. Tombstones are never deleted.
+
+        cancelled: they are not done. What is left of each says so, for as long as it would live (P26).
         """
         # 1. A message that no group waits for goes, if its delivery still holds it.
-        gone = [n for n, h in enumerate(held) if h.envelope.groups is None and not self._kept_for(h)]
+        cancelled = cancelled and self.places is not None
+        own = [n for n, h in enumerate(held) if h.envelope.groups is None]
+        gone = [] if cancelled else [n for n in own if not self._kept_for(held[n])]
         guards = {me: Bound(_ALONE, {"me": me}) for me in {held[n].delivery for n in gone}}
         removals = [Removal(self.key(held[n].slot), guards[held[n].delivery]) for n in gone]
         removed = self.store.delete_many(removals, repeatable=True).settled()
         if len(gone) == len(held) and False not in removed:
             return removed
-        # 2. Of a message with `keep_id` the id stays; of one that has a result, that too.
+        # 2. Of one with `keep_id`, and of one that was cancelled, the id stays; of one that has a result, that too.
         outcomes = Rows([False] * len(held)).merge(gone, removed)
-        marked = [n for n, h in enumerate(held) if h.envelope.groups is None and self._kept_for(h)]
+        marked = [n for n in own if cancelled or self._kept_for(held[n])]
         if marked:
-            outcomes.merge(marked, self._stripped([held[n] for n in marked]))
+            outcomes.merge(marked, self._stripped([held[n] for n in marked], cancelled=cancelled))
         # 3. Groups wait for the others, or have adopted a message since it was stamped.
         among = [n for n, outcome in enumerate(outcomes) if outcome is False]
         return outcomes.merge(among, self._ack_shared([held[n] for n in among]))
@@ -734,18 +743,20 @@ class Shards:
         for some in (gone, stripped, acked, Rows(unread.values()), records):
             some.raise_unless(Refused, NotFound)
 
-    def _stripped(self, held: Sequence[Stamped]) -> Rows[bool]:
+    def _stripped(self, held: Sequence[Stamped], *, cancelled: bool) -> Rows[bool]:
         """Remove everything but the ids of the messages."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
+        life = self.cancelled_ttl if cancelled else 0
         updates = [
             Update(
                 self.key(h.slot),
+                (*drop, Put(TAKEN, h.delivery)) if cancelled else
                 drop if h.result is None else (*drop, Put(RESULT, h.result)),
                 Bound(_ALONE_AND_WHOLE, {"me": h.delivery}),
-                ttl=self._kept_for(h),
+                ttl=max(life, self._kept_for(h)),
             )
             for h in held
-        ]
+        ]  # fmt: skip
         rows = self.store.repeat_many(updates)
         return rows.merge(range(len(held)), map(self._resolved, held, rows)).settled()
 

@@ -218,7 +218,9 @@ class _Search:
         )
 
     def answer(self) -> Found:
-        """Return where the message is, of several copies the one that is nearest to a handler."""
+        """Return where the message is, of several copies the one that is nearest to a handler, of equal ones the
+        newest: of an id that was published again the last result counts.
+        """
         trace = self._trace
         # What was left where it is no more says nothing.
         last = trace.places[-1][1:] if trace and trace.places else None
@@ -227,7 +229,12 @@ class _Search:
             for one in self._found
             if one.status.state in _LIVES or one.status.kept is not None or last in (None, one.place and one.place[1:])
         ]
-        best = min(counts, key=lambda one: _ORDER.index(one.status.state), default=None)
+        newest: dict[object, int] = {place[1:]: n for n, place in enumerate(trace.places if trace else ())}
+        best = min(
+            counts,
+            key=lambda one: (_ORDER.index(one.status.state), -newest.get(one.place and one.place[1:], -1)),
+            default=None,
+        )
         best = (best or Found(_gone(self._find, trace, self._shard), None, {}))._replace(certain=self.certain)
         if trace is None or trace.cancelled is None or best.status.kept is not None:
             return best

@@ -565,7 +565,7 @@ class Subqueue(Unpicklable, ABC):
         outcomes = Rows([False] * len(deliveries))
         open_ = [n for n, delivery in enumerate(deliveries) if not delivery.settled]
         held = [deliveries[n].held for n in open_]
-        outcomes.merge(open_, attempted(len(held), lambda: self.pointers.remove(held)))
+        outcomes.merge(open_, attempted(len(held), lambda: self.pointers.remove(held, cancelled=True)))
         mark_settled(deliveries, outcomes)
         record_outcomes(self.pointers, outcomes, "cancelled")
         gone = outcomes.sift([place_of(delivery.held.envelope) for delivery in deliveries])[0]

@@ -142,6 +142,27 @@ def test_one_that_was_asked_and_whose_consumer_dies_does_not_come_back(store):
     assert queue.status(of).state is State.GONE
 
 
+@pytest.mark.parametrize("ending", ["check", "nack", "later", "give_back", "dies"])
+def test_one_that_was_cancelled_stays_so_if_it_is_cancelled_again(store, clock, ending):
+    queue = made(store, results=3600)
+    of = queue.publish("m")
+    held = queue.receive()
+    assert queue.cancel(of) is ASKED
+    if ending == "check":  # as its consumer does once the handler has raised
+        queue.drop_cancelled(held)
+    elif ending == "give_back":
+        queue.give_back(held)
+    elif ending != "dies":
+        held[0].nack(delay=5 if ending == "later" else None)
+    bring_back(queue)
+    assert queue.receive() == due(queue, clock, 20) == []
+    for _ in range(2):
+        assert queue.cancel(of) is NOT_THERE
+        assert queue.status(of).state is State.GONE
+        with pytest.raises(Cancelled):
+            queue.result(of, 0)
+
+
 def test_a_delayed_message_on_its_way_is_dropped_as_it_arrives(store, clock):
     queue = made(store)
     of = queue.publish("m", delay=5)

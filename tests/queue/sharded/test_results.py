@@ -87,6 +87,17 @@ def test_a_message_that_has_moved_has_its_result_by_its_id(store, clock, state):
     assert queue.result(of, 0)["attempts"] in (1, 2, 3)
 
 
+def test_of_an_id_that_is_published_again_the_last_result_counts(store, clock):
+    queue = kept(store)
+    for result in ("first", "second", "third"):
+        of = queue.publish("m", message_id="theirs")
+        with pytest.raises(WaitTimeout):
+            queue.result(of, 0)
+        work(queue, lambda delivery, result=result: result)
+        clock.advance(1)
+        assert queue.result(of, 0) == result
+
+
 def test_a_result_that_is_kept_for_longer_than_messages_live_is_found_by_every_id(clock):
     queue = kept(MemoryStore(clock), message_expiry=86_400, queue_expiry=86_400, results=10 * 86_400)
     ids = [queue.publish("m", message_id="given"), queue.publish("m")]

@@ -140,6 +140,24 @@ def test_a_delayed_message_that_is_replaced_without_a_delay_comes_now(store, clo
     assert [one.payload for one in due(queue, clock, 5)] == ["new"]
 
 
+@pytest.mark.parametrize("on_duplicate", ["keep", "replace"])
+@pytest.mark.parametrize("delay", [None, 5, 100])
+@pytest.mark.parametrize("state", ["delayed", "retrying"])
+def test_a_delayed_message_is_counted_once_however_often_it_is_kept_or_replaced(
+    store, clock, state, delay, on_duplicate
+):
+    queue = made(store)
+    queue.publish("another", delay=1_000)
+    of, _ = in_state(queue, clock, state)
+    for _ in range(3):
+        assert again(queue, delay=delay, on_duplicate=on_duplicate) == of
+        clock.advance(0.5)
+    assert queue.depth().delayed == 2
+    (found,) = due(queue, clock, 120)
+    assert found.message_id == of
+    assert (queue.depth().delayed, queue.depth().retrying) == (1, 0)
+
+
 @pytest.mark.parametrize("state", ["running", "again"])
 def test_a_message_in_hand_is_not_replaced(store, clock, state):
     queue = made(store)

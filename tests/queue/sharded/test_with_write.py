@@ -108,7 +108,9 @@ def test_a_write_that_is_refused_sends_no_message_and_leaves_nothing(world, orde
         shop.pay(order, **how)
     with pytest.raises(NotFound):
         shop.pay(Key(order.set, "nobody"))
+    assert shop.mails.depth().delayed == 0
     assert not shop.sent(PATIENCE + 0.5)
+    assert shop.mails.depth().delayed == 0
     assert state(world, order) == "new"
     assert not [record for record in world.store.scan(f"{world.client}_delay_set") if record.key.name.startswith("E/")]
 

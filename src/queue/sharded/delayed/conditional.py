@@ -14,7 +14,7 @@ from ....store import Compute, Exists, Put, Removal, Update, missing
 from ....store.model.expr import SERVER_NOW
 from ....store.rows import Rows
 from ..envelope import Envelope
-from .entries import AS_FAR, IN, RETRY_IN, WIDTH, DelayedMessages, bucket_of, counting, may_have_passed
+from .entries import AS_FAR, IN, OUT, RETRY_IN, RETRY_OUT, WIDTH, DelayedMessages, bucket_of, counting, may_have_passed
 from .stored import ENTRY, IF, SURE, Entry
 
 SOON = 1_500
@@ -86,11 +86,15 @@ class ConditionalMessages(DelayedMessages):
         return Rows(self.store.repeat_many([Update(self.entry(one), _NOTE, _NOT_CANCELLED) for one in names]))
 
     def withdraw(self, names: Sequence[str]) -> Rows[bool]:
-        """Forget messages whose updates were not applied and never will be. One call.
+        """Forget messages whose updates were not applied and never will be. One call, and one to count them.
 
         A failure is harmless, and so is a request to store one of them that arrives later: the upkeep asks the records.
         """
-        return self.store.delete_many([Removal(self.entry(one)) for one in names], repeatable=True)
+        rows = self.store.delete_many([Removal(self.entry(one)) for one in names], repeatable=True)
+        gone = [name for name, row in zip(names, rows, strict=True) if row is True]
+        if gone:
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone))])
+        return rows
 
     def waits_for(self, message_id: str) -> str | None:
         """Return in words for which update of a record a message waits; None for none, or no such message. One call."""

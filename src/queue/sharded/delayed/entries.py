@@ -408,16 +408,14 @@ class DelayedMessages:
         """Forget everything that is known of the store's records: it came back without the control record."""
         self._k, self._has_control = {}, False
 
-    def enter_again(
-        self, ids: Sequence[str], at: int, *, ahead: int = 0, counted: bool = False
-    ) -> LatchworkError | None:
-        """Put entries into the bucket of that time (ms by the server) as well; None, or why not.
+    def enter_again(self, ids: Sequence[str], at: int, *, ahead: int = 0) -> LatchworkError | None:
+        """Put entries, which were counted when they were published, into the bucket of that time (ms by the server) as
+        well; None, or why not.
 
         ahead: ms until then.
-        counted: whether the control record has counted them.
         """
         number = bucket_of(at)
-        return self._enter({number: list(ids)}, self.kept + ahead // 1000, counted=counted).get(number)
+        return self._enter({number: list(ids)}, self.kept + ahead // 1000, counted=True).get(number)
 
     def sealing(self, name: str, ttl: int) -> Update:
         """Return the update that creates a cancelled entry: no message will be there."""

@@ -127,7 +127,7 @@ class SharedPointers(Shards):
             return StampMiss.TAKEN
         return found
 
-    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
+    def remove(self, held: Sequence[Stamped], *, cancelled: bool = False) -> Rows[bool]:  # noqa: ARG002 - no trace
         """Acknowledge these messages for the group, and delete each for which no reader waits any more. One call,
         or two.
         """
@@ -343,13 +343,13 @@ class GroupPointers(Shards):
         part_, inner = self._inner(held.slot)
         return part_.uncounting(held._replace(slot=inner), begun=begun)
 
-    def remove(self, held: Sequence[Stamped]) -> Rows[bool]:
+    def remove(self, held: Sequence[Stamped], *, cancelled: bool = False) -> Rows[bool]:
         """Remove messages, as `Shards.remove` does. One call for each of the two kinds of shards that has any."""
         outcomes = Rows([False] * len(held))
         for part_ in (self.shared, self.own):
             mine = [n for n, h in enumerate(held) if self.part_of(h.slot.shard)[0] is part_]
             inner = [held[n]._replace(slot=self._inner(held[n].slot)[1]) for n in mine]
-            outcomes.merge(mine, part_.remove(inner))
+            outcomes.merge(mine, part_.remove(inner, cancelled=cancelled))
         return outcomes
 
     def stamp_rules_at(self, slot: Slot) -> StampRules:

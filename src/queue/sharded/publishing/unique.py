@@ -205,7 +205,7 @@ class _Attempt:
 
     def _enter(self, entry: str, at: int, now: int) -> None:
         """Put a delayed message into the bucket of that time. Raises why that failed."""
-        failure = self._queue.delayed.enter_again([entry], at, ahead=at - now, counted=True)
+        failure = self._queue.delayed.enter_again([entry], at, ahead=at - now)
         if failure is not None:
             raise failure
 

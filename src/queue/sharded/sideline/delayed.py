@@ -121,9 +121,7 @@ class DelayedView(ConditionalMessages):
         there = [name for name, (group,) in read.items() if Entry.of({"group": group}).is_of(self.group)]
         rows = [(name, _outcome(failure)) for name, failure in failed.items()]
         # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
-        number = bucket_of(now)
-        failure = self._enter({number: there}, self.kept).get(number)
-        entered = outcome_of(failure)
+        entered = outcome_of(self.enter_again(there, now))
         return [*rows, *((name, entered) for name in there)]
 
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:

@@ -292,7 +292,8 @@ class QueueTimers:
         if over:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
-                Update(delayed.control, counting(OUT, RETRY_OUT, over - cancelled - foreign)),
+                # What it has deleted: an id may be in two buckets, and who cancels or withdraws an entry counts it.
+                Update(delayed.control, counting(OUT, RETRY_OUT, expired - foreign)),
             ])  # fmt: skip
         return len(over) == len(set(ids))
 

@@ -23,7 +23,7 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.logs import Log
-from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig, State
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches import ends as ends_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
@@ -1070,6 +1070,27 @@ def test_nothing_of_a_cancelled_batch_is_handed_out_and_nothing_follows(queue):
         batch.wait(0)
     assert batch.cancel(), "again: it is"
     assert queue.list_batches() == []
+
+
+@pytest.mark.parametrize("state", ["ready", "running", "retrying"])
+def test_a_message_of_a_cancelled_batch_is_gone_and_not_done(alone, state):
+    queue = queue_on(alone.store, "r", retry=True, backoff=1, results=timedelta(hours=1))
+    batch = queue.batch("b")
+    of = batch.publish("m")
+    held = queue.receive(1) if state != "ready" else []
+    if state == "retrying":
+        held.pop().nack()
+    assert batch.cancel()
+    if held:  # as its consumer does once the handler has raised
+        queue.drop_cancelled(held)
+    run_until(Timers(Farms(queue)), queue.store.seams, 5)
+    assert drain(queue) == []
+    for _ in range(2):
+        status = queue.status(of)
+        assert (status.state, status.cancelled) == (State.GONE, True)
+        with pytest.raises(Cancelled, match="was cancelled"):
+            queue.result(of, 0)
+        assert queue.cancel(of) is Outcome.NOT_THERE
 
 
 def test_what_is_put_off_or_parked_goes_as_a_consumer_comes_to_it(alone):

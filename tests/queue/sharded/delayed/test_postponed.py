@@ -122,6 +122,16 @@ def test_what_is_redriven_comes_now_and_once(queue, clock):
     assert queue.depth().delayed == 0
 
 
+def test_what_is_redriven_is_counted_once(queue, clock):
+    queue.publish_many(["a", "b"], delay=1_000, message_ids=["a", "b"])
+    queue.delayed.redrive(["a"])
+    assert queue.depth().delayed == 2
+    run_until(Timers(Farms(queue)), clock, 5)
+    assert queue.depth().delayed == 1
+    run_until(Timers(Farms(queue)), clock, 1_000)
+    assert queue.depth().delayed == 0
+
+
 def test_a_redriven_message_that_was_far_off_is_not_taken_for_one_that_has_expired(queue, clock):
     queue.publish("a", delay=timedelta(days=1, hours=20), message_id="a")
     timers = Timers(Farms(queue))
