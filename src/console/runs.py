@@ -75,7 +75,7 @@ class Runs:
             self._held[held.id] = held
 
     def _make_room(self) -> None:
-        """Forget what was chosen long ago; where there is no room, also what is over or has not begun. Under the lock."""
+        """Forget what was chosen long ago; where there is no room, also what is over or has not begun."""
         for one in list(self._held.values()):
             is_old = not one.run.has_begun and self._seams.monotonic() - one.at > LIFE
             if is_old or (len(self._held) >= KEPT and (one.run.is_over or not one.run.has_begun)):

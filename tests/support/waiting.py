@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-def until(probe, timeout=20.0):
+def until(probe, timeout=60.0):
     """What `probe` returns once that is true."""
     end = time.monotonic() + timeout
     while not (found := probe()):

@@ -84,8 +84,9 @@ def results(
     """Print what came out of each message of a batch.
 
     Of a queue that keeps results (`queue create --results-hours`), a line each, in the order in which they were
-    published: its id, its state, and its result as JSON, or why it has none; with --json an object a line. Exit code 0 if all have a result; 4 if the batch is not closed, or a message
-    is not done in time; else that of `queue result` for the first that has none.
+    published: its id, its state, and its result as JSON, or why it has none; with --json an object a line. Exit code 0
+    if all have a result; 4 if the batch is not closed, or a message is not done in time; else that of `queue result`
+    for the first that has none.
 
     Example: latchwork queue batch results orders load-7 --client shop --timeout 600
     """
