@@ -18,7 +18,7 @@ from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
 from ..forks import reset_in_child
 from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
-from ..retry import Poll, may_pass, outlive
+from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.values import MAX_INT
 from ..store.port import Key, RecordStore
@@ -27,7 +27,6 @@ from .fencing import Fenced, Lost
 from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
 from .lease import checked_lease
-from .waits.watch import measured
 
 G = TypeVar("G", bound="Grant")
 
@@ -86,7 +85,8 @@ class FencedLock:
         started to renew it, the lock is released and Python's `RuntimeError` is raised.
         """
         checked_switch("keep_alive", keep_alive)
-        claim = self._wait(checked_timeout(timeout))
+        limit = checked_timeout(timeout)
+        claim = Acquisition(self._contender).enter(self._poll, limit, kind="lock", verb="FencedLock.acquire")
         if claim is None:
             raise LockUnavailable(
                 f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._contender.key
@@ -99,9 +99,8 @@ class FencedLock:
         Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """
         checked_switch("keep_alive", keep_alive)
-        acquisition = Acquisition(self._contender)
         with Deadline(self._store.seams, 0):
-            claim = acquisition.take() or acquisition.look()
+            claim = Acquisition(self._contender).at_once()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
 
     def break_lease(self, fence: int, *, at_once: bool = False) -> bool:
@@ -121,17 +120,6 @@ class FencedLock:
         return self._contender.seize(
             checked_whole("fence", fence, 1, MAX_INT), at_once=checked_switch("at_once", at_once)
         )
-
-    def _wait(self, timeout: float | None) -> TakenLease | None:
-        seams = self._store.seams
-        seams.may_wait("FencedLock.acquire", timeout)
-        with Deadline(seams, timeout) as deadline:
-            self._contender.yield_to_waiters(self._poll, timeout)
-            acquisition = Acquisition(self._contender)
-            claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
-            if claim is not None or timeout == 0:
-                return claim or acquisition.look()
-            return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: TakenLease, *, keep_alive: bool) -> Grant:
         return granted(partial(Grant, self.name, self._contender, claim), keep_alive=keep_alive)

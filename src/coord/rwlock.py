@@ -208,7 +208,8 @@ class ReadWriteLock:
     def _granted(self, kind: type[U], timeout: float | None, *, keep_alive: bool) -> U:
         checked_switch("keep_alive", keep_alive)
         acquisition = _RWAcquisition(self._contender, kind.mode)
-        claim = acquisition.enter(self._poll, checked_timeout(timeout), "rwlock")
+        limit, verb = checked_timeout(timeout), "ReadWriteLock.read or .write"
+        claim = acquisition.enter(self._poll, limit, kind="rwlock", verb=verb)
         if claim is None:
             raise LockUnavailable(
                 f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; "
@@ -246,20 +247,18 @@ def _release_ops(mode: Mode) -> tuple[Op, ...]:
     return () if mode is Mode.READ else (Put(WRITER, None),)
 
 
-class _RWAcquisition(SharedAcquisition[_RWContender, None]):
-    """One attempt to take the lock for reading or for writing."""
+class _RWAcquisition(SharedAcquisition[None]):
+    """One acquisition of the lock for reading or for writing."""
+
+    _contender: _RWContender
 
     def __init__(self, contender: _RWContender, mode: Mode) -> None:
         super().__init__(contender)
         self._mode, self._since = mode, NOT_WAITED
         self.abandoned: int | None = None
 
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the record, and enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
-        seen = self._look(waiting=waiting)
-        fence = None if seen is None else self._mine(seen)
-        if fence is not None:
-            return self._confirm(fence)
+    def _try(self, seen: Holders | None, *, waiting: bool) -> TakenLease | None:
+        """Enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
         if seen is None or self._may_enter(seen):
             return self.take()
         self._since = min(self._since, self._fence_in(seen))

@@ -130,7 +130,7 @@ class Semaphore:
         checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
         acquisition = self._acquisition(n)
-        claim = acquisition.enter(self._poll, limit, "semaphore")
+        claim = acquisition.enter(self._poll, limit, kind="semaphore", verb="Semaphore.acquire")
         if claim is None:
             raise LockUnavailable(
                 f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._contender.held_by()}",
@@ -318,8 +318,10 @@ class _SemaphoreContender(SharedContender):
         return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
 
 
-class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
-    """One attempt to take slots. Its id belongs to these slots: to try other slots it takes another id."""
+class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
+    """One acquisition of slots. Its id belongs to these slots: to try other slots it takes another id."""
+
+    _contender: _SemaphoreContender
 
     def __init__(self, contender: _SemaphoreContender, n: int) -> None:
         super().__init__(contender)
@@ -331,15 +333,10 @@ class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
         """Try slots as if they were free, then read the record; None if not enough are free now."""
         return (self.take() if self._n <= self._contender.size else None) or self.look()
 
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the record, and take slots if enough are free and no other party goes first.
-
-        If not, and `waiting` for several, ask to go first.
+    def _try(self, seen: Holders | None, *, waiting: bool) -> TakenLease | None:
+        """Take slots if enough are free and no other party goes first. If not, and `waiting` for several, ask to go
+        first.
         """
-        seen = self._look(waiting=waiting)
-        fence = None if seen is None else self._mine(seen)
-        if fence is not None:
-            return self._confirm(fence)
         if self._n > self._contender.size:
             raise InvalidRequest(
                 f"n is {self._n}; the semaphore has {self._contender.size} permits: ask for fewer, or resize it"
