@@ -28,9 +28,7 @@ from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
-from .waits.poller import INFINITY, SOON, poller_of
-from .waits.shared_reads import Answer
-from .waits.watch import Watch, measured, read
+from .waits import INFINITY, SOON, Answer, Watch, measured, poller_of, read
 
 TRANSIENT = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""

@@ -23,8 +23,7 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import BaseAcquisition, BaseContender, TakenLease, Way
 from .lease import Standstill
-from .waits.poller import INFINITY, SOON
-from .waits.watch import Watch
+from .waits import INFINITY, SOON, Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is

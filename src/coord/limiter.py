@@ -29,7 +29,7 @@ from ..store.model.ops import MapPut, MapTrim, Op, Put
 from ..store.once import Once, TokenClock
 from ..store.port import Exists, Key, RecordStore
 from .inputs import checked_name
-from .waits.watch import measured
+from .waits import measured
 
 LIMITS = "latchwork_limits"
 """The set of all rate limiters; the key is the name."""

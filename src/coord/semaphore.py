@@ -54,7 +54,7 @@ from .holders import (
 from .inputs import checked_holder, checked_name
 from .lease import FENCE, NEXT_FENCE, checked_lease
 from .lock import LOCK_POLL, Grant, granted
-from .waits.watch import Watch
+from .waits import Watch
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""

@@ -27,7 +27,7 @@ from ..inputs import checked_farm, checked_ttl
 from ..latch.handle import LatchLevel
 from ..presence.alarm import Alarm
 from ..presence.presence import Group
-from ..waits.watch import measured
+from ..waits import measured
 from .layout import (
     ABORTED,
     LATE,

@@ -46,7 +46,7 @@ from ..contender import Acquisition, Contender, TakenLease
 from ..inputs import checked_owner
 from ..lease import Observation, checked_lease
 from ..lock import LOCK_POLL, Grant, granted
-from ..waits.shared_reads import Answer
+from ..waits import Answer
 from .marks import token_of
 
 P = ParamSpec("P")

@@ -27,7 +27,7 @@ from ..contender import TRANSIENT, Acquisition, Contender
 from ..inputs import checked_name, checked_owner
 from ..lease import checked_lease
 from ..lock import LOCKS, Grant, kept_alive
-from ..waits.poller import poller_of
+from ..waits import poller_of
 from .candidates import Candidates
 from .term import Leadership
 

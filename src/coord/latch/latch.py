@@ -23,8 +23,7 @@ from ...store.port import Exists, Record, RecordStore
 from ..inputs import checked_ttl
 from ..presence.alarm import Alarm
 from ..presence.presence import Group
-from ..waits.poller import INFINITY
-from ..waits.watch import Watch, measured
+from ..waits import INFINITY, Watch, measured
 from . import layout
 from .handle import TTL, Handle, LatchLevel
 from .layout import CountMode, Names, bins_of

@@ -12,9 +12,7 @@ from ...plain import shown
 from ...seams import Seams
 from ...store.decode import damaged
 from ...store.port import Record
-from ..waits.poller import INFINITY
-from ..waits.shared_reads import Answer
-from ..waits.watch import Watch
+from ..waits import INFINITY, Answer, Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0

@@ -33,8 +33,7 @@ from ..farms import farms_of
 from ..inputs import checked_farm, checked_name, checked_ttl
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
-from ..waits.poller import INFINITY, SOON
-from ..waits.watch import Watch, not_before, read
+from ..waits import INFINITY, SOON, Watch, not_before, read
 from .layout import (
     ABOUT,
     FENCE,

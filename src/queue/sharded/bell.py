@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ...coord.waits.poller import poller_of
+from ...coord.waits import poller_of
 from ...deadline import present
 from ...errors import LatchworkError, OutcomeUnknown
 from ...inputs import is_int
