@@ -50,6 +50,17 @@ def check(value: Any, encoded: bytes) -> None:
         check_keys(f"this {type(value).__name__}", encoded)
 
 
+def as_json(what: str, value: Any) -> tuple[str, int]:
+    """Convert a value to the JSON that is stored, and return it with its size in bytes. Raises `InvalidRequest`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_number)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    check_keys(what, text)
+    return text, size
+
+
 def check_keys(what: str, text: str | bytes) -> None:
     """Raise `InvalidRequest` where a map in this JSON text has a key twice, of which a reader would keep one."""
     try:

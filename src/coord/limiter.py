@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
-from ..inputs import checked_seconds, checked_timeout, checked_whole
+from ..inputs import checked_seconds, checked_text, checked_timeout, checked_whole
 from ..plain import shown
 from ..retry import outlive
 from ..store.connect import as_store
@@ -28,7 +28,6 @@ from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Op, Put
 from ..store.once import Once, TokenClock
 from ..store.port import Exists, Key, RecordStore
-from .inputs import checked_name
 from .waits import measured
 
 LIMITS = "latchwork_limits"
@@ -98,7 +97,7 @@ class RateLimiter:
     def __init__(
         self, store: RecordStore, name: str, limit: int, per: Per, *, also: Iterable[tuple[int, Per]] = ()
     ) -> None:
-        self._store, self.name = as_store(store), checked_name(name)
+        self._store, self.name = as_store(store), checked_text("name", name)
         self.limits = checked_limits([(limit, per), *_pairs(also)])
         self._key = Key(LIMITS, name)
         self._watches = _watches_of(store)
@@ -116,7 +115,7 @@ class RateLimiter:
         Raises `InvalidRequest` if the key is no text that a name may have in it.
         """
         (limit, per), *also = [(one.most, one.per) for one in self.limits]
-        return RateLimiter(self._store, f"{self.name}/{checked_name(key)}", limit, per, also=also)
+        return RateLimiter(self._store, f"{self.name}/{checked_text('name', key)}", limit, per, also=also)
 
     def try_acquire(self, n: int = 1) -> Decision:
         """Ask for `n` calls, all or none; they are counted exactly once. Does not wait.

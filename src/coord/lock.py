@@ -17,16 +17,15 @@ from typing import Any, TypeVar
 from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
 from ..forks import reset_in_child
-from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.values import MAX_INT
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Contender, TakenLease
 from .fencing import Fenced, Lost
-from .inputs import checked_name, checked_owner
 from .keeper import Keeper, Leased
-from .lease import checked_lease
+from .lease import checked_lease, checked_owner
 
 G = TypeVar("G", bound="Grant")
 
@@ -57,7 +56,7 @@ class FencedLock:
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
         self._contender = Contender(store, Key(LOCKS, name), self.owner, self.lease)
         self._blocks: dict[int, tuple[Grant, ...]] = {}  # by thread; the last is that of the innermost block

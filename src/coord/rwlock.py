@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
-from ..inputs import checked_kind, checked_switch, checked_timeout, is_int
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, is_int
 from ..plain import one_line
 from ..retry import Poll
 from ..store.connect import as_store
@@ -41,8 +41,7 @@ from .holders import (
     SharedContender,
     add_holder,
 )
-from .inputs import checked_holder, checked_name
-from .lease import FENCE, NEXT_FENCE, NOW_US, checked_lease
+from .lease import FENCE, NEXT_FENCE, NOW_US, checked_holder, checked_lease
 from .lock import LOCK_POLL, Grant, granted
 
 RWLOCKS = "latchwork_rwlocks"
@@ -154,7 +153,7 @@ class ReadWriteLock:
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.owner = checked_holder(owner, store.seams)
         self._contender = _RWContender(store, Key(RWLOCKS, name), self.owner, self.lease)
 

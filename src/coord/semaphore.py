@@ -17,7 +17,7 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import Corrupt, InvalidRequest, LockUnavailable, NotFound
-from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole, is_int
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole, is_int
 from ..plain import shown
 from ..retry import Poll
 from ..store.connect import as_store
@@ -51,8 +51,7 @@ from .holders import (
     SharedContender,
     add_holder,
 )
-from .inputs import checked_holder, checked_name
-from .lease import FENCE, NEXT_FENCE, checked_lease
+from .lease import FENCE, NEXT_FENCE, checked_holder, checked_lease
 from .lock import LOCK_POLL, Grant, granted
 from .waits import Watch
 
@@ -102,7 +101,7 @@ class Semaphore:
         poll: Poll = LOCK_POLL,
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.permits = checked_whole("permits", permits, 1, MAX_PERMITS)
         self.owner = checked_holder(owner, store.seams)
         self._contender = _SemaphoreContender(store, Key(SEMAPHORES, name), self.owner, self.lease, self.permits)

@@ -23,7 +23,7 @@ from ...plain import shown
 from ...retry import may_pass, outlive
 from ...store.connect import as_store
 from ...store.port import RecordStore
-from ..inputs import checked_farm, checked_ttl
+from ..farms import checked_farm, checked_ttl
 from ..latch.handle import LatchLevel
 from ..presence.alarm import Alarm
 from ..presence.presence import Group

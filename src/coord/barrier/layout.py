@@ -13,14 +13,14 @@ from msgspec import Meta, Struct, field
 
 from ...errors import InvalidRequest
 from ...inputs import checked_text
+from ...lossless import as_json
 from ...plain import shown
 from ...store.decode import Counter, damaged
 from ...store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
 from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapTrim, Put
 from ...store.port import Exists, Key
-from ..farms import farms_of
-from ..inputs import as_json, checked_farm
+from ..farms import checked_farm, farms_of
 
 BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
 """The sets of all barriers and of what their parties bring; the keys are `<client>#<name>` and

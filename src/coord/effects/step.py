@@ -43,8 +43,7 @@ from ...store.once import TokenClock
 from ...store.port import MAX_TTL, NEVER, Key, RecordStore
 from .. import lease as rules
 from ..contender import Acquisition, Contender, TakenLease
-from ..inputs import checked_owner
-from ..lease import Observation, checked_lease
+from ..lease import Observation, checked_lease, checked_owner
 from ..lock import LOCK_POLL, Grant, granted
 from ..waits import Answer
 from .marks import token_of

@@ -15,7 +15,7 @@ from ...plain import shown
 from ...retry import LATCH_POLICY, RetryPolicy
 from ...store.connect import as_store
 from ...store.port import KEEP, Record, RecordStore
-from ..inputs import checked_farm, checked_ttl
+from ..farms import checked_farm, checked_ttl
 from . import layout
 from .layout import Names, bins_of
 

@@ -20,7 +20,7 @@ from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
 from ...store.port import Exists, Record, RecordStore
-from ..inputs import checked_ttl
+from ..farms import checked_ttl
 from ..presence.alarm import Alarm
 from ..presence.presence import Group
 from ..waits import INFINITY, Watch, measured

@@ -36,7 +36,7 @@ from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
 from ...store.once import Once
 from ...store.port import MAX_SET, Key, Record, RecordStore
-from ..inputs import FARM_COUNT, checked_farm, named
+from ..farms import FARM_COUNT, checked_farm
 
 T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
@@ -182,6 +182,19 @@ def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
     """Whether a farm has created its counter. Early counts of the Java library make one by themselves, below zero."""
     count = bins.get(COUNT + farm)
     return count is not None and (count >= 0 or ID + farm in bins)
+
+
+def named(what: str, value: str) -> str:
+    """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string with at least one character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(
+            f"{what} is {shown(value)}, which is no valid Unicode ({failure.reason}): correct it"
+        ) from None
+    return value
 
 
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:

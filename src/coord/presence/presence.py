@@ -20,7 +20,7 @@ from typing import Any
 
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ...inputs import checked_switch, checked_timeout, farm_or_default
+from ...inputs import checked_switch, checked_text, checked_timeout, farm_or_default
 from ...plain import shown
 from ...retry import Poll, outlive
 from ...seams import Seams
@@ -29,8 +29,7 @@ from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
 from ...store.port import Key, RecordStore
 from ..contender import TakenLease
-from ..farms import farms_of
-from ..inputs import checked_farm, checked_name, checked_ttl
+from ..farms import checked_farm, checked_ttl, farms_of
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
 from ..waits import INFINITY, SOON, Watch, not_before, read
@@ -85,7 +84,7 @@ class Group:
     """
 
     def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
-        self.name, self.farm = checked_name(name), checked_farm(farm_or_default(farm_id))
+        self.name, self.farm = checked_text("name", name), checked_farm(farm_or_default(farm_id))
         self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
         self._watcher = self.watcher()
 
