@@ -13,14 +13,14 @@ larger. A process that has seen the stamp unchanged for the member's whole lease
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ...inputs import checked_switch, checked_text, checked_timeout, farm_or_default
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
+from ...inputs import checked_kind, checked_switch, checked_text, checked_timeout, farm_or_default
 from ...plain import shown
 from ...retry import Poll, outlive
 from ...seams import Seams
@@ -57,6 +57,8 @@ __all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
 
 WATCH_POLL = Poll(low=0.05, high=0.25, factor=1.5)
 """The pauses of `watch`: 20 reads a second while the group changes, 4 a second after a while."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks at a group whose leases are no shorter than ten times that."""
 TRIES = 20
 """How often a join is tried again because others join or leave under its name."""
 
@@ -354,3 +356,34 @@ class Watcher:
 
 def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
     return Group(store, name, farm_id=farm, ttl=ttl)
+
+
+class Alarm:
+    """A check that ends one wait as soon as a party has died. The wait begins when this object is made.
+
+    group: the group that the parties are members of.
+    dead: given the lost members, as `"farm/member"`, returns the ones that the wait needs. Called after a loss was
+        seen.
+    what: what waits, for the message.
+    """
+
+    def __init__(self, group: Group, dead: Callable[[Group, set[str]], set[str]], what: str) -> None:
+        self._group = checked_kind("alive", group, Group)
+        self._watcher, self._dead, self._what = group.watcher(), dead, what
+        self.due = float("-inf")
+        """When the next look at the group is due (seconds, monotonic)."""
+
+    def check(self) -> None:
+        """Look at the group, twice a second or ten times in the shortest lease. Raises `PartyLost`."""
+        now = self._group.seams.monotonic()
+        if now < self.due:
+            return
+        seen = self._watcher.look()
+        self.due = now + min(LOOK_EVERY, min((one.lease / 10 for one in seen.members.values()), default=LOOK_EVERY))
+        lost = {f"{farm}/{name}" for farm, name in seen.lost}
+        names = sorted(self._dead(self._group, lost)) if lost else []
+        if names:
+            raise PartyLost(
+                f"{self._what} waits for {', '.join(names)}, who died; start them again and wait again, or give up",
+                parties=names,
+            )
