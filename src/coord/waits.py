@@ -25,8 +25,7 @@ from ..forks import reset_in_child
 from ..retry import ONE_ATTEMPT, Poll
 from ..seams import Event, Seams
 from ..store.model.ops import Op, Read, ReadAll
-from ..store.port import NEVER, Key, Record, RecordStore, Update
-from ..store.repeats import reads_are_repeatable
+from ..store.port import NEVER, Key, Record, RecordStore, Update, reads_are_repeatable
 from ..store.rows import attempted, chunked
 from .lease import MARK, STALE
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
+from ..deadline import is_cut
 from ..errors import (
     AlreadyExists,
     Corrupt,
@@ -55,8 +56,7 @@ from .model.record import (  # fmt: skip
 from .model.values import MAX_BIN, checked_bin, taken
 from .model.with_write import WithWrite
 from .once import TokenClock, operate_once
-from .repeats import reads_are_repeatable, send_until_known
-from .rows import Rows, attempted
+from .rows import Rows, after_repeat, attempted
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
@@ -213,7 +213,7 @@ class RecordStore(ABC):
         if type(updates) is not list:  # as nearly always
             updates = checked_many("updates", updates)
         if len(updates) != 1:
-            return send_until_known(self, updates, self.operate_many, instead)
+            return self._until_known(updates, self.operate_many, instead)
         try:
             return Rows((self.repeat(updates[0]),))
         except LatchworkError as failure:
@@ -249,7 +249,7 @@ class RecordStore(ABC):
         if not checked_switch("repeatable", repeatable):
             return self._rows(rows, self._delete_many)
         if len(rows) != 1:
-            return send_until_known(self, rows, partial(self._rows, attempt=self._delete_many))
+            return self._until_known(rows, partial(self._rows, attempt=self._delete_many))
         try:
             return Rows((self._delete_repeatedly(rows[0]),))
         except LatchworkError as failure:
@@ -398,6 +398,32 @@ class RecordStore(ABC):
                 self.policy.after(next(iter(pending.values())), self.seams, again)
         return outcomes
 
+    def _until_known(
+        self,
+        rows: Sequence[Any],
+        send: Callable[[Sequence[Any]], Rows[T]],
+        instead: Callable[[], Sequence[Any]] | None = None,
+    ) -> Rows[T]:
+        """Send a batch whose repeat is harmless, then its rows in doubt again, as often as the policy says.
+
+        instead: makes the rows that are sent from the second time on, if these differ.
+        """
+        outcomes = send(rows)
+        for attempt in range(1, self.policy.attempts):
+            doubtful = {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)}
+            if not doubtful or is_cut():
+                break
+            if instead is not None:
+                rows, instead = instead(), None
+            self.seams.note("retries", reason="in_doubt")
+            self.seams.sleep(self.policy.pause(attempt, self.seams))
+            if next(iter(doubtful.values())).details.get("alone"):  # a row that failed in the batch would fail again
+                found = Rows(outcome for place in doubtful for outcome in send([rows[place]]))
+            else:
+                found = send([rows[place] for place in doubtful])
+            outcomes.merge(doubtful, map(after_repeat, doubtful.values(), found))
+        return outcomes
+
 
 class DelegatingStore(RecordStore):
     """A store that sends every attempt to another, `inner`; a wrapper overrides what it changes.
@@ -480,6 +506,10 @@ def checked_with_write(publish: Any) -> WithWrite:
         raise InvalidRequest(f"publish is {shown(publish)}; give latchwork.queue.Publish(payload, queue=...)")
     rider: WithWrite = publish
     return rider
+
+
+def reads_are_repeatable() -> None:
+    """Allow a read in doubt to be sent again: it changes nothing."""
 
 
 def _check_index(set: str, bin: str) -> None:

@@ -19,8 +19,7 @@ from ...inputs import is_int
 from ...retry import ONE_ATTEMPT, again, reason
 from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
 from ...store.model.record import Values
-from ...store.repeats import after_repeat
-from ...store.rows import Rows
+from ...store.rows import Rows, after_repeat
 
 RUNG, CHANGES = "rung", "changes"
 """The bins that count the rings, and the changes of settings that were announced."""
