@@ -18,8 +18,7 @@ from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing, unbound
 from ..store.model.ops import Op, Put
 from ..store.model.record import check_guard
 from ..store.model.values import checked_bin
-from ..store.once import Once
-from ..store.port import KEEP, Exists, Key, RecordStore, Values
+from ..store.port import KEEP, Exists, Key, Once, RecordStore, Values
 from ..unpicklable import Unpicklable
 
 

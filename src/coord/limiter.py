@@ -26,8 +26,8 @@ from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Op, Put
-from ..store.once import Once, TokenClock
-from ..store.port import Exists, Key, RecordStore
+from ..store.once import TokenClock
+from ..store.port import Exists, Key, Once, RecordStore
 from .waits import measured
 
 LIMITS = "latchwork_limits"

@@ -37,8 +37,7 @@ from ..store.model.expr import (  # fmt: skip
 )
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
-from ..store.once import Once
-from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
+from ..store.port import KEEP, NEVER, Exists, Key, Once, RecordStore, Values
 from .contender import TakenLease
 from .holders import (
     ID,

@@ -41,8 +41,7 @@ from ..store.connect import as_store
 from ..store.decode import Counter
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
-from ..store.model.with_write import WithWrite
-from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
+from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values, WithWrite
 from ..typed import converted
 
 BATCHES = "latchwork_batches"

@@ -44,11 +44,10 @@ from .model.expr import (  # fmt: skip
     unbound,
 )
 from .model.form import Form, plain
-from .model.once import Once
 from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .model.record import Key, Update, Values
+from .model.record import Key, Once, Update, Values
 
-__all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
+__all__ = ["Attempts", "TokenClock", "operate_once"]
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""

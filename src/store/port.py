@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
 from ..deadline import is_cut
 from ..errors import (
@@ -32,7 +32,6 @@ from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .model.expr import Bound, Expr, Guard
-from .model.once import Once
 from .model.ops import Op
 from .model.record import (  # fmt: skip
     KEEP,
@@ -41,6 +40,7 @@ from .model.record import (  # fmt: skip
     NEVER,
     Exists,
     Key,
+    Once,
     Record,
     Removal,
     Row,
@@ -54,7 +54,6 @@ from .model.record import (  # fmt: skip
     checked_rows,
 )
 from .model.values import MAX_BIN, checked_bin, taken
-from .model.with_write import WithWrite
 from .once import TokenClock, operate_once
 from .rows import Rows, after_repeat, attempted
 
@@ -63,6 +62,16 @@ _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
 """The errors with which an attempt may end after another one in doubt; any other would say that nothing was written."""
 
 _EACH_BY_ITSELF = nullcontext()
+
+
+class WithWrite(Protocol):
+    """A message that is published with a write, both or neither (P28); `latchwork.queue.Publish` is one."""
+
+    def with_updates(self, store: Any, updates: Sequence[Update], publishes: Sequence[Any]) -> Rows[Values]:
+        """Apply the updates, each with its message or without one; return what each has read, or its error."""
+
+    def with_removal(self, store: Any, removal: Removal) -> bool:
+        """Delete a record; whether it was there."""
 
 
 class RecordStore(ABC):

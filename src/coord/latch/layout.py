@@ -34,8 +34,7 @@ from ...store.model.expr import (
 from ...store.model.form import Form
 from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
-from ...store.once import Once
-from ...store.port import MAX_SET, Key, Record, RecordStore
+from ...store.port import MAX_SET, Key, Once, Record, RecordStore
 from ..farms import FARM_COUNT, checked_farm
 
 T = TypeVar("T")

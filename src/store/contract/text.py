@@ -23,8 +23,7 @@ from ..model.ops import (
     Read,
 )
 from ..model.values import MAX_DEPTH
-from ..once import Once
-from ..port import Key, RecordStore, Removal, Update
+from ..port import Key, Once, RecordStore, Removal, Update
 from .records import ANY, SET, Contract, bins, make, new_key, raises
 
 BAD_TEXTS = ("a\0b", "\ud800")
