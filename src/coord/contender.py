@@ -389,13 +389,16 @@ class Acquisition(BaseAcquisition[Observation, Bound]):
         return self.take()
 
     def _send(self, way: Bound | None) -> int:
-        contender = self._contender
+        contender, guard = self._contender, way or rules.free(self.id)
         self._breaks = self._breaks or way is not None
+        if contender.also is not None:
+            both = _and(guard.expr, contender.also.expr)
+            guard = Bound(both, {**guard.params, **contender.also.params})
         (fence,) = self._store.operate(
             contender.key,
             *rules.acquire(contender.owner, contender.lease, self.id),
             *contender.extra,
-            when=_both(way or rules.free(self.id), contender.also),
+            when=guard,
             exists=Exists.ANY,
             or_absent=True,
             ttl=contender.ttl,
@@ -414,10 +417,6 @@ class Acquisition(BaseAcquisition[Observation, Bound]):
         """Observe the lease in whichever thread has read it. Worth a look if it is free or this acquisition's."""
         seen = self._contender.observe(answer)
         return seen is None or not seen.view.locked or self._is_mine(seen.view)
-
-
-def _both(one: Bound, other: Bound | None) -> Bound:
-    return one if other is None else Bound(_and(one.expr, other.expr), {**one.params, **other.params})
 
 
 @lru_cache(maxsize=256)

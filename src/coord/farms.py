@@ -31,14 +31,13 @@ def farms_of(kind: type[S], key: Key, bins: Mapping[str, Any]) -> dict[str, S]:
         prefix, mark, farm = bin.partition("#")
         if prefix + mark in prefixes:
             found.setdefault(farm, {})[prefix + mark] = value
-    return {farm: _decoded(kind, key, farm, found[farm]) for farm in sorted(found)}
-
-
-def _decoded(kind: type[S], key: Key, farm: str, bins: Mapping[str, Any]) -> S:
-    try:
-        return decoded(kind, key, bins)
-    except Corrupt as failure:
-        raise damaged(key, f"in the bins of farm {shown(farm)}, {failure.details['what']}") from None
+    stored: dict[str, S] = {}
+    for farm in sorted(found):
+        try:
+            stored[farm] = decoded(kind, key, found[farm])
+        except Corrupt as failure:
+            raise damaged(key, f"in the bins of farm {shown(farm)}, {failure.details['what']}") from None
+    return stored
 
 
 def checked_farm(farm: str) -> str:

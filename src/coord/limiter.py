@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -100,14 +100,14 @@ class RateLimiter:
         self._store, self.name = as_store(store), checked_text("name", name)
         self.limits = checked_limits([(limit, per), *_pairs(also)])
         self._key = Key(LIMITS, name)
-        self._watches = _watches_of(store)
+        self._watches = _ALL.setdefault(store.token_clock, {})
 
     def __repr__(self) -> str:
         return f"RateLimiter({self.name!r}, {', '.join(f'{one.most} per {one.per:g} s' for one in self.limits)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         (limit, per), *also = [(one.most, one.per) for one in self.limits]
-        return _made, (self._store, self.name, limit, per, also)
+        return partial(RateLimiter, also=also), (self._store, self.name, limit, per)
 
     def of_key(self, key: str) -> RateLimiter:
         """Return the limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
@@ -218,13 +218,8 @@ class RateLimiter:
 Watches: TypeAlias = dict[Key, tuple[str, float]]
 """By limiter: the id of the last allowed call, and since when (seconds, monotonic) it has been the last."""
 _ALL: WeakKeyDictionary[TokenClock, Watches] = WeakKeyDictionary()
-
-
-def _watches_of(store: RecordStore) -> Watches:
-    """Return what this process has seen of the limiters of a store. A handle may live for one call only, as `of_key`
-    makes them, and a window is longer.
-    """
-    return _ALL.setdefault(store.token_clock, {})
+"""What this process has seen of the limiters of each store. A handle may live for one call only, as `of_key` makes
+them, and a window is longer."""
 
 
 @lru_cache(maxsize=256)
@@ -293,15 +288,6 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
     return 60 + round(2 * max(limit.per for limit in limits))
 
 
-def _seconds(per: Per) -> float:
-    """Return the window in seconds. Raises `InvalidRequest`."""
-    return float(checked_seconds("per", per, MIN_PER, MAX_PER))
-
-
-def _made(store: RecordStore, name: str, limit: int, per: float, also: list[tuple[int, float]]) -> RateLimiter:
-    return RateLimiter(store, name, limit, per, also=also)
-
-
 def _pairs(also: Iterable[tuple[int, Per]]) -> list[tuple[int, Per]]:
     try:
         return [(limit, per) for limit, per in also]
@@ -313,7 +299,10 @@ def checked_limits(pairs: Sequence[tuple[int, Per]]) -> tuple[Limit, ...]:
     """Check the limits, and return them. Raises `InvalidRequest`."""
     if len(pairs) > MAX_LIMITS:
         raise InvalidRequest(f"{len(pairs)} limits; at most {MAX_LIMITS} in one limiter")
-    limits = tuple(Limit(checked_whole("limit", limit, 1, MAX_LIMIT), _seconds(per)) for limit, per in pairs)
+    limits = tuple(
+        Limit(checked_whole("limit", limit, 1, MAX_LIMIT), float(checked_seconds("per", per, MIN_PER, MAX_PER)))
+        for limit, per in pairs
+    )
     if len({limit.width for limit in limits}) < len(limits):
         raise InvalidRequest(f"{len(pairs)} limits, of which two have nearly the same window: keep the smaller one")
     return limits

@@ -174,7 +174,8 @@ class Semaphore:
         A dead holder is listed until a waiting party has replaced it.
         """
         seen = self._contender.look()
-        found = [] if seen is None else [_holder(entry) for entry in seen.entries.values()]
+        entries = [] if seen is None else seen.entries.values()
+        found = [Holder(one.owner, tuple(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
         return sorted(found, key=lambda holder: holder.slots)
 
     def _acquisition(self, n: int) -> _SlotAcquisition:
@@ -254,10 +255,6 @@ def _fenced(bin: str, slots: tuple[int, ...], when: Expr | None) -> Expr:
     fence = Param("my-fence")
     unseen = [lacks(bin, slot) | (MapValue(bin, Const(slot)) <= fence) for slot in slots]
     return all_of(*unseen) if when is None else all_of(*unseen, when)
-
-
-def _holder(entry: HolderEntry) -> Holder:
-    return Holder(entry.owner, tuple(entry.held), entry.fence, entry.lease, entry.since / 1000)
 
 
 # ---- the record, and the acquisitions of its slots

@@ -392,9 +392,18 @@ def steps(
         checked_callable("key", key)
     elif name is not None:
         raise InvalidRequest("name with a key that is text: the key alone names the step")
-    return partial(
-        _step_of, store, keep=checked_keep(keep), timeout=checked_timeout(timeout), lease=checked_lease(lease)
-    )
+    seconds, limit, length = checked_keep(keep), checked_timeout(timeout), checked_lease(lease)
+
+    def step_of(key: str) -> OnceStep:
+        checked_text("key", key)
+        if len(key) > 1_000:
+            raise InvalidRequest(
+                f"key {shown(key)} has {len(key)} characters; at most 1,000: use a shorter name, or a hash"
+            )
+        token, label = token_of("once", key).hex(), f"the step {shown(key)}"
+        return OnceStep(store, Key(ONCE, key), "", token, label=label, keep=seconds, timeout=limit, lease=length)
+
+    return step_of
 
 
 def of_call(
@@ -403,17 +412,6 @@ def of_call(
     """Return what makes the step of a call of the function `work`. Raises `InvalidRequest`."""
     scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
     return lambda *args, **kwargs: make(f"{scope}/{_text(key_of(*args, **kwargs))}")
-
-
-def _step_of(store: RecordStore, key: str, *, keep: int, timeout: float | None, lease: float) -> OnceStep:
-    checked_text("key", key)
-    if len(key) > 1_000:
-        raise InvalidRequest(
-            f"key {shown(key)} has {len(key)} characters; at most 1,000: use a shorter name, or a hash"
-        )
-    token = token_of("once", key).hex()
-    label = f"the step {shown(key)}"
-    return OnceStep(store, Key(ONCE, key), "", token, label=label, keep=keep, timeout=timeout, lease=lease)
 
 
 def _text(key: Any) -> str:

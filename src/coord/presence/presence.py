@@ -94,7 +94,7 @@ class Group:
         return f"Group({self.name!r}, farm={self.farm!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self._at.store, self.name, self.farm, self._at.ttl)
+        return partial(Group, farm_id=self.farm, ttl=self._at.ttl), (self._at.store, self.name)
 
     def join(self, member: str, *, meta: Any = None, lease: float = 10.0, keep_alive: bool = True) -> Membership:
         """Join the group under a name. Two store calls; then one for each heartbeat, three in each lease.
@@ -352,10 +352,6 @@ class Watcher:
             self._store.operate(self._key, MapRemove(bin, names), when=many, ttl=self._ttl, repeatable=True)
         except (Refused, NotFound):
             return  # another process has removed it
-
-
-def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
-    return Group(store, name, farm_id=farm, ttl=ttl)
 
 
 class Alarm:
