@@ -18,7 +18,7 @@ _TEXT = frozenset((str,))
 
 
 def plain_number(value: Any) -> int | float:
-    """Return a number of another library, as of numpy, as Python's own; for the encoder of JSON. Raises `TypeError`."""
+    """Convert a number of another library, such as numpy, to Python's own; for the JSON encoder. Raises `TypeError`."""
     if isinstance(value, Integral):
         return operator.index(value)
     if isinstance(value, Real) and not isinstance(value, Rational):

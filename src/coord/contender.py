@@ -250,7 +250,7 @@ class BaseAcquisition(ABC, Generic[Seen, Way]):
     """Whether an answer is worth a look; default: if the record has changed."""
 
     def _end(self) -> None:
-        """End a wait without success: take back what it has asked of the other parties."""
+        """End a wait without success: let the other parties go first again, if it has asked them to wait."""
 
     # ---- the same for all kinds
 

@@ -93,11 +93,11 @@ class Holders:
 
 
 def _damaged() -> Corrupt:
-    return Corrupt(f"a record whose {HOLDERS!r} are none: delete it while nothing is held")
+    return Corrupt(f"a record whose bin {HOLDERS!r} does not hold holders: delete it while nothing is held")
 
 
 def _is_sound(entry: HolderEntry) -> bool:
-    """Whether it has the types that an acquisition leaves; what is held is for each kind of record to check."""
+    """Whether its fields have the types that an acquisition writes. Each kind of record checks its own field `held`."""
     kinds = type(entry.fence), type(entry.since), type(entry.stamp), type(entry.id), type(entry.owner)
     return kinds == (int, int, int, str, str)
 

@@ -265,7 +265,7 @@ def _window(bin: str, cell: Expr) -> Expr:
 
 
 def _cells_in(bins: Mapping[str, Any], bin: str) -> dict[int, int]:
-    """Return the calls that were counted, by cell, without what is none: as the server's sum, it does not count."""
+    """Return the calls that were counted, by cell. A damaged cell does not count, as in the server's sum."""
     cells = bins.get(bin)
     sound = cells.items() if isinstance(cells, Mapping) else ()
     return {cell: n for cell, n in sound if type(cell) is int and type(n) is int}

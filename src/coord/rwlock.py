@@ -276,7 +276,7 @@ class _RWAcquisition(SharedAcquisition[None]):
         """Return the fence of the last writer; 0 before the first one. Raises `Corrupt`."""
         fence = seen.bins.get(FENCE, 0)
         if not is_int(fence):
-            raise damaged(self._contender.key, f"bin {FENCE!r} is no number")
+            raise damaged(self._contender.key, f"bin {FENCE!r} is not a number")
         return int(fence)
 
     def _send(self, way: None) -> int:  # noqa: ARG002 - there is one way in

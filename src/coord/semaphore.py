@@ -269,7 +269,7 @@ def _size_in(bins: Mapping[str, Any], key: Key) -> int:
     """Return the number of permits that a record holds. Raises `Corrupt`."""
     size = bins[PERMITS]
     if not is_int(size) or not 1 <= size <= MAX_PERMITS:
-        raise damaged(key, f"bin {PERMITS!r} is no number of permits from 1 to {MAX_PERMITS:,}")
+        raise damaged(key, f"bin {PERMITS!r} is not a number of permits from 1 to {MAX_PERMITS:,}")
     return int(size)
 
 
@@ -291,7 +291,7 @@ class _SemaphoreContender(SharedContender):
         size = _size_in(seen.bins, self.key) if seen is not None and PERMITS in seen.bins else self.permits
         for entry in seen.entries.values() if seen else ():
             if not isinstance(entry.held, list | tuple) or not all(is_int(slot) for slot in entry.held):
-                raise damaged(self.key, f"the slots of holder {shown(entry.id)} are none")
+                raise damaged(self.key, f"the slots of holder {shown(entry.id)} are not numbers")
         self.size = size
         return seen
 
@@ -340,7 +340,7 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
             return self.take()
         taken = seen.bins.get(SLOTS) or {}
         if not isinstance(taken, Mapping):
-            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is no map: correct the record")
+            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is not a map: correct the record")
         if self._contender.size - len(taken) >= self._n and not self._contender.held_off(seen, self._me):
             return self.take(self._contender.choose(self._n, taken, self._named))
         if waiting and self._n > 1:

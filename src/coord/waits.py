@@ -79,7 +79,7 @@ class SharedRead:
 
     number: its place among all reads of the process.
     found: the records, or why one could not be read; without the ones that were known to be unchanged.
-    version: what the store's `data_version` said before it.
+    version: the store's `data_version` before it.
     asked, answered: as in `Answer`.
     """
 
@@ -127,7 +127,7 @@ class Watch:
         self.latest: Record | None = None
         """The record as any thread has read it last for this wait."""
         self.known: tuple[object, tuple[str, ...], float] | None = None
-        """Of that read: what the store's `data_version` said before it, its bins, and when it was answered."""
+        """Of that read: the store's `data_version` before it, its bins, and when it was answered."""
         self.handed: Answer | LatchworkError | None = None
         """What another thread has read for this wait, until it takes that."""
         self.saw_release = False
@@ -141,7 +141,7 @@ class Watch:
         self.due_by: Callable[[], float] = never
         """When its thread wants to look though nothing has changed. Another thread's answer may make that earlier."""
         self.pauses_until = 0.0
-        """Until when its thread pauses at most, by what `due_by` returned when it began to sleep."""
+        """Until when its thread pauses at most: the time that `due_by` returned when the thread began to sleep."""
         self.woken: Event = store.seams.event()
         self.stop: Event | None = None
         self._poller = poller_of(store)

@@ -287,7 +287,7 @@ class RecordStore(ABC):
 
     @property
     def where(self) -> str:
-        """The store as errors name it: its URL, without options and secrets; what `repr` gives where there is none."""
+        """The store as errors name it: its URL, without options and secrets; its `repr` if it has no URL."""
         return repr(self)
 
     @abstractmethod
@@ -510,7 +510,7 @@ class PolicyView(DelegatingStore):
 
 
 def checked_with_write(publish: Any) -> WithWrite:
-    """Return what is published with a write. Raises `InvalidRequest` for what cannot be."""
+    """Return the message that is published with a write. Raises `InvalidRequest` if it is not a `Publish`."""
     if isinstance(publish, type) or not (hasattr(publish, "with_updates") and hasattr(publish, "with_removal")):
         raise InvalidRequest(f"publish is {shown(publish)}; give latchwork.queue.Publish(payload, queue=...)")
     rider: WithWrite = publish

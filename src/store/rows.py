@@ -18,7 +18,7 @@ class Rows(list[T | LatchworkError], Generic[T]):
     """A list with the outcome of each row of a batch, in order: its value, or its error."""
 
     def raise_unless(self, *harmless: type[LatchworkError]) -> Rows[T]:
-        """Raise the first error that is none of these kinds; return the rows where there is none."""
+        """Raise the first error that is not of these kinds; return the rows if there is no such error."""
         for row in self:
             if isinstance(row, LatchworkError) and not isinstance(row, harmless):
                 raise row

@@ -147,7 +147,7 @@ def barrier_key(client_id: str, name: str) -> Key:
 
 
 def payload_key(barrier: Key, place: Place) -> Key:
-    """Return the key of what a party brings."""
+    """Return the key of the record with a party's payload."""
     return Key(PAYLOADS, f"{barrier.name}#{place[0]}/{place[1]}")
 
 
@@ -177,7 +177,7 @@ def digest(places: Iterable[Place]) -> str:
 
 
 def checked_payload(payload: Any) -> str:
-    """Return what a party brings, as it is stored. Raises `InvalidRequest`."""
+    """Return the payload of a party as it is stored. Raises `InvalidRequest`."""
     text, size = as_json("payload", payload)
     if size > MAX_PAYLOAD:
         raise InvalidRequest(f"payload has {size} bytes as JSON; at most {MAX_PAYLOAD}: store it, and bring its key")

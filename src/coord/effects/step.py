@@ -387,7 +387,7 @@ def steps(
     timeout: float | None,
     lease: float,
 ) -> Callable[[str], OnceStep]:
-    """Return what makes the step of a key, for what `once` was given. Raises `InvalidRequest`."""
+    """Return the function that makes the step of a key; the arguments are those of `once`. Raises `InvalidRequest`."""
     if not isinstance(key, str):
         checked_callable("key", key)
     elif name is not None:
@@ -409,7 +409,7 @@ def steps(
 def of_call(
     make: Callable[[str], OnceStep], key_of: Callable[..., str | int], work: Callable[P, object], name: str | None
 ) -> Callable[P, OnceStep]:
-    """Return what makes the step of a call of the function `work`. Raises `InvalidRequest`."""
+    """Return the function that makes the step of a call of `work`. Raises `InvalidRequest`."""
     scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
     return lambda *args, **kwargs: make(f"{scope}/{_text(key_of(*args, **kwargs))}")
 

@@ -284,7 +284,7 @@ class Latch:
             if counted is None:
                 raise self._gone() from None
             if not is_int(remaining):
-                raise damaged(self._key, f"bin {bins.count} is no number") from None
+                raise damaged(self._key, f"bin {bins.count} is not a number") from None
             return int(remaining)
 
     # ---- reading
@@ -418,7 +418,7 @@ class Latch:
         return LOOK_AGAIN
 
     def _total(self) -> int:
-        """Return the whole count, for a progress bar: what remains, and what the parties have counted. One read."""
+        """Return the whole count, for a progress bar: the remaining count and the counts of the parties. One read."""
         record = self._read_record()
         bins = bins_of(self._farm)
         is_dc = self._level is LatchLevel.DC
@@ -577,7 +577,7 @@ class Latch:
         return self._checked(self._store.get(self._key, *bins))
 
     def _checked(self, record: Record | None) -> Record:
-        """Return what was read. Raises `NotFound` if it is nothing, or a later latch."""
+        """Return the record that was read. Raises `NotFound` if there is none, or if it is a later latch."""
         if record is None:
             raise self._gone()
         if self._identified and record.bins.get(bins_of(self._farm).id) != self._nonce:

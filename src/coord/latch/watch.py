@@ -48,7 +48,7 @@ def counts_of(record: Record) -> dict[str, int]:
     counts = by_farm(record, COUNT)
     for farm, count in counts.items():
         if not is_int(count):
-            raise damaged(record.key, f"bin {COUNT}{shown(farm)} is no number")
+            raise damaged(record.key, f"bin {COUNT}{shown(farm)} is not a number")
     return counts
 
 

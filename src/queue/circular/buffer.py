@@ -183,7 +183,7 @@ class Buffer:
 
 
 def _span(extents: list[Extent]) -> tuple[int, int]:
-    """Return the first slot and the end of what has to be read of a record: its extents are read in one piece."""
+    """Return the first slot to be read of a record, and the end: its extents are read in one piece."""
     if len(extents) == 1:
         return extents[0].slot, extents[0].slot + extents[0].length
     return min(extent.slot for extent in extents), max(extent.slot + extent.length for extent in extents)

@@ -1,4 +1,4 @@
-"""The contract of text, of depth and of what is no operation: what one store cannot keep or send, every one refuses."""
+"""The contract of text, depth and arguments: every store refuses a value that one of them could not keep or send."""
 
 from __future__ import annotations
 

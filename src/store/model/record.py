@@ -152,7 +152,7 @@ def checked_key(key: Key) -> Key:
     try:
         set_name, name = key
     except (TypeError, ValueError):
-        raise InvalidRequest(f"{shown(key)} is no key: give Key(set, name)") from None
+        raise InvalidRequest(f"{shown(key)} is not a key: give Key(set, name)") from None
     plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
     if plain and set_name in _known_sets and "\0" not in name:
         return key
@@ -162,7 +162,7 @@ def checked_key(key: Key) -> Key:
         name.encode()
         size = len(set_name.encode())
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"{shown(key)} is no valid Unicode ({failure.reason}): correct it") from None
+        raise InvalidRequest(f"{shown(key)} is not valid Unicode ({failure.reason}): correct it") from None
     if "\0" in set_name or "\0" in name:
         raise InvalidRequest(f"{shown(key)}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
@@ -179,7 +179,7 @@ def checked_key(key: Key) -> Key:
 def checked_removal(removal: Removal) -> Removal:
     """Return the removal, once it is one that every backend takes. Raises `InvalidRequest`."""
     if not isinstance(removal, Removal):
-        raise InvalidRequest(f"{shown(removal)} is no removal: give Removal(key, when)")
+        raise InvalidRequest(f"{shown(removal)} is not a removal: give Removal(key, when)")
     check_guard(removal.when)
     key = checked_key(removal.key)
     return removal if key is removal.key else Removal(key, removal.when)
@@ -193,7 +193,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
         pass
     for op in checked_many("ops", ops):
         if not isinstance(op, Op):
-            raise InvalidRequest(f"{shown(op)} is no operation: use one of latchwork.store.model.ops")
+            raise InvalidRequest(f"{shown(op)} is not an operation: use one of latchwork.store.model.ops")
         if op.bin is not NO_BIN:
             checked_bin(op.bin)
 
@@ -228,7 +228,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
     known_ops: its operations were checked before.
     """
     if type(update) is not Update:
-        raise InvalidRequest(f"{shown(update)} is no update: give Update(key, ops), or the result of a form's fill")
+        raise InvalidRequest(f"{shown(update)} is not an update: give Update(key, ops), or the result of a form's fill")
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update
