@@ -102,7 +102,7 @@ def present() -> Deadline | None:
 
 
 def is_cut() -> bool:
-    """Whether nobody waits any more for the call that this thread is in: what is in doubt stays so."""
+    """Whether nobody waits any more for the call that this thread is in: a doubt is not resolved then."""
     deadline = _present.get()
     return deadline is not None and deadline.is_cut
 

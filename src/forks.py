@@ -96,7 +96,7 @@ async def awaited_as_called(work: Awaitable[T]) -> T:
 
 
 def _end_child(failure: BaseException | None) -> NoReturn:
-    """End this process, without what the parent has registered to be done at its end."""
+    """End this process without the functions that the parent has registered for its own end."""
     code = 1
     with suppress(Exception):  # stderr may be closed
         code = _code_after(failure)

@@ -23,7 +23,7 @@ _SEPARATORS = re.compile("[;:=,\x00-\x1f\x7f-\x9f]")
 
 
 def checked_text(what: str, value: str) -> str:
-    """Return the text, where every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
+    """Return the text if every store and ZooKeeper can keep it. Raises `InvalidRequest`."""
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a string that is not empty")
     if "\0" in value or not _is_unicode(value):
@@ -58,14 +58,14 @@ def _is_unicode(value: str) -> bool:
 
 
 def checked_kind(what: str, value: T, kind: type[T]) -> T:
-    """Return the value, where it is of that kind. Raises `InvalidRequest`."""
+    """Return the value if it is of that kind. Raises `InvalidRequest`."""
     if not isinstance(value, kind):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a {kind.__name__}")
     return value
 
 
 def checked_choice(what: str, value: T, choices: Collection[str]) -> T:
-    """Return the value, where it is one of these texts. Raises `InvalidRequest`."""
+    """Return the value if it is one of the `choices`. Raises `InvalidRequest`."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be one of {', '.join(choices)}")
     return value
@@ -90,7 +90,7 @@ def checked_each(what: str, values: Sequence[T] | None, count: int) -> Sequence[
 
 
 def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None:
-    """Raise `InvalidRequest` unless it is some of the numbers from 0 to below `count`, or None, for all."""
+    """Raise `InvalidRequest` unless all of the numbers are from 0 to below `count`; None stands for all of them."""
     if numbers is None:
         return
     if isinstance(numbers, str | bytes) or not isinstance(numbers, Collection):
@@ -100,21 +100,21 @@ def checked_some(what: str, numbers: Collection[int] | None, count: int) -> None
 
 
 def checked_number(what: str, value: float, low: float = 0.0, high: float = NO_LIMIT) -> float:
-    """Return the number, which is no NaN and lies between the two. Raises `InvalidRequest`."""
+    """Return the number if it lies between `low` and `high`; NaN does not. Raises `InvalidRequest`."""
     if not is_number(value) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a number from {low:g} to {high:g}")
     return value
 
 
 def checked_callable(what: str, value: T) -> T:
-    """Return the function, or whatever else can be called. Raises `InvalidRequest`."""
+    """Return the value if it can be called. Raises `InvalidRequest`."""
     if not callable(value):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a function")
     return value
 
 
 def in_a_call(function: Any) -> tuple[Any, Any]:
-    """Return what runs where this is called: a function itself, and of an object its `__call__`."""
+    """Return the two functions that may run when this is called: itself, and the `__call__` of an object."""
     return function, getattr(function, "__call__", None)  # noqa: B004 - of an object
 
 
@@ -124,31 +124,31 @@ def is_async(function: Any) -> bool:
 
 
 def checked_switch(what: str, value: bool) -> bool:
-    """Return the switch, where it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
+    """Return the switch if it is True or False: a text such as "no" would turn it on. Raises `InvalidRequest`."""
     if not isinstance(value, bool):
         raise InvalidRequest(f"{what} is {shown(value)}; it must be True or False")
     return value
 
 
 def is_int(value: Any) -> bool:
-    """Whether it is a whole number; True and False are none here."""
+    """Whether the value is a whole number. True and False do not count as numbers."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, perhaps NaN; True and False are none here."""
+    """Whether the value is a number, perhaps NaN. True and False do not count as numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def checked_whole(what: str, value: int, low: int, high: int) -> int:
-    """Return the number, where it is a whole one between the two. Raises `InvalidRequest`."""
+    """Return the number if it is a whole number from `low` to `high`. Raises `InvalidRequest`."""
     if not is_int(value) or not low <= value <= high:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a whole number from {low} to {high}")
     return value
 
 
 def checked_count(what: str, value: int) -> int:
-    """Return the number of messages that is asked for: a whole one from 1. Raises `InvalidRequest`."""
+    """Return the number of messages that is asked for, a whole number from 1. Raises `InvalidRequest`."""
     if not is_int(value) or value < 1:
         raise InvalidRequest(f"{what} is {shown(value)}; it must be a whole number from 1")
     return value

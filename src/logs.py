@@ -72,7 +72,7 @@ _ends: list[bool] = []
 
 
 def ends() -> None:
-    """Wait for no log handler for longer than `LEAVING` from now on; what one that blocks is given is lost."""
+    """Wait for no log handler for longer than `LEAVING` from now on; the records of one that blocks are lost."""
     if not _ends:
         _ends.append(True)
 
@@ -109,7 +109,7 @@ _shown: set[type[BaseException]] = set()
 
 
 def _show(failure: Exception) -> None:
-    """Print it as the standard library prints what a handler's `emit` raises, once for each type."""
+    """Print the failure once for each type, as the standard library does for an exception of a handler's `emit`."""
     if type(failure) in _shown or not logging.raiseExceptions:
         return
     _shown.add(type(failure))

@@ -18,7 +18,7 @@ _TEXT = frozenset((str,))
 
 
 def plain_number(value: Any) -> int | float:
-    """Return a number of another library, as of numpy, as Python's own; for the encoder of JSON. Raises `TypeError`."""
+    """Convert a number of another library, such as numpy, to Python's own; for the JSON encoder. Raises `TypeError`."""
     if isinstance(value, Integral):
         return operator.index(value)
     if isinstance(value, Real) and not isinstance(value, Rational):
@@ -48,6 +48,17 @@ def check(value: Any, encoded: bytes) -> None:
         )
     if b"{" in encoded and not _is_flat(value) and _has_lost_a_key(encoded):
         check_keys(f"this {type(value).__name__}", encoded)
+
+
+def as_json(what: str, value: Any) -> tuple[str, int]:
+    """Convert a value to the JSON that is stored, and return it with its size in bytes. Raises `InvalidRequest`."""
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain_number)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise InvalidRequest(f"{what} cannot be stored as JSON: {failure}; give text, numbers, lists, maps") from None
+    check_keys(what, text)
+    return text, size
 
 
 def check_keys(what: str, text: str | bytes) -> None:

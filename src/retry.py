@@ -143,7 +143,7 @@ QUEUE_POLICY = RetryPolicy(attempts=3, wait=0.1, max_wait=1.0)
 """The default of queues and of everything else: 3 tries, 100 ms."""
 
 ONE_ATTEMPT = RetryPolicy(attempts=1)
-"""Where the caller itself decides what is asked again."""
+"""For a caller that decides itself which request is sent again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def says(_=None):
 # ---- leases and elections
 
 
-@case("coord/keeper.py:Keeper.start spawn")
+@case("coord/lock.py:Keeper.start spawn")
 def renewal(tmp_path):
     grant = FencedLock(MemoryStore(seams=Hasty()), "lock", lease=3).acquire(keep_alive=True)
     goes_on(grant._leased, "renew", lambda: None)

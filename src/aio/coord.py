@@ -11,8 +11,7 @@ from .. import coord as sync
 from ..coord.election.election import STOP_TIMEOUT, Election
 from ..coord.fencing import Fenced as SyncFenced
 from ..coord.fencing import Lost as SyncLost
-from ..coord.latch.handle import LatchLevel
-from ..coord.latch.latch import Latch, LatchProgress
+from ..coord.latch.latch import Latch, LatchLevel, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
 from ..inputs import checked_timeout

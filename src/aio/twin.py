@@ -134,15 +134,15 @@ class verb_as(Generic[P, R, W]):  # noqa: N801 - read as `property` is
 
 
 def maybe(wrap: Callable[[R, BridgedStore], W]) -> Callable[[R | None, BridgedStore], W | None]:
-    """Return what makes a twin of a result that may be None."""
+    """Return a function that makes a twin of a result that may be None."""
     return lambda result, store: None if result is None else wrap(result, store)
 
 
 def unless_none(undo: Callable[[R], object]) -> Callable[[R | None], object]:
-    """Return what gives back a result that may be None."""
+    """Return a function that gives back a result that may be None."""
     return lambda result: None if result is None else undo(result)
 
 
 def listed(wrap: Callable[[R, BridgedStore], W]) -> Callable[[list[R], BridgedStore], list[W]]:
-    """Return what makes twins of the results in a list."""
+    """Return a function that makes twins of the results in a list."""
     return lambda results, store: [wrap(one, store) for one in results]

@@ -57,7 +57,7 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
     create_timeout: seconds for which the latch may not be there yet; default: as long as the sensor waits.
     store: a URL without a password, templated; default: what `latchwork.connect()` finds.
     deferrable: False = it looks at each `poke_interval`, in a worker.
-    timeout, soft_fail and all else: as of every sensor.
+    timeout, soft_fail and all else: as in every sensor.
 
     It fails where the latch has expired: that is no release. An outage of the store does not end the wait. Airflow uses
     it in one thread at a time.
@@ -155,7 +155,7 @@ class MessageTrigger(BaseEventTrigger):  # type: ignore[misc] # as above
     """A trigger for the watchers of assets: each message of a queue is an event of the asset.
 
     client_id, queue: of the queue, or of a group of it as `queue@group`, which must be there.
-    store: as of `LatchSensor`.
+    store: as in `LatchSensor`.
 
     The event has the message's `id`, `payload` and `headers`. A message is acknowledged when Airflow has stored its
     event, and not before; where that fails it comes again. So an event may be there twice, with the same id.
@@ -173,7 +173,7 @@ class MessageTrigger(BaseEventTrigger):  # type: ignore[misc] # as above
         return f"{__name__}.MessageTrigger", _queue_of(vars(self))
 
     def shared_stream_key(self) -> tuple[str, ...]:
-        """Return what names the queue: triggers with the same key take messages together."""
+        """Return the key that names the queue: triggers with the same key take messages together."""
         return "latchwork", self.store or "", self.client_id, self.queue
 
     @classmethod

@@ -28,9 +28,7 @@ from ..store.model.ops import Compute, Op
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
-from .waits.poller import INFINITY, SOON, poller_of
-from .waits.shared_reads import Answer
-from .waits.watch import Watch, read
+from .waits import INFINITY, SOON, Answer, Watch, measured, poller_of, read
 
 TRANSIENT = (OutcomeUnknown, Unavailable, StorageFailed)
 """Failures after which another try may succeed: the store is unavailable, or a disk has failed once."""
@@ -200,46 +198,86 @@ class Contender(BaseContender):
         return seen.ran_out(self.store.seams.monotonic())
 
 
-Way = TypeVar("Way")
-"""The kind of attempt that a read has found possible."""
 Seen = TypeVar("Seen")
 """The result of reading the record."""
-C = TypeVar("C", bound=BaseContender)
+Way = TypeVar("Way")
+"""A way to take the lease other than as if it were free, for example to break it."""
 
 
-class BaseAcquisition(ABC, Generic[C, Way, Seen]):
+class BaseAcquisition(ABC, Generic[Seen, Way]):
     """One acquisition of a lease, with all its attempts, under one id. Not thread-safe."""
 
-    def __init__(self, contender: C) -> None:
+    _contender: BaseContender
+    alone = False
+    """Whether only one party can have the lease, so that one waiting thread is woken and not all."""
+
+    def __init__(self, contender: BaseContender) -> None:
         self._contender, self._store, self._seams = contender, contender.store, contender.store.seams
         self.id = self._seams.unique()
         self._began = 0.0
         self.doubt = self._breaks = False
         self._watch: Watch | None = None
 
-    # ---- implemented by each kind of lease
-
-    @abstractmethod
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the record, and take the lease if that is possible; None if not."""
-
-    @abstractmethod
-    def _send(self, way: Way | None) -> int:
-        """Try to take the lease in this way, default: as if it were free. Return its fence. Raises `Refused`."""
+    # ---- different for each kind of lease
 
     @abstractmethod
     def _see(self, *, waiting: bool = False) -> Seen | None:
-        """Read the leases; None if there is no record."""
+        """Read the record; None if there is none."""
 
     @abstractmethod
     def _mine(self, seen: Seen) -> int | None:
         """Return the fence of the lease that was taken under this id; None if there is none."""
 
     @abstractmethod
+    def _try(self, seen: Seen | None, *, waiting: bool) -> TakenLease | None:
+        """Take the lease if the record allows it; else return None, and ask to go first if `waiting`."""
+
+    @abstractmethod
+    def _send(self, way: Way | None) -> int:
+        """Send one attempt to take the lease in this way; None = as if it were free. Return its fence. Raises
+        `Refused`.
+        """
+
+    @abstractmethod
     def _renew(self, fence: int) -> TakenLease:
         """Renew the lease that was taken. Raises `Refused` or `NotFound` if it is not held any more."""
 
-    # ---- common to all kinds
+    @abstractmethod
+    def _due(self) -> float:
+        """Return when (seconds, monotonic) the record is to be looked at though it has not changed."""
+
+    _worth: Callable[[Answer], bool] | None = None
+    """Whether an answer is worth a look; default: if the record has changed."""
+
+    def _end(self) -> None:
+        """End a wait without success: let the other parties go first again, if it has asked them to wait."""
+
+    # ---- the same for all kinds
+
+    def enter(self, poll: Poll, timeout: float | None, *, kind: str, verb: str) -> TakenLease | None:
+        """Take the lease at once, or wait for it for up to `timeout` seconds; None if that was not enough.
+
+        kind: of the primitive, for the metrics.
+        verb: the public call, named by the error where this thread runs an event loop.
+        """
+        seams, claim = self._seams, None
+        seams.may_wait(verb, timeout)
+        with Deadline(seams, timeout) as deadline:
+            self._contender.yield_to_waiters(poll, timeout)
+            first = self.take if self.alone and timeout != 0 else self.at_once
+            claim = outlive(seams, deadline, first, passing=may_pass)
+            if claim is not None or timeout == 0:
+                return claim
+            try:
+                claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
+            finally:
+                if claim is None:  # also where the wait failed
+                    self._end()
+        return claim
+
+    def at_once(self) -> TakenLease | None:
+        """Try as if the lease were free, then read the record; None if the lease cannot be taken now."""
+        return self.take() or self.look()
 
     def take(self, way: Way | None = None) -> TakenLease | None:
         """Try once to take the lease, in this way or as if it were free. One store call; None if it is not free."""
@@ -251,12 +289,21 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
             self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
             if not self.doubt and not isinstance(failure, Refused):
                 raise
-            return self._recognised() if self.doubt else None
+            # An attempt in doubt may have taken it.
+            seen = self._look() if self.doubt else None
+            found = None if seen is None else self._mine(seen)
+            return None if found is None else self._confirm(found)
         until = rules.believed_until(self._began, self._contender.lease)
         if self._seams.boottime() >= until:
             return self._confirm(fence)
         self._contender.took()
         return TakenLease(fence, until, self._breaks)
+
+    def look(self, *, waiting: bool = False) -> TakenLease | None:
+        """Read the record, and take the lease if that is possible; None if not. If `waiting`, tell the others."""
+        seen = self._look(waiting=waiting)
+        fence = None if seen is None else self._mine(seen)
+        return self._try(seen, waiting=waiting) if fence is None else self._confirm(fence)
 
     def wait(
         self, poll: Poll, *, deadline: Deadline | None = None, stop: Event | None = None, mark: bool = True
@@ -267,12 +314,17 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         mark: leave marks, so that a party that releases lets this one go first.
         """
         watch = self._watch = self._contender.watch(poll, self._worth, alone=self.alone, mark=mark)
-        look = partial(self._look_or_take, watch, mark=mark)
+
+        def take_or_look() -> TakenLease | None:
+            saw_release, watch.saw_release = watch.saw_release, False
+            return (saw_release and self.take()) or self.look(waiting=mark)
 
         def probe() -> tuple[TakenLease | None] | None:
             if stop is not None and stop.is_set():
                 return (None,)
-            claim = look() if deadline is None else outlive(self._seams, deadline, look, passing=may_pass)
+            claim = (
+                take_or_look() if deadline is None else outlive(self._seams, deadline, take_or_look, passing=may_pass)
+            )
             return None if claim is None else (claim,)
 
         timeout = None if deadline is None else deadline.left()
@@ -281,27 +333,6 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         finally:
             self._watch = None
         return None if found is None else found[0]
-
-    def _look_or_take(self, watch: Watch, *, mark: bool) -> TakenLease | None:
-        """Take the lease, if the watch saw its release; else look at it."""
-        saw_release, watch.saw_release = watch.saw_release, False
-        return (saw_release and self.take()) or self.look(waiting=mark)
-
-    alone = False
-    """Whether only one can take the lease at a time, so that one waiting thread is woken and not all."""
-
-    @abstractmethod
-    def _due(self) -> float:
-        """Return when (seconds, monotonic) the record is to be looked at though it has not changed."""
-
-    _worth: Callable[[Answer], bool] | None = None
-    """Whether an answer is worth a look; default: if the record has changed."""
-
-    def _recognised(self) -> TakenLease | None:
-        """Return the lease if an attempt in doubt has taken it, else None."""
-        seen = self._look()
-        fence = None if seen is None else self._mine(seen)
-        return None if fence is None else self._confirm(fence)
 
     def _look(self, *, waiting: bool = False) -> Seen | None:
         try:
@@ -335,48 +366,14 @@ class BaseAcquisition(ABC, Generic[C, Way, Seen]):
         )
 
 
-class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
-    """One acquisition of a record's only lease, under an id of its own. Not thread-safe."""
+class Acquisition(BaseAcquisition[Observation, Bound]):
+    """One acquisition of a record's only lease."""
 
+    _contender: Contender
     alone = True
-
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the lease, and take it if it is free or may be broken; None if another party holds it."""
-        seen = self._look(waiting=waiting)
-        if seen is None or not seen.view.locked:
-            if seen is not None and seen.view.grant == self.id:
-                self._begin_again()  # an attempt in doubt took it, and it was freed by force
-            return self.take()
-        if self._is_mine(seen.view):
-            return self._confirm(seen.view.fence)
-        return self.take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
-
-    def _send(self, way: Bound | None) -> int:
-        contender = self._contender
-        self._breaks = self._breaks or way is not None
-        (fence,) = self._store.operate(
-            contender.key,
-            *rules.acquire(contender.owner, contender.lease, self.id),
-            *contender.extra,
-            when=_both(way or rules.free(self.id), contender.also),
-            exists=Exists.ANY,
-            or_absent=True,
-            ttl=contender.ttl,
-            repeatable=True,
-        )
-        return int(fence)
 
     def _see(self, *, waiting: bool = False) -> Observation | None:
         return self._contender.look(waiting=waiting, watch=self._watch)
-
-    def _worth(self, answer: Answer) -> bool:
-        """Observe the lease in whichever thread has read it. Worth a look if it is free or this acquisition's."""
-        seen = self._contender.observe(answer)
-        return seen is None or not seen.view.locked or self._is_mine(seen.view)
-
-    def _due(self) -> float:
-        seen = self._contender.observed
-        return seen.since + seen.view.lease + SOON if seen and seen.view.locked else INFINITY
 
     def _mine(self, seen: Observation) -> int | None:
         return seen.view.fence if self._is_mine(seen.view) else None
@@ -384,12 +381,42 @@ class Acquisition(BaseAcquisition[Contender, Bound, Observation]):
     def _is_mine(self, view: LeaseView) -> bool:
         return view.locked and view.grant == self.id
 
+    def _try(self, seen: Observation | None, *, waiting: bool) -> TakenLease | None:  # noqa: ARG002 - the mark asks
+        if seen is not None and seen.view.locked:
+            return self.take(rules.broken(seen.view, self.id)) if self._contender.may_break(seen) else None
+        if seen is not None and seen.view.grant == self.id:
+            self._begin_again()  # an attempt in doubt took it, and it was freed by force
+        return self.take()
+
+    def _send(self, way: Bound | None) -> int:
+        contender, guard = self._contender, way or rules.free(self.id)
+        self._breaks = self._breaks or way is not None
+        if contender.also is not None:
+            both = _and(guard.expr, contender.also.expr)
+            guard = Bound(both, {**guard.params, **contender.also.params})
+        (fence,) = self._store.operate(
+            contender.key,
+            *rules.acquire(contender.owner, contender.lease, self.id),
+            *contender.extra,
+            when=guard,
+            exists=Exists.ANY,
+            or_absent=True,
+            ttl=contender.ttl,
+            repeatable=True,
+        )
+        return int(fence)
+
     def _renew(self, fence: int) -> TakenLease:
         return self._contender.renew(fence)
 
+    def _due(self) -> float:
+        seen = self._contender.observed
+        return seen.since + seen.view.lease + SOON if seen and seen.view.locked else INFINITY
 
-def _both(one: Bound, other: Bound | None) -> Bound:
-    return one if other is None else Bound(_and(one.expr, other.expr), {**one.params, **other.params})
+    def _worth(self, answer: Answer) -> bool:
+        """Observe the lease in whichever thread has read it. Worth a look if it is free or this acquisition's."""
+        seen = self._contender.observe(answer)
+        return seen is None or not seen.view.locked or self._is_mine(seen.view)
 
 
 @lru_cache(maxsize=256)

@@ -18,8 +18,7 @@ from ..store.model.expr import Bin, Bound, Expr, Guard, Param, missing, unbound
 from ..store.model.ops import Op, Put
 from ..store.model.record import check_guard
 from ..store.model.values import checked_bin
-from ..store.once import Once
-from ..store.port import KEEP, Exists, Key, RecordStore, Values
+from ..store.port import KEEP, Exists, Key, Once, RecordStore, Values
 from ..unpicklable import Unpicklable
 
 
@@ -169,7 +168,7 @@ class Fenced(Unpicklable):
         return value if isinstance(value, int) else None
 
     def _has_fences(self, value: Any) -> bool:
-        """Whether this is what the ratchet leaves in the bin, and not damaged."""
+        """Whether the value in the bin is one that the ratchet writes; another one is damaged."""
         return type(value) is int
 
     def _refusal(self, key: Key, bin: str, refusal: Refused) -> LatchworkError:
@@ -182,7 +181,7 @@ class Fenced(Unpicklable):
         kept = record.bins.get(bin) if record else None
         seen = self._highest(kept)
         if kept is not None and not self._has_fences(kept):
-            return damaged(key, f"bin {bin!r} holds a {type(kept).__name__}, which is no fence")
+            return damaged(key, f"bin {bin!r} holds a {type(kept).__name__}, which is not a fence")
         if seen is None or seen <= self._fence:
             return refusal
         self._store.seams.note("fences_refused", by="resource")

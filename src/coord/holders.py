@@ -13,11 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from ..deadline import Deadline
 from ..errors import Corrupt, LatchworkError, NotFound, Refused
-from ..retry import Poll, may_pass, outlive
 from ..store.model.expr import SERVER_NOW, Bin, Expr, ListOf, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
@@ -25,8 +23,7 @@ from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import BaseAcquisition, BaseContender, TakenLease, Way
 from .lease import Standstill
-from .waits.poller import INFINITY, SOON
-from .waits.watch import Watch, measured
+from .waits import INFINITY, SOON, Watch
 
 HOLDERS, RENEWED = "holders", "renewed"
 """Maps by the id of the acquisition. `HOLDERS`: [fence, lease in ms, server's ms when it was taken, owner, what is
@@ -96,11 +93,11 @@ class Holders:
 
 
 def _damaged() -> Corrupt:
-    return Corrupt(f"a record whose {HOLDERS!r} are none: delete it while nothing is held")
+    return Corrupt(f"a record whose bin {HOLDERS!r} does not hold holders: delete it while nothing is held")
 
 
 def _is_sound(entry: HolderEntry) -> bool:
-    """Whether it has the types that an acquisition leaves; what is held is for each kind of record to check."""
+    """Whether its fields have the types that an acquisition writes. Each kind of record checks its own field `held`."""
     kinds = type(entry.fence), type(entry.since), type(entry.stamp), type(entry.id), type(entry.owner)
     return kinds == (int, int, int, str, str)
 
@@ -208,50 +205,38 @@ class SharedContender(BaseContender, ABC):
             self.store.operate(self.key, Put(WISH, None), when=_IS_WISH.bind(me=me), ttl=NEVER, repeatable=True)
 
 
-S = TypeVar("S", bound=SharedContender)
+class SharedAcquisition(BaseAcquisition[Holders, Way]):
+    """One acquisition of a place among the holders. It may ask the others to let it go first."""
 
+    _contender: SharedContender
 
-class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
-    """One attempt to become a holder. It may ask the others to let it go first."""
-
-    def __init__(self, contender: S) -> None:
+    def __init__(self, contender: SharedContender) -> None:
         super().__init__(contender)
         self._me = self._seams.unique()
         self._wished: float | None = None
 
-    def at_once(self) -> TakenLease | None:
-        """Try to enter as if there were room, then read the record; None if there is no room now."""
-        return self.take() or self.look()
+    def _see(self, *, waiting: bool = False) -> Holders | None:
+        return self._contender.living(waiting=waiting, watch=self._watch)
 
-    def enter(self, poll: Poll, timeout: float | None, kind: str) -> TakenLease | None:
-        """Enter at once, or wait for up to `timeout` seconds; None if that was not enough.
+    def _mine(self, seen: Holders) -> int | None:
+        return seen.entries[self.id].fence if self.id in seen.entries else None
 
-        kind: of the primitive, for the metrics.
-        """
-        seams, claim = self._seams, None
-        seams.may_wait("Semaphore.acquire" if kind == "semaphore" else "ReadWriteLock.read or .write", timeout)
-        with Deadline(seams, timeout) as deadline:
-            self._contender.yield_to_waiters(poll, timeout)
-            claim = outlive(seams, deadline, self.at_once, passing=may_pass)
-            if claim is not None or timeout == 0:
-                return claim
-            try:
-                claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
-            finally:
-                if claim is None:  # also where the wait failed
-                    self.end()
-        return claim
+    def _renew(self, fence: int) -> TakenLease:
+        return self._contender.renew(self.id, fence)
 
-    def end(self) -> None:
-        """Remove the wish after a wait without success, so that it does not keep others out."""
-        if self._wished is not None:
-            self._contender.take_back_wish(self._me)
+    def _due(self) -> float:
+        return self._contender.due(wishes=self._wished is not None)
 
     def _wish(self, seen: Holders) -> None:
         now = self._seams.monotonic()
         if self._wished is None or now - self._wished > WISH_LASTS / 3:
             self._wished = now
             self._contender.wish(seen, self._me)
+
+    def _end(self) -> None:
+        """Remove the wish, so that it does not keep others out."""
+        if self._wished is not None:
+            self._contender.take_back_wish(self._me)
 
     def _fill(self, form: Form, **more: Any) -> Update:
         """Return the update of the acquisition, with the parameters of this party."""
@@ -260,18 +245,6 @@ class SharedAcquisition(BaseAcquisition[S, Way, Holders]):
             party.key, id=self.id, me=self._me, owner=party.owner, lease=round(party.lease * 1000), **more,
             **party.passes(party.observed),
         )  # fmt: skip
-
-    def _see(self, *, waiting: bool = False) -> Holders | None:
-        return self._contender.living(waiting=waiting, watch=self._watch)
-
-    def _due(self) -> float:
-        return self._contender.due(wishes=self._wished is not None)
-
-    def _mine(self, seen: Holders) -> int | None:
-        return seen.entries[self.id].fence if self.id in seen.entries else None
-
-    def _renew(self, fence: int) -> TakenLease:
-        return self._contender.renew(self.id, fence)
 
 
 def add_holder(held: Expr) -> tuple[Op, ...]:

@@ -17,7 +17,10 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct, field
 
-from ..inputs import checked_seconds
+from ..errors import InvalidRequest
+from ..inputs import checked_seconds, checked_text
+from ..plain import shown
+from ..seams import Seams
 from ..store.decode import Counter, decoded
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, exists, largest, missing
 from ..store.model.ops import Add, Op, Put, Read
@@ -222,3 +225,18 @@ def believed_until(began: float, lease: float) -> float:
 def checked_lease(seconds: float) -> float:
     """Check the length of a lease in seconds, and return it. Raises `InvalidRequest`."""
     return float(checked_seconds("lease", seconds, MIN_LEASE, MAX_LEASE))
+
+
+def checked_owner(owner: str | None, seams: Seams) -> str:
+    """Check the name of an owner or a candidate, and return it; make one up if it is None. Raises `InvalidRequest`."""
+    if owner is None:
+        return f"{seams.process_name()}:{seams.unique()}"
+    return checked_text("owner", owner)
+
+
+def checked_holder(owner: str | None, seams: Seams) -> str:
+    """Check an owner's name of at most 255 bytes, as one record keeps many names. Raises `InvalidRequest`."""
+    name = checked_owner(owner, seams)
+    if len(name.encode()) > 255:
+        raise InvalidRequest(f"owner is {shown(name)} of {len(name.encode())} bytes; it must have at most 255 bytes")
+    return name

@@ -13,23 +13,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline
 from ..errors import InvalidRequest, NotFound, Refused, WaitTimeout
-from ..inputs import checked_seconds, checked_timeout, checked_whole
+from ..inputs import checked_seconds, checked_text, checked_timeout, checked_whole
 from ..plain import shown
 from ..retry import outlive
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW, Bin, Const, Expr, If, ListOf, MapHas, MapValue, Param, all_of, exists, has
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapTrim, Op, Put
-from ..store.once import Once, TokenClock
-from ..store.port import Exists, Key, RecordStore
-from .inputs import checked_name
-from .waits.watch import measured
+from ..store.once import TokenClock
+from ..store.port import Exists, Key, Once, RecordStore
+from .waits import measured
 
 LIMITS = "latchwork_limits"
 """The set of all rate limiters; the key is the name."""
@@ -98,17 +97,17 @@ class RateLimiter:
     def __init__(
         self, store: RecordStore, name: str, limit: int, per: Per, *, also: Iterable[tuple[int, Per]] = ()
     ) -> None:
-        self._store, self.name = as_store(store), checked_name(name)
+        self._store, self.name = as_store(store), checked_text("name", name)
         self.limits = checked_limits([(limit, per), *_pairs(also)])
         self._key = Key(LIMITS, name)
-        self._watches = _watches_of(store)
+        self._watches = _ALL.setdefault(store.token_clock, {})
 
     def __repr__(self) -> str:
         return f"RateLimiter({self.name!r}, {', '.join(f'{one.most} per {one.per:g} s' for one in self.limits)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         (limit, per), *also = [(one.most, one.per) for one in self.limits]
-        return _made, (self._store, self.name, limit, per, also)
+        return partial(RateLimiter, also=also), (self._store, self.name, limit, per)
 
     def of_key(self, key: str) -> RateLimiter:
         """Return the limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
@@ -116,7 +115,7 @@ class RateLimiter:
         Raises `InvalidRequest` if the key is no text that a name may have in it.
         """
         (limit, per), *also = [(one.most, one.per) for one in self.limits]
-        return RateLimiter(self._store, f"{self.name}/{checked_name(key)}", limit, per, also=also)
+        return RateLimiter(self._store, f"{self.name}/{checked_text('name', key)}", limit, per, also=also)
 
     def try_acquire(self, n: int = 1) -> Decision:
         """Ask for `n` calls, all or none; they are counted exactly once. Does not wait.
@@ -219,13 +218,8 @@ class RateLimiter:
 Watches: TypeAlias = dict[Key, tuple[str, float]]
 """By limiter: the id of the last allowed call, and since when (seconds, monotonic) it has been the last."""
 _ALL: WeakKeyDictionary[TokenClock, Watches] = WeakKeyDictionary()
-
-
-def _watches_of(store: RecordStore) -> Watches:
-    """Return what this process has seen of the limiters of a store. A handle may live for one call only, as `of_key`
-    makes them, and a window is longer.
-    """
-    return _ALL.setdefault(store.token_clock, {})
+"""What this process has seen of the limiters of each store. A handle may live for one call only, as `of_key` makes
+them, and a window is longer."""
 
 
 @lru_cache(maxsize=256)
@@ -271,7 +265,7 @@ def _window(bin: str, cell: Expr) -> Expr:
 
 
 def _cells_in(bins: Mapping[str, Any], bin: str) -> dict[int, int]:
-    """Return the calls that were counted, by cell, without what is none: as the server's sum, it does not count."""
+    """Return the calls that were counted, by cell. A damaged cell does not count, as in the server's sum."""
     cells = bins.get(bin)
     sound = cells.items() if isinstance(cells, Mapping) else ()
     return {cell: n for cell, n in sound if type(cell) is int and type(n) is int}
@@ -294,15 +288,6 @@ def _ttl(limits: tuple[Limit, ...]) -> int:
     return 60 + round(2 * max(limit.per for limit in limits))
 
 
-def _seconds(per: Per) -> float:
-    """Return the window in seconds. Raises `InvalidRequest`."""
-    return float(checked_seconds("per", per, MIN_PER, MAX_PER))
-
-
-def _made(store: RecordStore, name: str, limit: int, per: float, also: list[tuple[int, float]]) -> RateLimiter:
-    return RateLimiter(store, name, limit, per, also=also)
-
-
 def _pairs(also: Iterable[tuple[int, Per]]) -> list[tuple[int, Per]]:
     try:
         return [(limit, per) for limit, per in also]
@@ -314,7 +299,10 @@ def checked_limits(pairs: Sequence[tuple[int, Per]]) -> tuple[Limit, ...]:
     """Check the limits, and return them. Raises `InvalidRequest`."""
     if len(pairs) > MAX_LIMITS:
         raise InvalidRequest(f"{len(pairs)} limits; at most {MAX_LIMITS} in one limiter")
-    limits = tuple(Limit(checked_whole("limit", limit, 1, MAX_LIMIT), _seconds(per)) for limit, per in pairs)
+    limits = tuple(
+        Limit(checked_whole("limit", limit, 1, MAX_LIMIT), float(checked_seconds("per", per, MIN_PER, MAX_PER)))
+        for limit, per in pairs
+    )
     if len({limit.width for limit in limits}) < len(limits):
         raise InvalidRequest(f"{len(pairs)} limits, of which two have nearly the same window: keep the smaller one")
     return limits

@@ -12,22 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import ref
 
+from ..background import FailureLog
 from ..deadline import Deadline
-from ..errors import InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
+from ..errors import FencedOut, InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
 from ..forks import reset_in_child
-from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole
-from ..retry import Poll, may_pass, outlive
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole
+from ..logs import Log
+from ..retry import Poll
 from ..store.connect import as_store
 from ..store.model.values import MAX_INT
 from ..store.port import Key, RecordStore
 from .contender import Acquisition, Contender, TakenLease
 from .fencing import Fenced, Lost
-from .inputs import checked_name, checked_owner
-from .keeper import Keeper, Leased
-from .lease import checked_lease
-from .waits.watch import measured
+from .lease import checked_lease, checked_owner
+
+log = Log(__name__)
 
 G = TypeVar("G", bound="Grant")
 
@@ -58,7 +60,7 @@ class FencedLock:
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.owner = checked_owner(owner, store.seams)
         self._contender = Contender(store, Key(LOCKS, name), self.owner, self.lease)
         self._blocks: dict[int, tuple[Grant, ...]] = {}  # by thread; the last is that of the innermost block
@@ -86,7 +88,8 @@ class FencedLock:
         started to renew it, the lock is released and Python's `RuntimeError` is raised.
         """
         checked_switch("keep_alive", keep_alive)
-        claim = self._wait(checked_timeout(timeout))
+        limit = checked_timeout(timeout)
+        claim = Acquisition(self._contender).enter(self._poll, limit, kind="lock", verb="FencedLock.acquire")
         if claim is None:
             raise LockUnavailable(
                 f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._contender.key
@@ -99,9 +102,8 @@ class FencedLock:
         Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """
         checked_switch("keep_alive", keep_alive)
-        acquisition = Acquisition(self._contender)
         with Deadline(self._store.seams, 0):
-            claim = acquisition.take() or acquisition.look()
+            claim = Acquisition(self._contender).at_once()
         return None if claim is None else self._granted(claim, keep_alive=keep_alive)
 
     def break_lease(self, fence: int, *, at_once: bool = False) -> bool:
@@ -121,17 +123,6 @@ class FencedLock:
         return self._contender.seize(
             checked_whole("fence", fence, 1, MAX_INT), at_once=checked_switch("at_once", at_once)
         )
-
-    def _wait(self, timeout: float | None) -> TakenLease | None:
-        seams = self._store.seams
-        seams.may_wait("FencedLock.acquire", timeout)
-        with Deadline(seams, timeout) as deadline:
-            self._contender.yield_to_waiters(self._poll, timeout)
-            acquisition = Acquisition(self._contender)
-            claim = outlive(seams, deadline, acquisition.take, passing=may_pass)
-            if claim is not None or timeout == 0:
-                return claim or acquisition.look()
-            return measured(seams, "lock", lambda: acquisition.wait(self._poll, deadline=deadline))
 
     def _granted(self, claim: TakenLease, *, keep_alive: bool) -> Grant:
         return granted(partial(Grant, self.name, self._contender, claim), keep_alive=keep_alive)
@@ -190,6 +181,17 @@ class FencedLock:
         if seen is None or not seen.view.locked:
             return "others were faster"
         return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
+
+
+class Leased(Protocol):
+    """The part of a record with a lease that a grant uses."""
+
+    store: RecordStore
+    owner: str
+    lease: float
+
+    def renew(self, fence: int) -> TakenLease: ...
+    def release(self, fence: int) -> bool: ...
 
 
 class Grant(Fenced):
@@ -314,6 +316,73 @@ class Grant(Fenced):
 
     def _keeper(self) -> Keeper:
         return Keeper(self, self._leased, self._name)
+
+
+class Keeper:
+    """The renewal of one grant in the background, three times a lease, until it is released or lost, or nothing refers
+    to it any more.
+
+    An interrupt (Ctrl-C) may come between any two instructions: after a lease was taken and before the caller has its
+    grant, or at the end of a `with` block before the grant is released. Then nothing refers to the grant, and a lease
+    that is still renewed would be held until the process ends. So a keeper holds only a weak reference to its grant,
+    and renews nothing before the grant was handed out.
+
+    leased: the record with the lease.
+    name: the name of the lock, for logs.
+    at_end: called once after the last renewal.
+    """
+
+    def __init__(self, grant: Grant, leased: Leased, name: str, at_end: Callable[[], object] = lambda: None) -> None:
+        self._grant = ref(grant)
+        self._fence, self._lost = grant.fence, grant.lost
+        self._leased, self._name, self._at_end = leased, name, at_end
+        self._gives_back = grant.gives_back_late
+        self.handed_out = False
+
+    def start(self) -> None:
+        """Start renewing in a task of its own. Raises Python's `RuntimeError` if no thread can be started."""
+        self._leased.store.seams.spawn(self._run, f"latchwork-lease-{self._name}")
+
+    def _run(self) -> None:
+        try:
+            self._renew_until_lost()
+        finally:
+            self._lost.set()
+            self._at_end()
+
+    def _renew_until_lost(self) -> None:
+        usual, failure_log = self._leased.lease / 3, FailureLog(self._leased.store.seams, log)
+        pause = usual
+        while not self._lost.wait(pause):
+            if not self.handed_out:
+                continue  # the caller may have been interrupted; then the lease runs out
+            grant = self._grant()
+            if grant is None:
+                self._give_back()
+                return
+            try:
+                self._gives_back = grant.gives_back_late
+                grant.renew()
+                pause = usual
+            except FencedOut:
+                return
+            except Exception as failure:  # noqa: BLE001 - a defect must not end the renewal either
+                failure_log.record(failure, f"the lease of {self._name!r} could not be renewed")
+                pause = self._leased.lease / 20
+            finally:
+                del grant
+
+    def _give_back(self) -> None:
+        then = "it is released now" if self._gives_back else "its lease runs out, as it may leave work unfinished"
+        log.warning(
+            "the grant of %r with fence %d was dropped without a release, as after an interrupt: %s",
+            self._name, self._fence, then,
+        )  # fmt: skip
+        self._lost.set()
+        if not self._gives_back:
+            return
+        with suppress(LatchworkError):  # the lease then ends by itself
+            self._leased.release(self._fence)
 
 
 def granted(make: Callable[[], G], *, keep_alive: bool) -> G:

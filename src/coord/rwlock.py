@@ -19,7 +19,7 @@ from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
 from ..errors import LockUnavailable, NotFound, Refused
-from ..inputs import checked_kind, checked_switch, checked_timeout, is_int
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, is_int
 from ..plain import one_line
 from ..retry import Poll
 from ..store.connect import as_store
@@ -41,8 +41,7 @@ from .holders import (
     SharedContender,
     add_holder,
 )
-from .inputs import checked_holder, checked_name
-from .lease import FENCE, NEXT_FENCE, NOW_US, checked_lease
+from .lease import FENCE, NEXT_FENCE, NOW_US, checked_holder, checked_lease
 from .lock import LOCK_POLL, Grant, granted
 
 RWLOCKS = "latchwork_rwlocks"
@@ -154,7 +153,7 @@ class ReadWriteLock:
         self, store: RecordStore, name: str, *, owner: str | None = None, lease: float = 10.0, poll: Poll = LOCK_POLL
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.owner = checked_holder(owner, store.seams)
         self._contender = _RWContender(store, Key(RWLOCKS, name), self.owner, self.lease)
 
@@ -208,7 +207,8 @@ class ReadWriteLock:
     def _granted(self, kind: type[U], timeout: float | None, *, keep_alive: bool) -> U:
         checked_switch("keep_alive", keep_alive)
         acquisition = _RWAcquisition(self._contender, kind.mode)
-        claim = acquisition.enter(self._poll, checked_timeout(timeout), "rwlock")
+        limit, verb = checked_timeout(timeout), "ReadWriteLock.read or .write"
+        claim = acquisition.enter(self._poll, limit, kind="rwlock", verb=verb)
         if claim is None:
             raise LockUnavailable(
                 f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; "
@@ -246,20 +246,18 @@ def _release_ops(mode: Mode) -> tuple[Op, ...]:
     return () if mode is Mode.READ else (Put(WRITER, None),)
 
 
-class _RWAcquisition(SharedAcquisition[_RWContender, None]):
-    """One attempt to take the lock for reading or for writing."""
+class _RWAcquisition(SharedAcquisition[None]):
+    """One acquisition of the lock for reading or for writing."""
+
+    _contender: _RWContender
 
     def __init__(self, contender: _RWContender, mode: Mode) -> None:
         super().__init__(contender)
         self._mode, self._since = mode, NOT_WAITED
         self.abandoned: int | None = None
 
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the record, and enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
-        seen = self._look(waiting=waiting)
-        fence = None if seen is None else self._mine(seen)
-        if fence is not None:
-            return self._confirm(fence)
+    def _try(self, seen: Holders | None, *, waiting: bool) -> TakenLease | None:
+        """Enter if that is possible. A `waiting` writer that cannot enter asks to go first."""
         if seen is None or self._may_enter(seen):
             return self.take()
         self._since = min(self._since, self._fence_in(seen))
@@ -278,7 +276,7 @@ class _RWAcquisition(SharedAcquisition[_RWContender, None]):
         """Return the fence of the last writer; 0 before the first one. Raises `Corrupt`."""
         fence = seen.bins.get(FENCE, 0)
         if not is_int(fence):
-            raise damaged(self._contender.key, f"bin {FENCE!r} is no number")
+            raise damaged(self._contender.key, f"bin {FENCE!r} is not a number")
         return int(fence)
 
     def _send(self, way: None) -> int:  # noqa: ARG002 - there is one way in

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..deadline import Deadline
 from ..errors import Corrupt, InvalidRequest, LockUnavailable, NotFound
-from ..inputs import checked_kind, checked_switch, checked_timeout, checked_whole, is_int
+from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole, is_int
 from ..plain import shown
 from ..retry import Poll
 from ..store.connect import as_store
@@ -37,8 +37,7 @@ from ..store.model.expr import (  # fmt: skip
 )
 from ..store.model.form import Form
 from ..store.model.ops import MapPut, MapRemove, Op, Put, Read
-from ..store.once import Once
-from ..store.port import KEEP, NEVER, Exists, Key, RecordStore, Values
+from ..store.port import KEEP, NEVER, Exists, Key, Once, RecordStore, Values
 from .contender import TakenLease
 from .holders import (
     ID,
@@ -51,10 +50,9 @@ from .holders import (
     SharedContender,
     add_holder,
 )
-from .inputs import checked_holder, checked_name
-from .lease import FENCE, NEXT_FENCE, checked_lease
+from .lease import FENCE, NEXT_FENCE, checked_holder, checked_lease
 from .lock import LOCK_POLL, Grant, granted
-from .waits.watch import Watch
+from .waits import Watch
 
 SEMAPHORES = "latchwork_semaphores"
 """The set of all semaphores; the key is the name."""
@@ -102,7 +100,7 @@ class Semaphore:
         poll: Poll = LOCK_POLL,
     ) -> None:
         self._store, self._poll = as_store(store), checked_kind("poll", poll, Poll)
-        self.name, self.lease = checked_name(name), checked_lease(lease)
+        self.name, self.lease = checked_text("name", name), checked_lease(lease)
         self.permits = checked_whole("permits", permits, 1, MAX_PERMITS)
         self.owner = checked_holder(owner, store.seams)
         self._contender = _SemaphoreContender(store, Key(SEMAPHORES, name), self.owner, self.lease, self.permits)
@@ -130,7 +128,7 @@ class Semaphore:
         checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
         acquisition = self._acquisition(n)
-        claim = acquisition.enter(self._poll, limit, "semaphore")
+        claim = acquisition.enter(self._poll, limit, kind="semaphore", verb="Semaphore.acquire")
         if claim is None:
             raise LockUnavailable(
                 f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._contender.held_by()}",
@@ -176,7 +174,8 @@ class Semaphore:
         A dead holder is listed until a waiting party has replaced it.
         """
         seen = self._contender.look()
-        found = [] if seen is None else [_holder(entry) for entry in seen.entries.values()]
+        entries = [] if seen is None else seen.entries.values()
+        found = [Holder(one.owner, tuple(one.held), one.fence, one.lease, one.since / 1000) for one in entries]
         return sorted(found, key=lambda holder: holder.slots)
 
     def _acquisition(self, n: int) -> _SlotAcquisition:
@@ -258,10 +257,6 @@ def _fenced(bin: str, slots: tuple[int, ...], when: Expr | None) -> Expr:
     return all_of(*unseen) if when is None else all_of(*unseen, when)
 
 
-def _holder(entry: HolderEntry) -> Holder:
-    return Holder(entry.owner, tuple(entry.held), entry.fence, entry.lease, entry.since / 1000)
-
-
 # ---- the record, and the acquisitions of its slots
 
 
@@ -274,7 +269,7 @@ def _size_in(bins: Mapping[str, Any], key: Key) -> int:
     """Return the number of permits that a record holds. Raises `Corrupt`."""
     size = bins[PERMITS]
     if not is_int(size) or not 1 <= size <= MAX_PERMITS:
-        raise damaged(key, f"bin {PERMITS!r} is no number of permits from 1 to {MAX_PERMITS:,}")
+        raise damaged(key, f"bin {PERMITS!r} is not a number of permits from 1 to {MAX_PERMITS:,}")
     return int(size)
 
 
@@ -296,7 +291,7 @@ class _SemaphoreContender(SharedContender):
         size = _size_in(seen.bins, self.key) if seen is not None and PERMITS in seen.bins else self.permits
         for entry in seen.entries.values() if seen else ():
             if not isinstance(entry.held, list | tuple) or not all(is_int(slot) for slot in entry.held):
-                raise damaged(self.key, f"the slots of holder {shown(entry.id)} are none")
+                raise damaged(self.key, f"the slots of holder {shown(entry.id)} are not numbers")
         self.size = size
         return seen
 
@@ -318,8 +313,10 @@ class _SemaphoreContender(SharedContender):
         return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
 
 
-class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
-    """One attempt to take slots. Its id belongs to these slots: to try other slots it takes another id."""
+class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
+    """One acquisition of slots. Its id belongs to these slots: to try other slots it takes another id."""
+
+    _contender: _SemaphoreContender
 
     def __init__(self, contender: _SemaphoreContender, n: int) -> None:
         super().__init__(contender)
@@ -331,15 +328,10 @@ class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
         """Try slots as if they were free, then read the record; None if not enough are free now."""
         return (self.take() if self._n <= self._contender.size else None) or self.look()
 
-    def look(self, *, waiting: bool = False) -> TakenLease | None:
-        """Read the record, and take slots if enough are free and no other party goes first.
-
-        If not, and `waiting` for several, ask to go first.
+    def _try(self, seen: Holders | None, *, waiting: bool) -> TakenLease | None:
+        """Take slots if enough are free and no other party goes first. If not, and `waiting` for several, ask to go
+        first.
         """
-        seen = self._look(waiting=waiting)
-        fence = None if seen is None else self._mine(seen)
-        if fence is not None:
-            return self._confirm(fence)
         if self._n > self._contender.size:
             raise InvalidRequest(
                 f"n is {self._n}; the semaphore has {self._contender.size} permits: ask for fewer, or resize it"
@@ -348,7 +340,7 @@ class _SlotAcquisition(SharedAcquisition[_SemaphoreContender, tuple[int, ...]]):
             return self.take()
         taken = seen.bins.get(SLOTS) or {}
         if not isinstance(taken, Mapping):
-            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is no map: correct the record")
+            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is not a map: correct the record")
         if self._contender.size - len(taken) >= self._n and not self._contender.held_off(seen, self._me):
             return self.take(self._contender.choose(self._n, taken, self._named))
         if waiting and self._n > 1:

@@ -262,7 +262,7 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
         if not isinstance(content, dict) or content.get("v") != VERSION:
             found = content.get("v") if isinstance(content, dict) else type(content).__name__
             raise InvalidRequest(
-                f"a message with the form {shown(found)} is no task that this version can run; it knows {VERSION}: "
+                f"a message with the form {shown(found)} is not a task that this version can run; it knows {VERSION}: "
                 "publish by the task's enqueue(), and upgrade the workers first"
             )
         task = import_string(content["task"])

@@ -14,7 +14,7 @@ from ..background import parallel_map
 from ..coord.election.candidates import Candidates
 from ..coord.lease import BINS, LeaseView
 from ..coord.lock import LOCKS
-from ..coord.waits.shared_reads import reads
+from ..coord.waits import reads
 from ..deadline import Deadline, within_call
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..forks import reset_in_child

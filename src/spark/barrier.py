@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..coord.barrier.barrier import Barrier, BarrierProgress
-from ..coord.latch.handle import LatchLevel
+from ..coord.latch.latch import LatchLevel
 from ..coord.presence.presence import Group, Membership
 from ..errors import InvalidRequest
 from ..store.port import RecordStore

@@ -41,8 +41,7 @@ from ..store.connect import as_store
 from ..store.decode import Counter
 from ..store.model.expr import SERVER_NOW, Bin, Bound, Expr, If, Param, exists, largest, missing
 from ..store.model.ops import Op, Put, Read
-from ..store.model.with_write import WithWrite
-from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values
+from ..store.port import KEEP, NEVER, Exists, Key, Record, RecordStore, Values, WithWrite
 from ..typed import converted
 
 BATCHES = "latchwork_batches"
@@ -366,7 +365,7 @@ def _of_this_thread() -> tuple[str | None, str | None]:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an optional extra
     except ImportError:
         return None, None
-    if _is_connect():
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         return None, None
     session = SparkSession.getActiveSession()
     if session is None:
@@ -381,10 +380,6 @@ def _checked_name(what: str, value: str) -> str:
     if size > MAX_NAME:
         raise InvalidRequest(f"{what} has {size} bytes; it must have at most {MAX_NAME}: shorten it")
     return value
-
-
-def _is_connect() -> bool:
-    return "SPARK_CONNECT_MODE_ENABLED" in os.environ
 
 
 def _own_checkpoint(name: str) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from ..coord.latch.handle import TTL
-from ..coord.latch.latch import CountDownLatch, LatchLevel, LatchProgress
+from ..coord.latch.latch import TTL, CountDownLatch, LatchLevel, LatchProgress
 from ..coord.latch.layout import MAX_PARTIES as MAX_PARTITIONS
 from ..coord.latch.progress import ProgressBar
 from ..coord.presence.presence import Group, Membership

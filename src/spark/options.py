@@ -76,7 +76,9 @@ def parse(given: Mapping[str, str]) -> Options:
         queue=_queue(values),
         client_id=values.get("clientId") or _needed("clientId", "the client that the queue belongs to"),
         farm_id=farm_or_default(values.get("farmId")),  # here, as executors may have another environment
-        job_id=_short("jobId", values.get("jobId"), MAX_JOB, "bytes, percent-encoded", _quoted),
+        job_id=_short(
+            "jobId", values.get("jobId"), MAX_JOB, "bytes, percent-encoded", lambda text: len(quote(text, safe=""))
+        ),
         stream_id=_short("streamId", values.get("streamId"), MAX_STREAM, "characters", len),
         payload_schema=values.get("payloadSchema"),
         columns=_columns(values.get("columns")),
@@ -111,10 +113,6 @@ def _reachable(store: str | None) -> str:
 
 def _needed(name: str, meaning: str) -> NoReturn:
     raise InvalidRequest(f"the option {shown(name)} of the data source 'latchwork' is missing: {meaning}")
-
-
-def _quoted(text: str) -> int:
-    return len(quote(text, safe=""))
 
 
 def _short(name: str, text: str | None, most: int, unit: str, size: Callable[[str], int]) -> str | None:

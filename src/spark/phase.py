@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ..coord.inputs import checked_farm, named
+from ..coord.farms import checked_farm
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import latch_key
+from ..coord.latch.layout import latch_key, named
 from ..coord.latch.shares import Share, shares_of, total_of
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default

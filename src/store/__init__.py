@@ -2,7 +2,6 @@
 
 from .local.memory import MemoryStore
 from .model.expr import Bin, Param, exists, has, lacks, missing
-from .model.once import Once
 from .model.ops import (
     Add,
     Compute,
@@ -19,7 +18,7 @@ from .model.ops import (
     ReadAll,
     Touch,
 )
-from .port import KEEP, NEVER, Exists, Key, Record, RecordStore, Removal, StoreInfo, Update
+from .port import KEEP, NEVER, Exists, Key, Once, Record, RecordStore, Removal, StoreInfo, Update
 from .rows import Rows
 from .sqlite.store import SQLiteStore
 

@@ -57,7 +57,7 @@ def connect(url: str | None = None) -> RecordStore:
 def register(scheme: str, make: Callable[[str], RecordStore]) -> None:
     """Let `connect` make the stores of another backend: `make(url)` for every URL that begins with `scheme:`."""
     if not re.fullmatch("[a-z][a-z0-9+.-]*", scheme):
-        raise InvalidRequest(f"{shown(scheme)} is no URL scheme: use small letters, digits and +.-")
+        raise InvalidRequest(f"{shown(scheme)} is not a URL scheme: use small letters, digits and +.-")
     _BACKENDS[scheme] = lambda url, _: make(url)
 
 
@@ -74,10 +74,10 @@ def as_store(store: object) -> RecordStore:
 
 
 def hidden(url: str) -> str:
-    """Return the URL without what may be a secret: what stands between the user's name and the last `@`.
+    """Return the URL without the part that may be a secret: the text between the user's name and the last `@`.
 
-    Where there is no `@`, and what should be a host is none, a password may stand there: then nothing behind the scheme
-    is shown, and no scheme that may be a user's name.
+    If there is no `@`, and the host is not a valid one, a password may stand there: then nothing behind the scheme is
+    shown, and no scheme that may be a user's name.
     """
     scheme, _, rest = url.partition(":")
     place = rest.lstrip("/")

@@ -44,11 +44,10 @@ from .model.expr import (  # fmt: skip
     unbound,
 )
 from .model.form import Form, plain
-from .model.once import Once
 from .model.ops import Compute, MapGet, MapPut, MapTrim, Op, Read
-from .model.record import Key, Update, Values
+from .model.record import Key, Once, Update, Values
 
-__all__ = ["Attempts", "Once", "TokenClock", "operate_once"]
+__all__ = ["Attempts", "TokenClock", "operate_once"]
 
 RELEARN = 60.0
 """Seconds after which the server's time is asked for again."""
@@ -61,8 +60,8 @@ _TIME = 7
 _LAST = (1 << 8 * _TIME) - 1
 _TOKEN = Param("\0token", bytes)
 _MINTED = Param("\0minted")
+"""Parameters of this module. Their names begin with a NUL, so they differ from all names of the caller."""
 _NOT_AHEAD = _MINTED <= SERVER_NOW * 1000 + AHEAD
-"""Named like none of the caller's, whose guard and operations it joins."""
 CANCELLED = b"cancelled:"
 """Remembered, with the token, instead of a result for an update that was given up: a first attempt that arrives late is
 refused. No result has this form.
@@ -307,8 +306,8 @@ class _Attempt:
             if not sound:
                 raise Corrupt(
                     f"the record {key} is damaged: bin {self.once.bin!r} is full of tokens that are more than a day "
-                    "ahead of the server's time, or are none: set the clocks right, and remove the bin once no update "
-                    "of the record is under way",
+                    "ahead of the server's time, or are not tokens: set the clocks right, and remove the bin once no "
+                    "update of the record is under way",
                     key=key,
                     bins=(self.once.bin,),
                 )

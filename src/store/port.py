@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, Protocol, TypeVar, overload
 
+from ..deadline import is_cut
 from ..errors import (
     AlreadyExists,
     Corrupt,
@@ -31,7 +32,6 @@ from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .model.expr import Bound, Expr, Guard
-from .model.once import Once
 from .model.ops import Op
 from .model.record import (  # fmt: skip
     KEEP,
@@ -40,6 +40,7 @@ from .model.record import (  # fmt: skip
     NEVER,
     Exists,
     Key,
+    Once,
     Record,
     Removal,
     Row,
@@ -53,16 +54,24 @@ from .model.record import (  # fmt: skip
     checked_rows,
 )
 from .model.values import MAX_BIN, checked_bin, taken
-from .model.with_write import WithWrite
 from .once import TokenClock, operate_once
-from .repeats import reads_are_repeatable, send_until_known
-from .rows import Rows, attempted
+from .rows import Rows, after_repeat, attempted
 
 T = TypeVar("T")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
 """The errors with which an attempt may end after another one in doubt; any other would say that nothing was written."""
 
 _EACH_BY_ITSELF = nullcontext()
+
+
+class WithWrite(Protocol):
+    """A message that is published with a write, both or neither (P28); `latchwork.queue.Publish` is one."""
+
+    def with_updates(self, store: Any, updates: Sequence[Update], publishes: Sequence[Any]) -> Rows[Values]:
+        """Apply the updates, each with its message or without one; return what each has read, or its error."""
+
+    def with_removal(self, store: Any, removal: Removal) -> bool:
+        """Delete a record; whether it was there."""
 
 
 class RecordStore(ABC):
@@ -213,7 +222,7 @@ class RecordStore(ABC):
         if type(updates) is not list:  # as nearly always
             updates = checked_many("updates", updates)
         if len(updates) != 1:
-            return send_until_known(self, updates, self.operate_many, instead)
+            return self._until_known(updates, self.operate_many, instead)
         try:
             return Rows((self.repeat(updates[0]),))
         except LatchworkError as failure:
@@ -249,7 +258,7 @@ class RecordStore(ABC):
         if not checked_switch("repeatable", repeatable):
             return self._rows(rows, self._delete_many)
         if len(rows) != 1:
-            return send_until_known(self, rows, partial(self._rows, attempt=self._delete_many))
+            return self._until_known(rows, partial(self._rows, attempt=self._delete_many))
         try:
             return Rows((self._delete_repeatedly(rows[0]),))
         except LatchworkError as failure:
@@ -278,7 +287,7 @@ class RecordStore(ABC):
 
     @property
     def where(self) -> str:
-        """The store as errors name it: its URL, without options and secrets; what `repr` gives where there is none."""
+        """The store as errors name it: its URL, without options and secrets; its `repr` if it has no URL."""
         return repr(self)
 
     @abstractmethod
@@ -398,6 +407,32 @@ class RecordStore(ABC):
                 self.policy.after(next(iter(pending.values())), self.seams, again)
         return outcomes
 
+    def _until_known(
+        self,
+        rows: Sequence[Any],
+        send: Callable[[Sequence[Any]], Rows[T]],
+        instead: Callable[[], Sequence[Any]] | None = None,
+    ) -> Rows[T]:
+        """Send a batch whose repeat is harmless, then its rows in doubt again, as often as the policy says.
+
+        instead: makes the rows that are sent from the second time on, if these differ.
+        """
+        outcomes = send(rows)
+        for attempt in range(1, self.policy.attempts):
+            doubtful = {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)}
+            if not doubtful or is_cut():
+                break
+            if instead is not None:
+                rows, instead = instead(), None
+            self.seams.note("retries", reason="in_doubt")
+            self.seams.sleep(self.policy.pause(attempt, self.seams))
+            if next(iter(doubtful.values())).details.get("alone"):  # a row that failed in the batch would fail again
+                found = Rows(outcome for place in doubtful for outcome in send([rows[place]]))
+            else:
+                found = send([rows[place] for place in doubtful])
+            outcomes.merge(doubtful, map(after_repeat, doubtful.values(), found))
+        return outcomes
+
 
 class DelegatingStore(RecordStore):
     """A store that sends every attempt to another, `inner`; a wrapper overrides what it changes.
@@ -475,11 +510,15 @@ class PolicyView(DelegatingStore):
 
 
 def checked_with_write(publish: Any) -> WithWrite:
-    """Return what is published with a write. Raises `InvalidRequest` for what cannot be."""
+    """Return the message that is published with a write. Raises `InvalidRequest` if it is not a `Publish`."""
     if isinstance(publish, type) or not (hasattr(publish, "with_updates") and hasattr(publish, "with_removal")):
         raise InvalidRequest(f"publish is {shown(publish)}; give latchwork.queue.Publish(payload, queue=...)")
     rider: WithWrite = publish
     return rider
+
+
+def reads_are_repeatable() -> None:
+    """Allow a read in doubt to be sent again: it changes nothing."""
 
 
 def _check_index(set: str, bin: str) -> None:

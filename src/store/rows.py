@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from ..errors import LatchworkError, NotFound, Refused
+from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -18,7 +18,7 @@ class Rows(list[T | LatchworkError], Generic[T]):
     """A list with the outcome of each row of a batch, in order: its value, or its error."""
 
     def raise_unless(self, *harmless: type[LatchworkError]) -> Rows[T]:
-        """Raise the first error that is none of these kinds; return the rows where there is none."""
+        """Raise the first error that is not of these kinds; return the rows if there is no such error."""
         for row in self:
             if isinstance(row, LatchworkError) and not isinstance(row, harmless):
                 raise row
@@ -87,6 +87,17 @@ def attempted(n: int, call: Callable[[], Sequence[T | LatchworkError]]) -> Rows[
         return rows if isinstance(rows, Rows) else Rows(rows)
     except LatchworkError as failure:
         return Rows([failure] * n)
+
+
+def after_repeat(before: Any, outcome: Any) -> Any:
+    """Return what is known of a row that was sent again: a repeat that was not applied leaves it in doubt."""
+    if not isinstance(before, OutcomeUnknown):
+        return outcome
+    if isinstance(outcome, Unavailable):
+        return before
+    if isinstance(outcome, LatchworkError):
+        outcome.details["doubt"] = True
+    return True if outcome is False else outcome  # what is absent after doubt was deleted by the earlier attempt
 
 
 def chunked(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:

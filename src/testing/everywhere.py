@@ -138,7 +138,7 @@ def inject_everywhere(
         if given is not None or what == "work":
             checked_callable(what, given)
     trial = _Trial(work, prepare or _nothing, recover or work, _counted(expected), check or _nothing)
-    make = make_store or _in_memory
+    make = make_store or (lambda: MemoryStore(ManualClock()))
     calls = trial.without_fault(make())
     runs = [(number, fault) for number in range(1, calls + 1) for fault in faults]
     troubles = [trial.with_fault(make(), number, fault) for number, fault in runs]
@@ -151,10 +151,6 @@ def _counted(expected: Iterable[Hashable]) -> Counter[Hashable]:
         return Counter(entries)
     except TypeError:
         raise InvalidRequest(f"expected has {shown(entries)}; give what can be a key of a map, as texts") from None
-
-
-def _in_memory() -> RecordStore:
-    return MemoryStore(ManualClock())
 
 
 def _nothing(_: RecordStore) -> None:

@@ -78,9 +78,9 @@ def test_a_step_of_a_message_is_done_once_by_all_its_deliveries(store, run):
 
 
 def test_what_is_not_async_is_refused_and_the_sync_decorator_named(memory):
-    with pytest.raises(InvalidRequest, match=r"no async function: decorate it by latchwork\.once"):
+    with pytest.raises(InvalidRequest, match=r"not an async function: decorate it by latchwork\.once"):
         aio.once(memory, key="k")(print)
-    with pytest.raises(InvalidRequest, match="no async function"):
+    with pytest.raises(InvalidRequest, match="not an async function"):
         aio.once(memory, key=lambda: "k")(lambda: 7)
     with pytest.raises(InvalidRequest, match="the key alone names the step"):
         aio.once(memory, key="k", name="n")

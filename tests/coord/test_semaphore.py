@@ -444,7 +444,7 @@ def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
 @pytest.mark.parametrize("size", [{"n": 2}, 0, -1, 1_001, 2**40])
 def test_a_size_that_is_none_is_said_to_be_corrupt(memory, size):
     memory.operate(Key(SEMAPHORES, "s"), Put(PERMITS, size), exists=Exists.CREATE)
-    with pytest.raises(Corrupt, match="is no number"):
+    with pytest.raises(Corrupt, match="is not a number"):
         Semaphore(memory, "s", permits=2).size()
 
 

@@ -215,7 +215,7 @@ def test_a_priority_chooses_the_queue(shop):
     [
         ({"v": 1, "task": f"{no_task.__module__}.no_task"}, "no task"),
         ({"v": 2, "task": f"{no_task.__module__}.note"}, "upgrade"),
-        ("text", "no task"),
+        ("text", "not a task"),
     ],
 )
 def test_a_message_that_is_no_task_of_the_program_runs_nothing(shop, payload, why):

@@ -14,7 +14,7 @@ from latchwork.coord.barrier import barrier, meeting
 from latchwork.coord.barrier import layout as generations
 from latchwork.coord.presence import layout as members
 from latchwork.coord.presence import presence
-from latchwork.coord.waits.poller import Poller, Wait
+from latchwork.coord.waits import Poller, Watch
 from latchwork.store import RecordStore
 from latchwork.store.model.expr import SERVER_NOW, Bin, Bound, Const, If, Param, all_of, exists, has, lacks, missing
 from latchwork.store.model.form import Form, plain
@@ -166,7 +166,7 @@ POLLER_RULES = (
      _swap(Poller, "_leave", _keeps_the_turn)),
     ("each thread reads for itself", "P19.10: one read at a time", _swap(Poller, "_plan", _each_for_itself)),
     ("an answer wakes nobody", "P19: an answer that is worth a look wakes its thread",
-     _swap(Wait, "hand", lambda self, answer: setattr(self, "handed", answer))),
+     _swap(Watch, "hand", lambda self, answer: setattr(self, "handed", answer))),
     ("a wait goes on after its time", "P19: a wait lasts no longer than its time and one call",
      _swap(Poller, "wait", _goes_on)),
 )  # fmt: skip

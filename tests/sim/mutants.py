@@ -18,7 +18,6 @@ from msgspec import structs
 
 from latchwork.coord import contender, lease
 from latchwork.coord import fencing as fenced
-from latchwork.coord.latch import handle as latch_handle
 from latchwork.coord.latch import latch as latches
 from latchwork.coord.latch import layout as latch_layout
 from latchwork.coord.latch import watch as latch_watch
@@ -197,7 +196,7 @@ def _bins(**changes: Any) -> Callable[[], Any]:
     @contextmanager
     def patch() -> Iterator[None]:
         with ExitStack() as patches:
-            for module in (latches, latch_handle, latch_layout):
+            for module in (latches, latch_layout):
                 patches.enter_context(mock.patch.object(module, "bins_of", bins_of))
             yield
 
@@ -257,7 +256,7 @@ LATCH = (
     Mutant("latch", "text and whole numbers count in one farm", "P8: parties of one kind in a farm",
            _swap(latch_layout, "not_counted", lru_cache(_any_kind)), scripted=True),
     Mutant("latch", "who joins says how long the latch lives", "P8: who joins keeps the time that is left",
-           _swap(latch_handle, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
+           _swap(latches, "checked_ttl", lambda ttl: ttl or 5), scripted=True),
     Mutant("latch", "counts of Java stand for a farm's share", "P8: below zero and without a nonce is no share",
            _swap(latch_watch, "has_joined", lambda bins, farm: latch_layout.COUNT + farm in bins), scripted=True),
     Mutant("latch", "released without every farm's share", "P8: every farm in farms has its bin",

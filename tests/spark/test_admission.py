@@ -256,5 +256,5 @@ def test_each_batch_is_told_with_lag_rate_and_time_by_queue():
 
 
 def test_what_is_no_telemetry_is_refused():
-    with pytest.raises(InvalidRequest, match="a str is no Telemetry"):
+    with pytest.raises(InvalidRequest, match="a str is not a Telemetry"):
         watch_streams(None, "telemetry")

@@ -8,10 +8,10 @@ import typer
 
 from ...coord import FencedLock
 from ...coord.election.candidates import CONTENDERS
-from ...coord.inputs import checked_name
 from ...coord.lease import LeaseView
 from ...coord.lock import LOCKS
 from ...errors import Corrupt, NotFound
+from ...inputs import checked_text
 from ...plain import shown
 from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
@@ -66,7 +66,7 @@ def show(context: typer.Context, name: Name) -> None:
     Example: latchwork lock show nightly --json
     """
     session: Session = context.obj
-    key = Key(LOCKS, checked_name(name))
+    key = Key(LOCKS, checked_text("name", name))
     record = session.store.get(key)
     if record is None:
         raise _never_taken(session.store, name)
@@ -101,7 +101,7 @@ def break_lease(
     """
     session: Session = context.obj
     lock = FencedLock(session.store, name, owner=person())
-    key = Key(LOCKS, checked_name(name))
+    key = Key(LOCKS, checked_text("name", name))
     if session.store.get(key) is None:
         raise _never_taken(session.store, name)
     before = holder_of(session.store, name)

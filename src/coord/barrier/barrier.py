@@ -23,11 +23,10 @@ from ...plain import shown
 from ...retry import may_pass, outlive
 from ...store.connect import as_store
 from ...store.port import RecordStore
-from ..inputs import checked_farm, checked_ttl
-from ..latch.handle import LatchLevel
-from ..presence.alarm import Alarm
-from ..presence.presence import Group
-from ..waits.watch import measured
+from ..farms import checked_farm, checked_ttl
+from ..latch.latch import LatchLevel
+from ..presence.presence import Alarm, Group
+from ..waits import measured
 from .layout import (
     ABORTED,
     LATE,

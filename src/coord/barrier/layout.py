@@ -13,14 +13,14 @@ from msgspec import Meta, Struct, field
 
 from ...errors import InvalidRequest
 from ...inputs import checked_text
+from ...lossless import as_json
 from ...plain import shown
 from ...store.decode import Counter, damaged
 from ...store.model.expr import SERVER_NOW, Bin, MapValue, Param, lacks, largest, missing
 from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapTrim, Put
 from ...store.port import Exists, Key
-from ..farms import farms_of
-from ..inputs import as_json, checked_farm
+from ..farms import checked_farm, farms_of
 
 BARRIERS, PAYLOADS = "latchwork_barriers", "latchwork_barrier_payloads"
 """The sets of all barriers and of what their parties bring; the keys are `<client>#<name>` and
@@ -147,7 +147,7 @@ def barrier_key(client_id: str, name: str) -> Key:
 
 
 def payload_key(barrier: Key, place: Place) -> Key:
-    """Return the key of what a party brings."""
+    """Return the key of the record with a party's payload."""
     return Key(PAYLOADS, f"{barrier.name}#{place[0]}/{place[1]}")
 
 
@@ -177,7 +177,7 @@ def digest(places: Iterable[Place]) -> str:
 
 
 def checked_payload(payload: Any) -> str:
-    """Return what a party brings, as it is stored. Raises `InvalidRequest`."""
+    """Return the payload of a party as it is stored. Raises `InvalidRequest`."""
     text, size = as_json("payload", payload)
     if size > MAX_PAYLOAD:
         raise InvalidRequest(f"payload has {size} bytes as JSON; at most {MAX_PAYLOAD}: store it, and bring its key")

@@ -13,7 +13,7 @@ from ...retry import Poll
 from ...store.decode import damaged
 from ...store.port import Key, RecordStore, Update
 from ..farms import farms_of
-from ..waits.watch import Watch
+from ..waits import Watch
 from .layout import MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)

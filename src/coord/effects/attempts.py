@@ -57,7 +57,7 @@ class Condition(NamedTuple):
 
     @classmethod
     def of(cls, stored: Any) -> Condition | None:
-        """Return the condition that is stored; None for what cannot be one."""
+        """Return the condition that is stored; None if the stored value cannot be a condition."""
         if not isinstance(stored, list) or len(stored) != len(cls._fields):
             return None
         *texts, token, attempt, moved, deletes = stored
@@ -104,7 +104,8 @@ def _by_marks(one: Condition, row: Row, bins: Sequence[str]) -> bool | Latchwork
     for token in (one.token, one.attempt):
         if token in marks:
             mark = marks[token]
-            return _is_of(mark, one) if is_mark(mark) else damaged(one.key, f"bin {one.bin!r} holds what is no mark")
+            wrong = f"bin {one.bin!r} holds an entry that is not a mark"
+            return _is_of(mark, one) if is_mark(mark) else damaged(one.key, wrong)
     return None
 
 

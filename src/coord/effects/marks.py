@@ -316,7 +316,7 @@ class _Attempt:
         marks = dict({} if entries is None else self._map(entries))
         generation = marks.pop(GENERATION, None)
         if not (generation is None or is_int(generation)) or not all(map(is_mark, marks.values())):
-            raise damaged(self.key, f"bin {self.effect.bin!r} holds what is no mark of an effect")
+            raise damaged(self.key, f"bin {self.effect.bin!r} holds an entry that is not a mark of an effect")
         return _Marks(marks, generation, now)
 
     def _map(self, entries: Any) -> dict[Any, Any]:
@@ -358,7 +358,7 @@ class _Attempt:
                 raise self._final(row)
             mark, now = row
             if not is_mark(mark):
-                raise damaged(read.key, f"bin {EFFECT!r} holds what is no mark of an effect")
+                raise damaged(read.key, f"bin {EFFECT!r} holds an entry that is not a mark of an effect")
             return self._found(mark, now)
         return None
 

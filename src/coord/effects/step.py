@@ -43,10 +43,9 @@ from ...store.once import TokenClock
 from ...store.port import MAX_TTL, NEVER, Key, RecordStore
 from .. import lease as rules
 from ..contender import Acquisition, Contender, TakenLease
-from ..inputs import checked_owner
-from ..lease import Observation, checked_lease
+from ..lease import Observation, checked_lease, checked_owner
 from ..lock import LOCK_POLL, Grant, granted
-from ..waits.shared_reads import Answer
+from ..waits import Answer
 from .marks import token_of
 
 P = ParamSpec("P")
@@ -388,33 +387,31 @@ def steps(
     timeout: float | None,
     lease: float,
 ) -> Callable[[str], OnceStep]:
-    """Return what makes the step of a key, for what `once` was given. Raises `InvalidRequest`."""
+    """Return the function that makes the step of a key; the arguments are those of `once`. Raises `InvalidRequest`."""
     if not isinstance(key, str):
         checked_callable("key", key)
     elif name is not None:
         raise InvalidRequest("name with a key that is text: the key alone names the step")
-    return partial(
-        _step_of, store, keep=checked_keep(keep), timeout=checked_timeout(timeout), lease=checked_lease(lease)
-    )
+    seconds, limit, length = checked_keep(keep), checked_timeout(timeout), checked_lease(lease)
+
+    def step_of(key: str) -> OnceStep:
+        checked_text("key", key)
+        if len(key) > 1_000:
+            raise InvalidRequest(
+                f"key {shown(key)} has {len(key)} characters; at most 1,000: use a shorter name, or a hash"
+            )
+        token, label = token_of("once", key).hex(), f"the step {shown(key)}"
+        return OnceStep(store, Key(ONCE, key), "", token, label=label, keep=seconds, timeout=limit, lease=length)
+
+    return step_of
 
 
 def of_call(
     make: Callable[[str], OnceStep], key_of: Callable[..., str | int], work: Callable[P, object], name: str | None
 ) -> Callable[P, OnceStep]:
-    """Return what makes the step of a call of the function `work`. Raises `InvalidRequest`."""
+    """Return the function that makes the step of a call of `work`. Raises `InvalidRequest`."""
     scope = name or f"{checked_callable('the function', work).__module__}.{work.__qualname__}"
     return lambda *args, **kwargs: make(f"{scope}/{_text(key_of(*args, **kwargs))}")
-
-
-def _step_of(store: RecordStore, key: str, *, keep: int, timeout: float | None, lease: float) -> OnceStep:
-    checked_text("key", key)
-    if len(key) > 1_000:
-        raise InvalidRequest(
-            f"key {shown(key)} has {len(key)} characters; at most 1,000: use a shorter name, or a hash"
-        )
-    token = token_of("once", key).hex()
-    label = f"the step {shown(key)}"
-    return OnceStep(store, Key(ONCE, key), "", token, label=label, keep=keep, timeout=timeout, lease=lease)
 
 
 def _text(key: Any) -> str:

@@ -27,9 +27,9 @@ from ...store.model.ops import Put
 from ...store.model.values import MAX_INT
 from ...store.port import NEVER, Exists, Key, RecordStore
 from ..contender import TRANSIENT, Contender, TakenLease
+from ..farms import checked_farm
 from ..fencing import Fenced
-from ..inputs import checked_farm, checked_owner
-from ..lease import BINS, FENCE, LOCKED, LeaseView
+from ..lease import BINS, FENCE, LOCKED, LeaseView, checked_owner
 from ..lock import LOCKS, Grant
 from .election import RECOVERY, Leadership
 from .znodes import MAX_EPOCH

@@ -53,7 +53,7 @@ class Candidates:
         return Update(self._key, (Read(SEEN), Compute(SERVER_NOW)))
 
     def present(self, row: Row) -> list[str]:
-        """Return the candidates that are present, sorted, by the row of `reading`. Raises what the row is."""
+        """Return the candidates that are present, sorted, from the row of `reading`. Raises its error."""
         if isinstance(row, NotFound):
             return []
         if isinstance(row, LatchworkError):

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ...background import Activity, FailureLog
 from ...errors import InvalidRequest, LatchworkError, Misconfigured, WaitTimeout
 from ...forks import called
-from ...inputs import checked_kind, checked_timeout, checked_whole
+from ...inputs import checked_kind, checked_text, checked_timeout, checked_whole
 from ...logs import Log
 from ...retry import Poll
 from ...seams import Event, Task
@@ -24,10 +24,9 @@ from ...store.model.values import MAX_INT
 from ...store.port import Key, RecordStore
 from ...unpicklable import Unpicklable
 from ..contender import TRANSIENT, Acquisition, Contender
-from ..inputs import checked_name, checked_owner
-from ..lease import checked_lease
+from ..lease import checked_lease, checked_owner
 from ..lock import LOCKS, Grant, kept_alive
-from ..waits.poller import poller_of
+from ..waits import poller_of
 from .candidates import Candidates
 from .term import Leadership
 
@@ -59,7 +58,7 @@ class Election(Unpicklable, ABC):
 
     def __init__(self, store: RecordStore, name: str, candidate: str | None) -> None:
         self._store, self._seams = as_store(store), store.seams
-        self.name, self.candidate = checked_name(name), checked_owner(candidate, store.seams)
+        self.name, self.candidate = checked_text("name", name), checked_owner(candidate, store.seams)
         self._guard = self._seams.lock()
         self._stop, self._changed, self._idle = self._seams.event(), self._seams.event(), self._seams.event()
         self._idle.set()

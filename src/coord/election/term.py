@@ -13,8 +13,7 @@ from ...store.port import Key, RecordStore
 from ..fencing import Fenced
 from ..lease import BINS, LeaseView, Observation
 from ..lock import LOCKS, Grant
-from ..waits.shared_reads import Answer
-from ..waits.watch import read
+from ..waits import Answer, read
 
 
 class Leadership(Fenced):

@@ -80,7 +80,7 @@ class CandidateNode:
             raise Unavailable(f"the line {self._path} in ZooKeeper vanished; it is entered again") from None
         epoch = whole_of(data.decode("latin-1")) if data else 0
         if epoch is None or epoch > MAX_EPOCH:
-            raise Corrupt(f"{self._path} in ZooKeeper holds {data[:40]!r}, which is no epoch: delete the node")
+            raise Corrupt(f"{self._path} in ZooKeeper holds {data[:40]!r}, which is not an epoch: delete the node")
         return epoch, int(stat.version)
 
     def keep(self, epoch: int, version: int) -> None:

@@ -24,8 +24,7 @@ from ...store.model.ops import Put
 from ...store.port import Key, RecordStore
 from .. import lease as rules
 from ..contender import TRANSIENT, Acquisition, Contender, TakenLease
-from ..keeper import Keeper
-from ..lock import LOCKS, Grant, kept_alive
+from ..lock import LOCKS, Grant, Keeper, kept_alive
 from .election import FOLLOW, STOP_TIMEOUT, Election
 from .znodes import CandidateNode, line_path
 

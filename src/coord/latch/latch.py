@@ -8,31 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar, overload
 
 from ...deadline import Deadline
-from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unavailable
+from ...errors import (
+    AlreadyExists,
+    Corrupt,
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
 from ...forks import called
-from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, is_int
+from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, farm_or_default, is_int
 from ...plain import shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
+from ...store.connect import as_store
 from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
-from ...store.port import Exists, Record, RecordStore
-from ..inputs import checked_ttl
-from ..presence.alarm import Alarm
-from ..presence.presence import Group
-from ..waits.poller import INFINITY
-from ..waits.watch import Watch, measured
+from ...store.port import KEEP, Exists, Record, RecordStore
+from ..farms import checked_farm, checked_ttl
+from ..presence.presence import Alarm, Group
+from ..waits import INFINITY, Watch, measured
 from . import layout
-from .handle import TTL, Handle, LatchLevel
 from .layout import CountMode, Names, bins_of
 from .progress import ProgressBar
 from .watch import DcReads, LatchProgress, XdcReads, by_farm, counts_of, progress_of
 
 __all__ = ["CountDownLatch", "CountUpDownLatch", "Latch", "LatchLevel", "LatchProgress"]
 
+TTL = 43_200
+"""Default time to live of a latch, in seconds: longer than a night's work, and over before the next night."""
 LATCH_POLL = Poll(low=0.008, high=0.028, factor=2.0)
 """At most 40 reads a second and process, and half of all releases seen within 14 ms."""
 LAST_LOOKS, LOOK_AGAIN = 1.0, 0.5
@@ -41,13 +51,66 @@ NAMED = 8
 """Parties that an error names."""
 L = TypeVar("L", bound="Latch")
 P = TypeVar("P", bound=str | int)
+T = TypeVar("T")
 
 
-class Latch(Handle):
-    """The common part of both kinds of latch. Handles are cheap, thread-safe, and pickle with their store."""
+class LatchLevel(Enum):
+    """The counters that decide when a latch is released: this farm's own (`DC`), or the sum over all farms (`XDC`)."""
+
+    DC = "dc"
+    XDC = "xdc"
+
+
+class Latch:
+    """The common part of both kinds of latch. Handles are cheap, thread-safe, and pickle with their store.
+
+    A latch may be deleted and created again under one id. A handle means one of these latches, by its nonce.
+    """
 
     _least: int | None = None
     """The count of a latch that is created with neither a count nor parties; None if that is an error."""
+    _nonce: str | None = None
+    _names: Names | None = None
+    _identified = False
+    _was_there = False
+    """Whether this handle has read the latch: if it is not there later, it has ended."""
+    _lives = -1
+    """Seconds that the latch had left to live when it was read last; -1 = no end, or not read."""
+    _left: str = ""
+    """Which of its parties had not counted shortly before its end, for an error."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None,
+        level: LatchLevel,
+        ttl: int | None,
+        set_suffix: str,
+        policy: RetryPolicy,
+        farms: Iterable[str] | None = None,
+    ) -> None:
+        if not isinstance(level, LatchLevel):
+            raise InvalidRequest(f"level is {shown(level)}; it must be LatchLevel.DC or LatchLevel.XDC")
+        self._store = as_store(store).with_policy(checked_kind("policy", policy, RetryPolicy))
+        self._key = layout.latch_key(client_id, latch_id, set_suffix)
+        self._client, self._id = client_id, latch_id
+        self._farm = checked_farm(farm_or_default(farm_id))
+        self._farms = layout.checked_farms(farms)
+        self._level, self._ttl = level, checked_ttl(ttl)
+        if self._farms and level is LatchLevel.DC:
+            raise InvalidRequest(f"farms={list(self._farms)} at level DC: name farms only with level=LatchLevel.XDC")
+
+    def __repr__(self) -> str:
+        level = self._level.value
+        return f"{type(self).__name__}({self._id!r}, client={self._client!r}, farm={self._farm!r}, level={level})"
+
+    @property
+    def _title(self) -> str:
+        """The latch as errors name it."""
+        return f"latch {shown(self._id)} of client {shown(self._client)}"
 
     @classmethod
     def create(
@@ -121,6 +184,31 @@ class Latch(Handle):
         )  # fmt: skip
         latch._begin(count, parties, ttl=TTL if ttl is None else ttl, join=True)
         return latch
+
+    @classmethod
+    def get(
+        cls: type[L],
+        store: RecordStore,
+        client_id: str,
+        latch_id: str,
+        *,
+        farm_id: str | None = None,
+        level: LatchLevel = LatchLevel.DC,
+        ttl: int | None = None,
+        set_suffix: str = "distributed_latch",
+        policy: RetryPolicy = LATCH_POLICY,
+    ) -> L:
+        """Return a handle on a latch that another process creates. No I/O.
+
+        farm_id: the farm whose counter this handle changes; default $LATCHWORK_FARM, else "local".
+        ttl: the record's time to live in seconds, set by each count; default: counts do not change it, so the creator
+            decides.
+        set_suffix: must be the one that the latch is created with.
+        policy: how often, and for how long, a call is tried again.
+        """
+        return cls(
+            store, client_id, latch_id, farm_id=farm_id, level=level, ttl=ttl, set_suffix=set_suffix, policy=policy
+        )
 
     # ---- counting
 
@@ -196,7 +284,7 @@ class Latch(Handle):
             if counted is None:
                 raise self._gone() from None
             if not is_int(remaining):
-                raise damaged(self._key, f"bin {bins.count} is no number") from None
+                raise damaged(self._key, f"bin {bins.count} is not a number") from None
             return int(remaining)
 
     # ---- reading
@@ -330,7 +418,7 @@ class Latch(Handle):
         return LOOK_AGAIN
 
     def _total(self) -> int:
-        """Return the whole count, for a progress bar: what remains, and what the parties have counted. One read."""
+        """Return the whole count, for a progress bar: the remaining count and the counts of the parties. One read."""
         record = self._read_record()
         bins = bins_of(self._farm)
         is_dc = self._level is LatchLevel.DC
@@ -429,6 +517,72 @@ class Latch(Handle):
             return set(layout.names_in(record.bins, self._farm, self._key) or ())
         farms = by_farm(record, layout.NAMES)
         return {f"{farm}/{name}" for farm in farms for name in layout.names_in(record.bins, farm, self._key) or ()}
+
+    # ---- which latch the handle means
+
+    def _identity(self) -> str | None:
+        """Return the nonce of the latch that this handle means: known from `create`, else read with the first count."""
+        if not self._identified:
+            bins = bins_of(self._farm)
+            record = self._store.get(self._key, bins.count, bins.id, bins.names)
+            if record is None or bins.count not in record.bins:
+                raise self._gone()
+            self._means(record)
+        return self._nonce
+
+    def _means(self, record: Record) -> None:
+        """Bind the handle to the latch of this record, and to no later one with its id."""
+        self._names = layout.names_in(record.bins, self._farm, self._key)
+        self._nonce, self._identified = layout.nonce_in(record.bins, self._farm, self._key), True
+
+    def _made_again(self) -> NotFound:
+        return NotFound(
+            f"the {self._title} in farm {self._farm!r} that this handle means was deleted, and perhaps made again "
+            "since: get a new handle",
+            key=self._key,
+        )
+
+    def _gone(self) -> NotFound:
+        latch = f"{self._title} in farm {self._farm!r} of {self._store.where}"
+        if self._identified or self._was_there:
+            ttl = "" if self._ttl in (None, KEEP) else f", {self._ttl} s after its creator's last count"
+            why = (
+                f"the {latch} has ended: it was deleted (and perhaps made again), or has expired{ttl}{self._left}; "
+                "create it with a ttl that covers the whole work"
+            )
+        else:
+            why = (
+                f"there is no {latch}: it was not created yet, or has another name, or has ended; "
+                f"`latchwork latch list --client {self._client}` lists the latches that there are"
+            )
+        return NotFound(why, key=self._key)
+
+    def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
+        """Read the record after a refusal. Raises `OutcomeUnknown` if the read fails and an earlier attempt of the
+        refused update may have been applied.
+        """
+        try:
+            return read()
+        except LatchworkError as failure:
+            if not refusal.details["doubt"] or isinstance(failure, NotFound):
+                raise
+            raise OutcomeUnknown(
+                f"the update of the {self._title} may have been applied: an attempt was not answered, and the record "
+                "could not be read afterwards; read the latch before going on",
+                key=self._key,
+            ) from failure
+
+    def _read_record(self, *bins: str) -> Record:
+        """Read these bins (the bin `id` must be among them), or all. Raises `NotFound`, also if it is a later latch."""
+        return self._checked(self._store.get(self._key, *bins))
+
+    def _checked(self, record: Record | None) -> Record:
+        """Return the record that was read. Raises `NotFound` if there is none, or if it is a later latch."""
+        if record is None:
+            raise self._gone()
+        if self._identified and record.bins.get(bins_of(self._farm).id) != self._nonce:
+            raise self._made_again()
+        return record
 
     # ---- creating
 

@@ -34,9 +34,8 @@ from ...store.model.expr import (
 from ...store.model.form import Form
 from ...store.model.ops import Add, MapPut, Op, Put, Read
 from ...store.model.values import MIN_INT
-from ...store.once import Once
-from ...store.port import MAX_SET, Key, Record, RecordStore
-from ..inputs import FARM_COUNT, checked_farm, named
+from ...store.port import MAX_SET, Key, Once, Record, RecordStore
+from ..farms import FARM_COUNT, checked_farm
 
 T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
@@ -184,6 +183,19 @@ def has_joined(bins: Mapping[str, Any], farm: str) -> bool:
     return count is not None and (count >= 0 or ID + farm in bins)
 
 
+def named(what: str, value: str) -> str:
+    """Check that a value is a string and not empty, and return it. Raises `InvalidRequest`."""
+    if not isinstance(value, str) or not value:
+        raise InvalidRequest(f"{what} is {shown(value)}; it must be a string with at least one character")
+    try:
+        value.encode()
+    except UnicodeEncodeError as failure:
+        raise InvalidRequest(
+            f"{what} is {shown(value)}, which is not valid Unicode ({failure.reason}): correct it"
+        ) from None
+    return value
+
+
 def checked_farms(farms: Iterable[str] | None) -> tuple[str, ...]:
     """Check the farms that a cross-data-centre latch waits for, and return them sorted; () if none are named."""
     return tuple(sorted({checked_farm(farm) for farm in listed("farms", () if farms is None else farms)}))
@@ -257,7 +269,7 @@ def not_named(party: str | int, names: Names, key: Key, title: str) -> InvalidRe
     some = ", ".join(repr(name) for name in in_order(names)[:5]) + (", ..." if len(names) > 5 else "")
     meant = f"; is {near[0]!r} meant?" if near else f": these are {some or 'none'}"
     return InvalidRequest(
-        f"party {shown(party)} is none of the {len(names)} that the {title} was created for{meant}",
+        f"party {shown(party)} is not among the {len(names)} that the {title} was created for{meant}",
         key=key,
     )
 

@@ -45,12 +45,11 @@ def shares_of(record: Record) -> list[Share]:
     stored = farms_of(_Stored, record.key, record.bins)
     joined = {farm for farm, one in stored.items() if one.count is not None}
     expected = {farm for one in stored.values() for farm in one.farms}
-    return [_share(record, farm, stored.get(farm, _Stored())) for farm in sorted(expected | joined)]
-
-
-def _share(record: Record, farm: str, stored: _Stored) -> Share:
-    names = names_in(record.bins, farm, record.key)
-    return Share(farm, stored.count, frozenset(stored.done), None if names is None else len(names))
+    shares = []
+    for farm in sorted(expected | joined):
+        own, names = stored.get(farm, _Stored()), names_in(record.bins, farm, record.key)
+        shares.append(Share(farm, own.count, frozenset(own.done), None if names is None else len(names)))
+    return shares
 
 
 def total_of(store: RecordStore, key: Key, farm: str) -> int | None:

@@ -12,9 +12,7 @@ from ...plain import shown
 from ...seams import Seams
 from ...store.decode import damaged
 from ...store.port import Record
-from ..waits.poller import INFINITY
-from ..waits.shared_reads import Answer
-from ..waits.watch import Watch
+from ..waits import INFINITY, Answer, Watch
 from .layout import COUNT, FARMS, bins_of, has_joined
 
 WHOLE_EVERY = 1.0
@@ -50,7 +48,7 @@ def counts_of(record: Record) -> dict[str, int]:
     counts = by_farm(record, COUNT)
     for farm, count in counts.items():
         if not is_int(count):
-            raise damaged(record.key, f"bin {COUNT}{shown(farm)} is no number")
+            raise damaged(record.key, f"bin {COUNT}{shown(farm)} is not a number")
     return counts
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from ...errors import InvalidRequest
 from ...inputs import checked_text
+from ...lossless import as_json
 from ...plain import shown
 from ...store.decode import Counter, damaged
 from ...store.model.expr import (
@@ -33,7 +34,6 @@ from ...store.model.form import Form
 from ...store.model.ops import MapPut, MapRemove, Op, Put, Read
 from ...store.port import Exists, Key
 from ..farms import farms_of
-from ..inputs import as_json
 from ..lease import MAX_LEASE, NOW_US
 
 GROUPS = "latchwork_groups"

@@ -13,14 +13,14 @@ larger. A process that has seen the stamp unchanged for the member's whole lease
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
-from ...inputs import checked_switch, checked_timeout, farm_or_default
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
+from ...inputs import checked_kind, checked_switch, checked_text, checked_timeout, farm_or_default
 from ...plain import shown
 from ...retry import Poll, outlive
 from ...seams import Seams
@@ -29,12 +29,10 @@ from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
 from ...store.port import Key, RecordStore
 from ..contender import TakenLease
-from ..farms import farms_of
-from ..inputs import checked_farm, checked_name, checked_ttl
+from ..farms import checked_farm, checked_ttl, farms_of
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
-from ..waits.poller import INFINITY, SOON
-from ..waits.watch import Watch, not_before, read
+from ..waits import INFINITY, SOON, Watch, not_before, read
 from .layout import (
     ABOUT,
     FENCE,
@@ -59,6 +57,8 @@ __all__ = ["Change", "Group", "Member", "Membership", "Watcher"]
 
 WATCH_POLL = Poll(low=0.05, high=0.25, factor=1.5)
 """The pauses of `watch`: 20 reads a second while the group changes, 4 a second after a while."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks at a group whose leases are no shorter than ten times that."""
 TRIES = 20
 """How often a join is tried again because others join or leave under its name."""
 
@@ -86,7 +86,7 @@ class Group:
     """
 
     def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
-        self.name, self.farm = checked_name(name), checked_farm(farm_or_default(farm_id))
+        self.name, self.farm = checked_text("name", name), checked_farm(farm_or_default(farm_id))
         self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
         self._watcher = self.watcher()
 
@@ -94,7 +94,7 @@ class Group:
         return f"Group({self.name!r}, farm={self.farm!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made, (self._at.store, self.name, self.farm, self._at.ttl)
+        return partial(Group, farm_id=self.farm, ttl=self._at.ttl), (self._at.store, self.name)
 
     def join(self, member: str, *, meta: Any = None, lease: float = 10.0, keep_alive: bool = True) -> Membership:
         """Join the group under a name. Two store calls; then one for each heartbeat, three in each lease.
@@ -354,5 +354,32 @@ class Watcher:
             return  # another process has removed it
 
 
-def _made(store: RecordStore, name: str, farm: str, ttl: int) -> Group:
-    return Group(store, name, farm_id=farm, ttl=ttl)
+class Alarm:
+    """A check that ends one wait as soon as a party has died. The wait begins when this object is made.
+
+    group: the group that the parties are members of.
+    dead: given the lost members, as `"farm/member"`, returns the ones that the wait needs. Called after a loss was
+        seen.
+    what: what waits, for the message.
+    """
+
+    def __init__(self, group: Group, dead: Callable[[Group, set[str]], set[str]], what: str) -> None:
+        self._group = checked_kind("alive", group, Group)
+        self._watcher, self._dead, self._what = group.watcher(), dead, what
+        self.due = float("-inf")
+        """When the next look at the group is due (seconds, monotonic)."""
+
+    def check(self) -> None:
+        """Look at the group, twice a second or ten times in the shortest lease. Raises `PartyLost`."""
+        now = self._group.seams.monotonic()
+        if now < self.due:
+            return
+        seen = self._watcher.look()
+        self.due = now + min(LOOK_EVERY, min((one.lease / 10 for one in seen.members.values()), default=LOOK_EVERY))
+        lost = {f"{farm}/{name}" for farm, name in seen.lost}
+        names = sorted(self._dead(self._group, lost)) if lost else []
+        if names:
+            raise PartyLost(
+                f"{self._what} waits for {', '.join(names)}, who died; start them again and wait again, or give up",
+                parties=names,
+            )

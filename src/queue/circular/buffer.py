@@ -6,9 +6,9 @@ under one fence writes equal values, so an attempt in doubt is sent again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,9 +17,8 @@ from ...store.model.expr import Expr, Param
 from ...store.model.form import Form
 from ...store.model.ops import ListRange, ListSet, Op, Put
 from ...store.port import NEVER, RecordStore, Update
+from ...store.rows import chunked
 from .layout import ENTRIES, MARK, Extent, Layout, not_stale, total_bound
-
-T = TypeVar("T")
 
 BATCH_BYTES, BATCH_ROWS = 4 * 1024 * 1024, 100
 """The most that goes into one call."""
@@ -76,7 +75,7 @@ class Buffer:
         extents = self._layout.extents(first, len(values))
         rows = [self._update(fence, record, places, first, values) for record, places in extents.items()]
         most = max(1, min(BATCH_ROWS, BATCH_BYTES * len(rows) // total_bound(values)))
-        for place, chunk in enumerate(_chunks(rows, most)):
+        for place, chunk in enumerate(chunked(rows, most)):
             if place and not between():
                 return False
             if not self._write(chunk):
@@ -92,7 +91,7 @@ class Buffer:
             return [self._read_one(first)]
         extents = list(self._layout.extents(first, count).items())
         found: list[Entry | None] = [None] * count
-        for place, chunk in enumerate(_chunks(extents, BATCH_ROWS)):
+        for place, chunk in enumerate(chunked(extents, BATCH_ROWS)):
             if place and not between():
                 return None
             for (_, places), slots in zip(chunk, self._read(chunk), strict=True):
@@ -140,7 +139,7 @@ class Buffer:
             put = [Put(ENTRIES, [entries[slot] for slot in range(self._layout.slots)])]
         return Update(self._layout.buffer(record), (Put(MARK, fence), *put), not_stale(fence), ttl=NEVER)
 
-    def _write(self, rows: list[Update]) -> bool:
+    def _write(self, rows: Sequence[Update]) -> bool:
         """Whether all rows are written. Rows in doubt are sent again."""
         failures = [outcome for outcome in self._store.repeat_many(rows) if isinstance(outcome, LatchworkError)]
         if any(isinstance(failure, Refused) for failure in failures):
@@ -160,7 +159,7 @@ class Buffer:
 
     # ---- reading
 
-    def _read(self, chunk: list[tuple[int, list[Extent]]]) -> list[list[Any]]:
+    def _read(self, chunk: Sequence[tuple[int, list[Extent]]]) -> list[list[Any]]:
         rows = []
         for record, extents in chunk:
             low, high = _span(extents)
@@ -184,12 +183,7 @@ class Buffer:
 
 
 def _span(extents: list[Extent]) -> tuple[int, int]:
-    """Return the first slot and the end of what has to be read of a record: its extents are read in one piece."""
+    """Return the first slot to be read of a record, and the end: its extents are read in one piece."""
     if len(extents) == 1:
         return extents[0].slot, extents[0].slot + extents[0].length
     return min(extent.slot for extent in extents), max(extent.slot + extent.length for extent in extents)
-
-
-def _chunks(rows: list[T], most: int) -> Iterator[list[T]]:
-    for start in range(0, len(rows), most):
-        yield rows[start : start + most]

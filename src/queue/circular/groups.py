@@ -169,7 +169,7 @@ class ConsumerGroup:
             raise NotFound(f"queue {self._layout.name!r} has no group {self.name!r}: it was dropped; ask for it again")
         meta = self._layout.meta
         if not is_int(stored):
-            raise damaged(meta, f"the position of group {shown(self.name)} is no number")
+            raise damaged(meta, f"the position of group {shown(self.name)} is not a number")
         position = stored - FREE if stored >= FREE else stored
         return position, offset_in(meta, HEAD, head), offset_in(meta, TAIL, tail)
 

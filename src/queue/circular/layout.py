@@ -55,14 +55,14 @@ class _Stored(Struct):
 def offset_in(meta: Key, bin: str, value: Any) -> int:
     """Return the offset in a bin of the metadata record. Raises `Corrupt`."""
     if not is_int(value) or not 0 <= value <= MAX_COUNTER:
-        raise damaged(meta, f"bin {bin!r} is no offset")
+        raise damaged(meta, f"bin {bin!r} is not an offset")
     return int(value)
 
 
 def watermark_in(meta: Key, value: Any) -> int:
     """Return the position that head waits for, from the smallest of `groups`. Raises `Corrupt`."""
     if not is_int(value) or value < 0:
-        raise damaged(meta, f"bin {GROUPS!r} has something that is no position")
+        raise damaged(meta, f"bin {GROUPS!r} has an entry that is not a position")
     return int(value)
 
 

@@ -65,7 +65,7 @@ def _form(guard: Expr, changes: tuple[Op, ...], reads: tuple[Op, ...]) -> Form:
 
 @lru_cache(maxsize=512)
 def _reads(head_moves: bool, asks: bool, named: int) -> tuple[Op, ...]:
-    """Return what an acquisition reads.
+    """Return the operations by which an acquisition reads the queue.
 
     head_moves: whether head may move.
     asks: whether to read all transactions, to forget the oldest.

@@ -137,7 +137,7 @@ class Planner:
         return held
 
     def _plan(self, hold: Hold, requests: list[Request]) -> CommitPlan | None:
-        """Write or read the slots; return what is left to commit, or None if the hold was lost."""
+        """Write or read the slots; return the plan of the commit, or None if the hold was lost."""
         stale = _used_before(self._lock.layout.meta, hold, requests) if hold.known else ()
         live = [request for request in requests if request.error is None]
         for request in live:

@@ -19,6 +19,7 @@ from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, R
 from ...store.model.expr import Expr, any_of, lacks, missing
 from ...store.model.ops import ListRange, MapGet, MapPut, Op, Put, Read
 from ...store.port import NEVER, Exists, Key, RecordStore, Update
+from ...store.rows import chunked
 from .layout import (  # fmt: skip
     CAPACITY,
     ENTRIES,
@@ -63,8 +64,8 @@ def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float)
     _check_free(store, layout)
     keys = [layout.buffer(record) for record in range(layout.records)]
     fence = 0
-    for start in range(0, len(keys), BATCH):
-        marks = _make_buffers(buffers, keys[start : start + BATCH])
+    for some in chunked(keys, BATCH):
+        marks = _make_buffers(buffers, some)
         _empty_longer(store, buffers, layout, marks)
         fence = max(fence, *marks.values())
     _make_metadata(store, layout, lease, fence)
@@ -96,7 +97,7 @@ def _complete(store: RecordStore, key: Key, found: Sequence[Any]) -> None:
             store.operate(key, *wanted, when=_INCOMPLETE, ttl=NEVER, repeatable=True)
 
 
-def _make_buffers(buffers: RecordStore, keys: list[Key]) -> dict[Key, int]:
+def _make_buffers(buffers: RecordStore, keys: Sequence[Key]) -> dict[Key, int]:
     """Make the records that are missing; return the fencing marks of all."""
     made = buffers.repeat_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys])
     made.raise_unless(AlreadyExists, OutcomeUnknown)

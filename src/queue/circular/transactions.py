@@ -43,7 +43,7 @@ def not_committed(fence: int) -> Entry:
 def entry_in(meta: Key, entry: Any) -> Entry:
     """Return the stored entry of a transaction. Raises `Corrupt` if it is damaged."""
     if not isinstance(entry, list) or len(entry) != 3 or not all(map(is_int, entry)):
-        raise damaged(meta, f"bin {TXNS!r} has an entry that is no transaction")
+        raise damaged(meta, f"bin {TXNS!r} has an entry that is not a transaction")
     return entry
 
 

@@ -113,7 +113,10 @@ class Outbox(Unpicklable):
         ledger_ttl: int = LEDGER_TTL,
     ) -> None:
         file_safe(name)
-        _check_queues(pq, queue)
+        if not isinstance(pq, PagedQueue):
+            raise InvalidRequest(f"pq is a {type(pq).__name__}; give the PagedQueue that keeps the messages")
+        if not isinstance(queue, ShardedQueue | UnopenedQueue):
+            raise InvalidRequest(f"queue is a {type(queue).__name__}; give a ShardedQueue or an UnopenedQueue")
         if disk_budget is not None and not (is_int(disk_budget) and disk_budget >= 1):
             raise InvalidRequest(
                 f"disk_budget is {shown(disk_budget)}; it must be 1 byte or more, or None for no limit"
@@ -303,13 +306,6 @@ class Outbox(Unpicklable):
             self._pq.reclaim()
         except LatchworkError as failure:
             log.warning("%r could not free its disk: %s", self, failure)
-
-
-def _check_queues(pq: PagedQueue, queue: ShardedQueue | UnopenedQueue) -> None:
-    if not isinstance(pq, PagedQueue):
-        raise InvalidRequest(f"pq is a {type(pq).__name__}; give the PagedQueue that keeps the messages")
-    if not isinstance(queue, ShardedQueue | UnopenedQueue):
-        raise InvalidRequest(f"queue is a {type(queue).__name__}; give a ShardedQueue or an UnopenedQueue")
 
 
 def _several(values: Any) -> bool:

@@ -89,7 +89,7 @@ def _timestamp(moment: datetime) -> float:
         return moment.timestamp()
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequest(
-            f"{shown(moment)} is no moment in local time ({error}): give it a timezone, or None for everything"
+            f"{shown(moment)} is not a moment in local time ({error}): give it a timezone, or None for everything"
         ) from error
 
 

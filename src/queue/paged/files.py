@@ -1,7 +1,7 @@
 """The file layer of the local queue: the few file operations it is built on; no other module touches the disk.
 
-It is an interface so that a test can replace it by one that records, loses and reorders whatever was not synced, tears
-writes and fails on request. Every method raises plain `OSError`; the callers turn it into the package's errors.
+A test gives its own `Files` instead: one that records, loses and reorders whatever was not synced, tears writes and
+fails on request. Every method raises plain `OSError`; the callers turn it into the package's errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from ...forks import reset_in_child
 from ...ownership import warn_of_others
@@ -19,68 +18,8 @@ _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
 
 
-class File(Protocol):
+class File:
     """An open file, read and written at positions. Reading beyond the end returns nothing."""
-
-    def read(self, size: int, position: int) -> bytes:
-        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
-
-    def write(self, data: bytes, position: int) -> None:
-        """Write all of `data` at `position`, visible to every reader at once; on disk only after `sync`."""
-
-    def allocate(self, size: int) -> None:
-        """Make the file exactly `size` bytes, new ones zero, and reserve its space on the disk."""
-
-    def truncate(self, size: int) -> None:
-        """Make the file exactly `size` bytes."""
-
-    def size(self) -> int:
-        """Return the length of the file in bytes."""
-
-    def sync(self) -> None:
-        """Return once everything written to this file is on the disk. After an error its content on the disk is
-        unknown.
-        """
-
-    def close(self) -> None:
-        """Close the file, without a sync."""
-
-
-class Closable(Protocol):
-    """A lock that is held until it is closed."""
-
-    def close(self) -> None: ...
-
-
-class Files(Protocol):
-    """The directory operations, and the way to open files. New files and directories are private to the user."""
-
-    def names(self, directory: Path) -> list[str]:
-        """Return the names in a directory; none if there is no such directory."""
-
-    def make_directory(self, directory: Path) -> None:
-        """Create a directory (and its parents) if it does not exist, durably."""
-
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing; with `create`, make an empty file if there is none."""
-
-    def replace(self, source: str, target: str) -> None:
-        """Rename over the target, atomically; on disk only after `sync_directory`."""
-
-    def remove(self, path: str) -> None:
-        """Delete a file; a missing file is no error."""
-
-    def sync_directory(self, directory: Path) -> None:
-        """Return once the names of the directory are on the disk."""
-
-    def lock(self, path: str) -> Closable:
-        """Lock `path` until closed or until this process ends, however it ends. Raises `BlockingIOError` if another
-        process holds the lock.
-        """
-
-
-class SystemFile:
-    """A file of the operating system, by descriptor."""
 
     __slots__ = ("_fd",)
 
@@ -88,7 +27,7 @@ class SystemFile:
         self._fd = fd
 
     def read(self, size: int, position: int) -> bytes:
-        """See `File.read`."""
+        """Return up to `size` bytes from `position`; fewer only at the end of the file."""
         data = os.pread(self._fd, size, position)
         while 0 < len(data) < size:
             more = os.pread(self._fd, size - len(data), position + len(data))
@@ -98,31 +37,33 @@ class SystemFile:
         return data
 
     def write(self, data: bytes, position: int) -> None:
-        """See `File.write`."""
+        """Write all of `data` at `position`, visible to every reader at once; on disk only after `sync`."""
         written = os.pwrite(self._fd, data, position)
         while written < len(data):
             written += os.pwrite(self._fd, data[written:], position + written)
 
     def allocate(self, size: int) -> None:
-        """See `File.allocate`."""
+        """Make the file exactly `size` bytes, new ones zero, and reserve its space on the disk."""
         os.ftruncate(self._fd, size)
         if hasattr(os, "posix_fallocate"):  # macOS has none; there a full disk shows when a page is written
             os.posix_fallocate(self._fd, 0, size)
 
     def truncate(self, size: int) -> None:
-        """See `File.truncate`."""
+        """Make the file exactly `size` bytes."""
         os.ftruncate(self._fd, size)
 
     def size(self) -> int:
-        """See `File.size`."""
+        """Return the length of the file in bytes."""
         return os.fstat(self._fd).st_size
 
     def sync(self) -> None:
-        """See `File.sync`."""
+        """Return once everything written to this file is on the disk. After an error its content on the disk is
+        unknown.
+        """
         _sync(self._fd)
 
     def close(self) -> None:
-        """See `File.close`."""
+        """Close the file, without a sync."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -132,7 +73,7 @@ class SystemFile:
             self.close()
 
 
-class SystemLock(SystemFile):
+class FileLock(File):
     """A lock that a forked child gives up at once; otherwise it would last as long as the child."""
 
     __slots__ = ("__weakref__",)
@@ -157,51 +98,54 @@ class SystemLock(SystemFile):
             super().close()
 
 
-class SystemFiles:
-    """The operating system's files."""
+class Files:
+    """The directory operations, and the way to open files. New files and directories are private to the user."""
 
     def names(self, directory: Path) -> list[str]:
-        """See `Files.names`."""
+        """Return the names in a directory; none if there is no such directory."""
         try:
             return os.listdir(directory)  # noqa: PTH208 - names, not paths
         except FileNotFoundError:
             return []
 
     def make_directory(self, directory: Path) -> None:
-        """See `Files.make_directory`."""
+        """Create a directory (and its parents) if it does not exist, durably."""
         if directory.is_dir():
             return
         self.make_directory(directory.parent)
         directory.mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
         self.sync_directory(directory.parent)
 
-    def open(self, path: str, *, create: bool = False) -> SystemFile:
-        """See `Files.open`."""
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing; with `create`, make an empty file if there is none."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        opened = SystemFile(os.open(path, flags, _FILE_MODE))
+        opened = File(os.open(path, flags, _FILE_MODE))
         warn_of_others(path)
         return opened
 
     def replace(self, source: str, target: str) -> None:
-        """See `Files.replace`."""
+        """Rename over the target, atomically; on disk only after `sync_directory`."""
         Path(source).replace(target)
 
     def remove(self, path: str) -> None:
-        """See `Files.remove`."""
+        """Delete a file; a missing file is no error."""
         Path(path).unlink(missing_ok=True)
 
     def sync_directory(self, directory: Path) -> None:
-        """See `Files.sync_directory`."""
+        """Return once the names of the directory are on the disk."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
-    def lock(self, path: str) -> SystemLock:
-        """See `Files.lock`. The kernel releases the lock with the process, so a killed owner leaves nothing behind."""
+    def lock(self, path: str) -> FileLock:
+        """Lock `path` until closed or until this process ends, however it ends: the kernel releases it.
+
+        Raises `BlockingIOError` if another process holds the lock.
+        """
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _FILE_MODE)
-        lock = SystemLock(fd)
+        lock = FileLock(fd)
         reset_in_child(lock)  # before it is taken, as another thread may fork at any moment
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,5 +157,5 @@ class SystemFiles:
 
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
-SYSTEM_FILES = SystemFiles()
+SYSTEM_FILES = Files()
 """The file layer of the operating system, the default."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...errors import AlreadyOpen, InvalidRequest
 from ...inputs import is_int, is_number
 from ...plain import shown
-from .files import Closable
+from .files import FileLock
 from .layout import Layout
 
 MIN_PAGE, MAX_PAGE = 64, 2**31 - 1
@@ -61,7 +61,7 @@ def _nameable(name: str) -> bool:
         return False
 
 
-def lock_directory(layout: Layout) -> Closable:
+def lock_directory(layout: Layout) -> FileLock:
     """Lock the queue. The lock ends with its process, so a killed owner needs no cleaning up."""
     path = layout.path("lock")
     try:

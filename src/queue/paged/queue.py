@@ -17,7 +17,7 @@ from ...seams import SYSTEM, Seams
 from ...unpicklable import Unpicklable
 from .codec import Decode, codec_of, milliseconds
 from .cursor import Cursor, file_safe
-from .files import SYSTEM_FILES, Closable, Files
+from .files import SYSTEM_FILES, FileLock, Files
 from .layout import Layout, Place, disk
 from .opening import check_arguments, checked_directory, lock_directory, resolve_page_size
 from .reader import PagedEntry, PageReader, View, seek
@@ -39,9 +39,9 @@ class PagedQueue(Unpicklable):
 
     _INSTEAD = "pickle its directory, and open it there when it is closed here"
 
-    def __init__(self, layout: Layout, page_size: int, lock: Closable, *, lifetime: float | None, seams: Seams) -> None:
+    def __init__(self, layout: Layout, page_size: int, lock: FileLock, *, lifetime: float | None, seams: Seams) -> None:
         self._layout, self._page_size = layout, page_size
-        self._owned: Closable | None = lock
+        self._owned: FileLock | None = lock
         self._lifetime, self._seams = lifetime, seams
         self._first = 1
         self._writer: PageWriter

@@ -12,9 +12,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from ...background import FailureLog
-from ...coord.waits.poller import SOON
-from ...coord.waits.shared_reads import Answer
-from ...coord.waits.watch import Watch
+from ...coord.waits import SOON, Answer, Watch
 from ...deadline import within_call
 from ...errors import Corrupt, QueueOwned, Unavailable
 from ...forks import reset_in_child

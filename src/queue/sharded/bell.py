@@ -12,15 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ...coord.waits.poller import poller_of
+from ...coord.waits import poller_of
 from ...deadline import present
 from ...errors import LatchworkError, OutcomeUnknown
 from ...inputs import is_int
 from ...retry import ONE_ATTEMPT, again, reason
 from ...store import NEVER, Add, Exists, Key, Record, RecordStore, Update
 from ...store.model.record import Values
-from ...store.repeats import after_repeat
-from ...store.rows import Rows
+from ...store.rows import Rows, after_repeat
 
 RUNG, CHANGES = "rung", "changes"
 """The bins that count the rings, and the changes of settings that were announced."""

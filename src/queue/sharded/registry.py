@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from ...coord.inputs import checked_owner
+from ...coord.lease import checked_owner
 from ...errors import (
     AlreadyExists,
     Corrupt,

@@ -26,7 +26,7 @@ ROWS_FAILED = -16
 _ALL_SENT = (0, ROWS_FAILED)
 _TOO_DEEP = "a bin cannot be decoded by the client: it has more than 64 levels, or is damaged"
 CUT_SHORT = -1
-"""The result of a batch with an answer that the client could not decode, as of more than 64 levels. In that row bins
+"""The result of a batch with an answer that the client could not decode, such as more than 64 levels. In that row bins
 are missing, though its result is 0; the rows behind it keep `UNANSWERED`. It does not say which row that is.
 """
 
@@ -103,7 +103,7 @@ def _is_undecoded(row: Any) -> bool:
 def _strange(row: Any) -> ClientFault | None:
     """Return the fault of an answer with text that is not UTF-8."""
     bin = strange_bin(row.record[2]) if row.record else None
-    return None if bin is None else ClientFault(UNREADABLE, message=f"the bin {bin!r} has text that is no UTF-8")
+    return None if bin is None else ClientFault(UNREADABLE, message=f"the bin {bin!r} has text that is not UTF-8")
 
 
 def _fault(row: Any) -> ClientFault:

@@ -10,13 +10,15 @@ up behind a client that lives on is not seen for so long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from ...errors import AlreadyExists, LatchworkError, NotFound, Unavailable
 from ..model.form import plain
 from ..model.record import KEEP, NEVER, Exists, Row, Update, Values
+from ..rows import attempted
 
 _STEPS: tuple[tuple[Exists, int, type[LatchworkError]], ...] = (
     (Exists.UPDATE, KEEP, NotFound),
@@ -41,13 +43,14 @@ def update_or_create(update: Update, send: Callable[[Update], Values]) -> Values
     raise _contended(update)
 
 
-def update_or_create_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> list[Row]:
+def update_or_create_many(updates: Sequence[Update], send: Callable[[Sequence[Update]], Sequence[Row]]) -> list[Row]:
     """Send a batch as `update_or_create` does one update: rows that may create a record twice, all others once."""
     outcomes: list[Row] = [()] * len(updates)
     pending: Sequence[int] = range(len(updates))
     for exists, ttl, missed in _STEPS:
         sent = [_as(updates[place], exists, ttl) for place in pending]
-        for place, outcome in zip(pending, _sent(sent, send), strict=True):
+        # A failure of the whole batch is one of these rows: what an earlier step has done for others stays as it is.
+        for place, outcome in zip(pending, attempted(len(sent), partial(send, sent)), strict=True):
             outcomes[place] = outcome
         pending = [place for place in pending if may_make(updates[place]) and isinstance(outcomes[place], missed)]
         if not pending:
@@ -59,14 +62,6 @@ def update_or_create_many(updates: Sequence[Update], send: Callable[[Sequence[Up
 
 def _as(update: Update, exists: Exists, ttl: int) -> Update:
     return replace(plain(update), exists=exists, ttl=ttl) if may_make(update) else update
-
-
-def _sent(updates: Sequence[Update], send: Callable[[Sequence[Update]], Iterable[Row]]) -> Iterable[Row]:
-    """Return a failure of the whole batch, row by row: what an earlier step has done for other rows stays as it is."""
-    try:
-        return send(updates)
-    except LatchworkError as failure:
-        return [failure] * len(updates)
 
 
 def _contended(update: Update) -> Unavailable:

@@ -196,11 +196,6 @@ def log_guarantees(client: Any, namespace: str) -> StoreInfo | None:
     except Exception:  # noqa: BLE001 - a call does not fail for its warning; the client may be anything
         _said.discard(namespace)
         return None
-    _warn(info, namespace)
-    return info
-
-
-def _warn(info: StoreInfo, namespace: str) -> None:
     if not info.strong_consistency:
         log.warning(
             "namespace %s is not strongly consistent (AP mode): both sides of a network split accept writes, and one "
@@ -213,3 +208,4 @@ def _warn(info: StoreInfo, namespace: str) -> None:
             "set nsup-period, say 120, in the server's configuration",
             namespace,
         )
+    return info

@@ -174,10 +174,6 @@ def _put_computed(op: o.Put) -> Built:
     return on_expr.expression_write(op.bin, compiled(op.value))
 
 
-def _add(op: o.Add, _: int) -> Built:
-    return on_bin.increment(op.bin, amount(op.amount))
-
-
 def _compute(op: o.Compute, place: int) -> Built:
     return _compute_always(op.expr, place) if isinstance(op.expr, e.Expr) else _read_computed(op.expr, place)
 
@@ -201,10 +197,6 @@ def _map_put(op: o.MapPut, _: int) -> Built:
     return on_expr.expression_write(op.bin, compiled_put(op.bin, key, op.value))
 
 
-def _map_add(op: o.MapAdd, _: int) -> Built:
-    return on_map.map_increment(op.bin, map_key(op.key), amount(op.amount), ORDERED)
-
-
 @lru_cache(maxsize=1024)
 def _read(op: o.Read, _: int) -> Built:
     return on_bin.read(op.bin)
@@ -216,28 +208,20 @@ def _map_trim(op: o.MapTrim, _: int) -> Built:
     return on_map.map_remove_by_index_range(op.bin, -op.keep, op.keep, _NOTHING, True)
 
 
-def _list_set(op: o.ListSet, _: int) -> Built:
-    return on_list.list_set(op.bin, element(op.index), taken(op.value))
-
-
-def _list_range(op: o.ListRange, _: int) -> Built:
-    return on_list.list_get_range(op.bin, element(op.index), element(op.count))
-
-
 _BUILD: dict[type, Callable[[Any, int], Built]] = {
     o.Put: _put,
-    o.Add: _add,
+    o.Add: lambda op, _: on_bin.increment(op.bin, amount(op.amount)),
     o.Read: _read,
     o.ReadAll: lambda _op, _: _READ_ALL,
     o.Compute: _compute,
     o.MapPut: _map_put,
-    o.MapAdd: _map_add,
+    o.MapAdd: lambda op, _: on_map.map_increment(op.bin, map_key(op.key), amount(op.amount), ORDERED),
     o.MapRemove: lambda op, _: on_map.map_remove_by_key_list(op.bin, [map_key(key) for key in op.keys], _NOTHING),
     o.MapTrim: _map_trim,
     o.MapGet: lambda op, _: on_map.map_get_by_key(op.bin, map_key(op.key), aerospike.MAP_RETURN_VALUE),
     o.ListAppend: lambda op, _: on_list.list_append(op.bin, taken(op.value)),
-    o.ListSet: _list_set,
-    o.ListRange: _list_range,
+    o.ListSet: lambda op, _: on_list.list_set(op.bin, element(op.index), taken(op.value)),
+    o.ListRange: lambda op, _: on_list.list_get_range(op.bin, element(op.index), element(op.count)),
     o.Touch: lambda _op, _: on_bin.touch(),
 }
 _READ_ALL: Built = {"op": aerospike.OPERATOR_READ, "bin": ""}

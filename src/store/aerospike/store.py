@@ -278,7 +278,7 @@ def _is_sound(set: str, row: tuple[Any, Any, dict[str, Any]]) -> bool:
     """Whether a record that a query has found can be read; one that cannot is passed over, with a warning."""
     bin = strange_bin(row[2])
     if bin is not None:
-        log.warning("passed over by a query: the bin %r of %r in set %s has text that is no UTF-8", bin, row[0][2], set)
+        log.warning("passed over by a query: bin %r of %r in set %s has text that is not UTF-8", bin, row[0][2], set)
     return bin is None
 
 

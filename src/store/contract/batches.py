@@ -12,8 +12,7 @@ from ...seams import SYSTEM
 from ..model.expr import Bin
 from ..model.form import Form
 from ..model.ops import Add, Compute, MapGet, MapPut, Put, Read
-from ..once import Once
-from ..port import Exists, Key, Record, RecordStore, Removal, Update
+from ..port import Exists, Key, Once, Record, RecordStore, Removal, Update
 from .records import Contract, bins, make, new_key, raises
 
 WORKERS, ROUNDS = 4, 50

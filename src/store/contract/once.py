@@ -5,8 +5,7 @@ from __future__ import annotations
 from ...errors import NotFound, OutcomeUnknown, Refused
 from ..model.expr import Bin
 from ..model.ops import Add, Put, Read
-from ..once import Once
-from ..port import Exists, PolicyView, RecordStore, Update, Values
+from ..port import Exists, Once, PolicyView, RecordStore, Update, Values
 from .records import Contract, bins, make, new_key, raises
 
 ONCE = Once(8, result=Bin("n"))

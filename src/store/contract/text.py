@@ -1,4 +1,4 @@
-"""The contract of text, of depth and of what is no operation: what one store cannot keep or send, every one refuses."""
+"""The contract of text, depth and arguments: every store refuses a value that one of them could not keep or send."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from ..model.ops import (
     Read,
 )
 from ..model.values import MAX_DEPTH
-from ..once import Once
-from ..port import Key, RecordStore, Removal, Update
+from ..port import Key, Once, RecordStore, Removal, Update
 from .records import ANY, SET, Contract, bins, make, new_key, raises
 
 BAD_TEXTS = ("a\0b", "\ud800")

@@ -303,7 +303,7 @@ def any_of(*parts: Expr) -> Expr:
 
 def _check_part(part: Any) -> None:
     if not isinstance(part, Expr):
-        raise InvalidRequest(f"{shown(part)} is no part of an expression: combine expressions, and bind the whole")
+        raise InvalidRequest(f"{shown(part)} is not a part of an expression: combine expressions, and bind the whole")
 
 
 def _node(value: Any) -> Expr:

@@ -19,9 +19,8 @@ from msgspec.structs import asdict, astuple
 from ...errors import InvalidRequest
 from ...plain import shown
 from .expr import Bin, Bound, Expr, Param
-from .once import Once
 from .ops import Compute, MapPut, Op, Put, ReadAll, check_kinds, is_computed
-from .record import KEEP, Exists, Key, Update, checked
+from .record import KEEP, Exists, Key, Once, Update, checked
 from .values import NO_BIN
 
 _ANY_KEY = Key("set", "name")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from ...errors import InvalidRequest, LatchworkError
 from ...inputs import checked_many, checked_store_name, checked_switch
 from ...plain import shown
-from .expr import EXPRESSIONS, Guard
+from .expr import EXPRESSIONS, Bound, Expr, Guard
 from .ops import Op
 from .values import NO_BIN, checked_bin, known_bins
 
@@ -85,6 +85,44 @@ class Removal(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Once:
+    """The way in which one kind of update on one kind of record is remembered: `store/once.py` applies it once.
+
+    capacity: how many tokens the map keeps; constant for the record's whole life.
+    bin: the map bin.
+    result: what to remember, a value or an expression evaluated after the update.
+    monotone: once false, the update's guard stays false (a fence, an epoch), so that a refusal is final even
+        after doubt (P0.6).
+    goes_on: the caller continues with the token of a refusal (`details["token"]`), so a refusal decides nothing yet; if
+        the record cannot be read after a refusal, the outcome is unknown, as the request may arrive again.
+    answer: instead of `result`, a bin whose value after the update is the result. It is read again if the update turns
+        out to have been applied before: cheaper if a later value is good enough.
+    token: a token minted before, to continue an update that was begun earlier; minted when None.
+    is_new: no attempt with this token was sent yet.
+
+    Raises `InvalidRequest` if one of them is not accepted by every backend.
+    """
+
+    capacity: int
+    bin: str = "ops"
+    result: Any | Expr | Bound = None
+    monotone: bool = False
+    goes_on: bool = False
+    answer: str | None = None
+    token: bytes | None = None
+    is_new: bool = False
+
+    def __post_init__(self) -> None:
+        checked_switch("monotone", self.monotone)
+        checked_switch("goes_on", self.goes_on)
+        if not isinstance(self.capacity, int) or not self.capacity >= 1:
+            raise InvalidRequest(f"a memory of {shown(self.capacity)} tokens: it must hold at least 1, a whole number")
+        checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
+        if self.token is not None and not (isinstance(self.token, bytes) and self.token):
+            raise InvalidRequest(f"token {shown(self.token)}: give the bytes of one that was minted before, or None")
+
+
+@dataclass(frozen=True, slots=True)
 class StoreInfo:
     """The facts about a store and its guarantees. Times in seconds, sizes in bytes; None = the backend cannot say."""
 
@@ -114,7 +152,7 @@ def checked_key(key: Key) -> Key:
     try:
         set_name, name = key
     except (TypeError, ValueError):
-        raise InvalidRequest(f"{shown(key)} is no key: give Key(set, name)") from None
+        raise InvalidRequest(f"{shown(key)} is not a key: give Key(set, name)") from None
     plain = type(key) is Key and type(set_name) is str and type(name) is str and name and name.isascii()
     if plain and set_name in _known_sets and "\0" not in name:
         return key
@@ -124,7 +162,7 @@ def checked_key(key: Key) -> Key:
         name.encode()
         size = len(set_name.encode())
     except UnicodeEncodeError as failure:
-        raise InvalidRequest(f"{shown(key)} is no valid Unicode ({failure.reason}): correct it") from None
+        raise InvalidRequest(f"{shown(key)} is not valid Unicode ({failure.reason}): correct it") from None
     if "\0" in set_name or "\0" in name:
         raise InvalidRequest(f"{shown(key)}: text with a NUL cannot be stored, and a name is text: leave the NUL out")
     if not 0 < size <= MAX_SET:
@@ -141,7 +179,7 @@ def checked_key(key: Key) -> Key:
 def checked_removal(removal: Removal) -> Removal:
     """Return the removal, once it is one that every backend takes. Raises `InvalidRequest`."""
     if not isinstance(removal, Removal):
-        raise InvalidRequest(f"{shown(removal)} is no removal: give Removal(key, when)")
+        raise InvalidRequest(f"{shown(removal)} is not a removal: give Removal(key, when)")
     check_guard(removal.when)
     key = checked_key(removal.key)
     return removal if key is removal.key else Removal(key, removal.when)
@@ -155,7 +193,7 @@ def _check_bins(ops: tuple[Op, ...]) -> None:
         pass
     for op in checked_many("ops", ops):
         if not isinstance(op, Op):
-            raise InvalidRequest(f"{shown(op)} is no operation: use one of latchwork.store.model.ops")
+            raise InvalidRequest(f"{shown(op)} is not an operation: use one of latchwork.store.model.ops")
         if op.bin is not NO_BIN:
             checked_bin(op.bin)
 
@@ -190,7 +228,7 @@ def checked(update: Update, *, known_ops: bool = False) -> Update:
     known_ops: its operations were checked before.
     """
     if type(update) is not Update:
-        raise InvalidRequest(f"{shown(update)} is no update: give Update(key, ops), or the result of a form's fill")
+        raise InvalidRequest(f"{shown(update)} is not an update: give Update(key, ops), or the result of a form's fill")
     if update.form is not None:  # which was checked when it was made
         checked_key(update.key)
         return update

@@ -93,7 +93,7 @@ def decode(data: bytes | memoryview, bins: Collection[str] = (), *, rest: bool =
         named = {name: _VALUE.decode(found[name]) for name in bins if name in found}
         return {**found, **named} if rest else named
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
+        raise Corrupt(f"a record whose bytes are not bins: {failure}; restore it from a copy") from None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -196,7 +196,7 @@ def _text(value: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError as failure:
-            raise InvalidRequest(f"a text that is no valid Unicode ({failure.reason}): store it as bytes") from None
+            raise InvalidRequest(f"a text that is not valid Unicode ({failure.reason}): store it as bytes") from None
     return value
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.coord import FencedLock, Semaphore, keeper
+from latchwork.coord import FencedLock, Semaphore, lock
 from latchwork.store import Key, Put
 from tests.sim.stage import Stage
 from tests.support import matrix
@@ -156,10 +156,10 @@ def test_a_lock_is_held_by_nobody_whichever_single_instruction_is_interrupted_as
 def test_without_the_weak_reference_or_the_handing_out_it_would_be_held(monkeypatch):
     count = points(takes, everywhere=True)
     with monkeypatch.context() as patch:
-        patch.setattr(keeper, "ref", lambda grant: lambda: grant)
+        patch.setattr(lock, "ref", lambda grant: lambda: grant)
         assert any(strikes(takes, range(count - LAST, count), everywhere=True))
     with monkeypatch.context() as patch:
-        patch.setattr(keeper.Keeper, "handed_out", property(lambda self: True, lambda self, value: None), raising=False)
+        patch.setattr(lock.Keeper, "handed_out", property(lambda self: True, lambda self, value: None), raising=False)
         assert any(strikes(takes, range(count - LAST, count), everywhere=True))
 
 

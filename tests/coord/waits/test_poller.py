@@ -11,9 +11,7 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, FencedLock, LeaseElection
 from latchwork.coord.lease import FENCE, GRANT, LEASE
 from latchwork.coord.lock import LOCKS
-from latchwork.coord.waits.poller import UNREAD, Poller, poller_of
-from latchwork.coord.waits.shared_reads import BATCH
-from latchwork.coord.waits.watch import Watch
+from latchwork.coord.waits import BATCH, UNREAD, Poller, Watch, poller_of
 from latchwork.errors import Corrupt, LatchworkError, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import Poll

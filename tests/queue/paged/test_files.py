@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from latchwork.errors import Corrupt, InvalidRequest
-from latchwork.queue.paged.files import SYSTEM_FILES, SystemFile, SystemLock
+from latchwork.queue.paged.files import SYSTEM_FILES, File, FileLock
 from latchwork.queue.paged.queue import PagedQueue
 
 MESSAGES = [bytes([number]) * 50 for number in range(20)]
@@ -83,8 +83,8 @@ def closed_by_others(made):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda path: SystemFile.__new__(SystemFile),
-        lambda path: SystemLock.__new__(SystemLock),
+        lambda path: File.__new__(File),
+        lambda path: FileLock.__new__(FileLock),
         lambda path: closed_by_others(SYSTEM_FILES.open(path, create=True)),
         lambda path: closed_by_others(SYSTEM_FILES.lock(path)),
     ],

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from latchwork.queue.paged.files import SystemFile, SystemFiles
+from latchwork.queue.paged.files import File, Files
 from latchwork.queue.paged.queue import PagedQueue
 from tests.support.scale import SEEDS, scaled
 
@@ -129,7 +129,7 @@ class Storm:
             return [line.decode().split() for line in said.read().split(b"\n")[:-1]]
 
 
-class Killing(SystemFiles):
+class Killing(Files):
     """The operating system's files, in a process that ends before its n-th change of a file."""
 
     def __init__(self, steps):
@@ -152,7 +152,7 @@ class Killing(SystemFiles):
         super().replace(source, target)
 
 
-class KillingFile(SystemFile):
+class KillingFile(File):
     __slots__ = ("files",)
 
     def write(self, data, position):

@@ -17,7 +17,7 @@ import pytest
 
 from latchwork.errors import AlreadyOpen, Corrupt, InvalidRequest, LatchworkError, Misconfigured, Unreadable
 from latchwork.queue.paged import queue as paged
-from latchwork.queue.paged.files import SystemFiles
+from latchwork.queue.paged.files import Files
 from latchwork.queue.paged.layout import Layout
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.testing.clock import ManualClock
@@ -273,7 +273,7 @@ def test_a_child_forked_while_another_thread_syncs_or_reads_does_not_wait_for_it
 def test_an_opening_at_the_moment_of_another_ones_creation_finds_it_open_and_not_damaged(tmp_path):
     made = []
 
-    class Meanwhile(SystemFiles):
+    class Meanwhile(Files):
         def names(self, directory):
             if not made:
                 made.append(PagedQueue.open(tmp_path, "q", page_size=4096))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from latchwork.coord.waits.poller import PATIENCE
+from latchwork.coord.waits import PATIENCE
 
 from ..faults.kinds import ON_CALLS, Kind
 

@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
-from ....coord.waits.shared_reads import reads
+from ....coord.waits import reads
 from ....errors import Corrupt, InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
 from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
 from ....lossless import check_keys
