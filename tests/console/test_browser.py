@@ -90,7 +90,7 @@ def chromium():
 def page(chromium, served):
     """A page of somebody who has signed in; what its console complains of fails the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     complaints = []
     page.on("console", lambda one: complaints.append(one.text) if one.type in {"error", "warning"} else None)
