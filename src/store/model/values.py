@@ -96,6 +96,18 @@ def decode(data: bytes | memoryview, bins: Collection[str] = (), *, rest: bool =
         raise Corrupt(f"a record whose bytes are not bins: {failure}; restore it from a copy") from None
 
 
+def decoded(bins: dict[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+    """Return what `decode` with `rest` has returned, once these bins are decoded too, or all where none is named.
+
+    Raises `Corrupt`, without the content.
+    """
+    raw = [name for name in names or bins if type(bins.get(name)) is msgspec.Raw]
+    try:
+        return {**bins, **{name: _VALUE.decode(bins[name]) for name in raw}} if raw else bins
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise Corrupt(f"a record whose bytes are no bins: {failure}; restore it from a copy") from None
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(dict[str, Any])
 _PASSING = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])

@@ -15,11 +15,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Unavailable
 from ...ownership import warn_of_others
-from .seal import bin_of
+from ..local.apply import Stored
+from ..port import Key
+from .seal import Columns, bin_of
 
 APPLICATION_ID = 0x4C415443
 """`LATC`, in the header of every file that Latchwork made."""
@@ -56,13 +59,26 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def open_file(path: Path, synchronous: str) -> sqlite3.Connection:
+class Connection(sqlite3.Connection):
+    """A connection to the file of a store.
+
+    known: the records that were changed through it lately, each with its row: what stands in the same row now need not
+        be decoded again.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.known: dict[Key, tuple[Columns, Stored]] = {}
+
+
+def open_file(path: Path, synchronous: str) -> Connection:
     """Return a connection to the file, which is made where there is none. Raises `sqlite3.Error`, `Misconfigured`."""
     with _opening:
         _make_private(path)
         connection = sqlite3.connect(
-            f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False
-        )
+            f"file:{quote(str(path))}?mode=rw", uri=True, timeout=0, isolation_level=None, check_same_thread=False,
+            factory=Connection,
+        )  # fmt: skip
     connection.text_factory = _text
     try:
         _claim(connection, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import lru_cache
@@ -18,13 +17,17 @@ from ..local import apply as local
 from ..model import values
 from ..model.ops import check_row
 from ..port import Exists, Key, Removal, Update, Values
-from .file import FAILURES, only_damage
+from .file import FAILURES, Connection, only_damage
 from .seal import Columns, opened, sealed
 
 log = Log(__name__)
 
 AT_ONCE = 500
 """Records that one statement reads; older versions of SQLite take 999 parameters."""
+
+KNOWN, KNOWN_BYTES = 64, 65_536
+"""Records that a connection knows, and bytes that one of them has at most."""
+_UNKNOWN: tuple[None, None] = None, None
 
 _LOAD = "SELECT id, generation, updated, expires, bins FROM records WHERE set_name = ? AND name = ?"
 _ANY = "SELECT name, id, generation, updated, expires, bins FROM records"
@@ -47,7 +50,7 @@ REMOVE = "DELETE FROM records WHERE id = ?"
 class FoundRow(Struct, frozen=True):
     """A record's row as it was read; it is looked into where it is needed, since it may be damaged."""
 
-    connection: sqlite3.Connection
+    connection: Connection
     key: Key
     number: int
     row: Columns
@@ -68,13 +71,13 @@ class FoundRow(Struct, frozen=True):
         return True
 
 
-def find(connection: sqlite3.Connection, key: Key) -> FoundRow | None:
+def find(connection: Connection, key: Key) -> FoundRow | None:
     """Return the record's row, if there is one."""
     row = connection.execute(_LOAD, key).fetchone()
     return None if row is None else FoundRow(connection, key, row[0], Columns(*row[1:]))
 
 
-def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[FoundRow]:
+def find_many(connection: Connection, keys: Iterable[Key]) -> Iterator[FoundRow]:
     """Yield the rows of the records that exist, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
     for key in keys:
@@ -92,7 +95,7 @@ def find_many(connection: sqlite3.Connection, keys: Iterable[Key]) -> Iterator[F
                 yield from _recognised(connection, rows, [named[name] for name in some])
 
 
-def _past_the_index(connection: sqlite3.Connection, set: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def _past_the_index(connection: Connection, set: str, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return the rows of these names that a damaged index hides, if the table itself can be read."""
     try:
         question = f"{_LOAD_MANY_PAST_THE_INDEX} ({','.join('?' * len(names))})"
@@ -102,7 +105,7 @@ def _past_the_index(connection: sqlite3.Connection, set: str, names: Sequence[st
         return []
 
 
-def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[FoundRow]:
+def _recognised(connection: Connection, rows: list[tuple[Any, ...]], keys: list[Key]) -> Iterator[FoundRow]:
     """Yield the rows of these records, if a damaged index has some twice, or under names that were not asked for."""
     _warn_once(file_of(connection))
     for key in keys:
@@ -112,7 +115,7 @@ def _recognised(connection: sqlite3.Connection, rows: list[tuple[Any, ...]], key
 
 
 def matching(
-    connection: sqlite3.Connection,
+    connection: Connection,
     set: str,
     bin: str | None,
     equals: str | int | None,
@@ -141,7 +144,7 @@ def matching(
     return [FoundRow(connection, Key(set, name), number, Columns(*row)) for name, number, *row in rows]
 
 
-def every(connection: sqlite3.Connection) -> Iterator[FoundRow]:
+def every(connection: Connection) -> Iterator[FoundRow]:
     """Yield all rows, whatever the indexes say."""
     for set, name, number, *row in connection.execute(_EVERY):
         yield FoundRow(connection, Key(set, name), number, Columns(*row))
@@ -161,21 +164,45 @@ def is_known(found: FoundRow) -> bool:
     return by_name is not None and by_name.number == found.number
 
 
-def read(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+def read(connection: Connection, update: Update, now: int) -> Values:
     """Return the results of an update that only reads."""
     found = find(connection, update.key)
     return local.apply(None if found is None else found.record(), update, now)[1]
 
 
-def operate(connection: sqlite3.Connection, update: Update, now: int) -> Values:
+def operate(connection: Connection, update: Update, now: int) -> Values:
     """Apply an update that writes; what it read."""
     if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
         return made[1]
     found = find(connection, update.key)
-    before = None if found is None else found.record(_bins_of(update), rest=True)
+    before = None if found is None else _known(connection, found, _bins_of(update))
     after, results = local.apply(before, update, now)
-    connection.execute(*_statement(update.key, found, after))
+    if after is None:
+        connection.execute(REMOVE, (found and found.number,))
+        return results
+    row = sealed(update.key, after)
+    connection.execute(*_writing(update.key, found, row))
+    _keep(connection, update.key, row, after)
     return results
+
+
+def _known(connection: Connection, found: FoundRow, bins: Collection[str]) -> local.Stored:
+    """Return the record, with these bins decoded, or all where none is named; decode nothing twice."""
+    row, record = connection.known.get(found.key, _UNKNOWN)
+    if record is None or row != found.row:
+        return found.record(bins, rest=True)
+    there = values.decoded(record.bins, bins)
+    return record if there is record.bins else replace(record, bins=there)
+
+
+def _keep(connection: Connection, key: Key, row: Columns, record: local.Stored) -> None:
+    """Let the record be known, and forget the one that was changed longest ago where there are many."""
+    known = connection.known
+    known.pop(key, None)
+    if len(row.data) <= KNOWN_BYTES:
+        known[key] = row, record
+        if len(known) > KNOWN:
+            del known[next(iter(known))]
 
 
 def _bins_of(update: Update) -> Collection[str]:
@@ -184,7 +211,7 @@ def _bins_of(update: Update) -> Collection[str]:
     return form.bins if form is not None and update.ops is form.ops else ()
 
 
-def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[local.Stored, Values] | None:
+def created(connection: Connection, update: Update, now: int) -> tuple[local.Stored, Values] | None:
     """Make a record without looking for it first: the record, and what was read; None where its row is taken.
 
     What is there may have expired, so that says nothing yet.
@@ -199,7 +226,7 @@ def created(connection: sqlite3.Connection, update: Update, now: int) -> tuple[l
     return (record, results) if made else None
 
 
-def delete(connection: sqlite3.Connection, removal: Removal, now: int) -> bool:
+def delete(connection: Connection, removal: Removal, now: int) -> bool:
     """Delete a record; whether it was there."""
     found = find(connection, removal.key)
     there = _removable(found, removal, now)
@@ -250,7 +277,11 @@ def _statement(key: Key, found: FoundRow | None, record: local.Stored | None) ->
     """Return the statement that writes the record into its row, or removes the row."""
     if record is None:  # of a record that was there: an absent one is not made without a bin
         return REMOVE, (found and found.number,)
-    row = sealed(key, record)
+    return _writing(key, found, sealed(key, record))
+
+
+def _writing(key: Key, found: FoundRow | None, row: Columns) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that writes a row."""
     if found is None:
         return _CREATE, (*astuple(row), *key)
     if row.expires == found.row.expires:
@@ -261,7 +292,7 @@ def _statement(key: Key, found: FoundRow | None, record: local.Stored | None) ->
 class RecordBatch:
     """The records of a batch on their way from one state to the next."""
 
-    def __init__(self, connection: sqlite3.Connection, rows: Sequence[Update | Removal], now: int) -> None:
+    def __init__(self, connection: Connection, rows: Sequence[Update | Removal], now: int) -> None:
         self._connection, self._now = connection, now
         self._unseen = _made_once(rows)
         """Records to be made, which were not looked for."""
@@ -320,7 +351,7 @@ def _made_once(rows: Sequence[Update | Removal]) -> Set[Key]:
     return {key for key in makes if often[key] == 1}
 
 
-def file_of(connection: sqlite3.Connection) -> str:
+def file_of(connection: Connection) -> str:
     """Return the path of the file that the connection is to."""
     return str(connection.execute("PRAGMA database_list").fetchone()[2])
 

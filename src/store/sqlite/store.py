@@ -25,7 +25,7 @@ from ..local.operations import RECORD_SIZE_LIMIT
 from ..model.ops import check_row, writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
 from . import rows as sqlite_rows
-from .file import reindexing
+from .file import Connection, reindexing
 from .pool import SQLitePool
 from .rows import FoundRow, RecordBatch, quoted
 from .sweep import EVERY, Sweep
@@ -102,7 +102,7 @@ class SQLiteStore(RecordStore):
         this finds that, and `reindex` repairs it.
         """
 
-        def look(connection: sqlite3.Connection) -> list[str]:
+        def look(connection: Connection) -> list[str]:
             problems = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({NAMED})")]
             damaged = [found for found in sqlite_rows.every(connection) if not found.is_sound()]
             names = [str(found.key) if sqlite_rows.is_known(found) else f"row {found.number}" for found in damaged]
@@ -141,20 +141,20 @@ class SQLiteStore(RecordStore):
     # ---- reading
 
     def _get(self, key: Key, bins: Sequence[str]) -> Record | None:
-        def ask(connection: sqlite3.Connection, key: Key, now: int) -> Record | None:
+        def ask(connection: Connection, key: Key, now: int) -> Record | None:
             return _record(sqlite_rows.find(connection, key), bins, now)
 
         return self._read(ask, key)
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
-        def ask(connection: sqlite3.Connection, keys: Sequence[Key], now: int) -> list[Record | None]:
+        def ask(connection: Connection, keys: Sequence[Key], now: int) -> list[Record | None]:
             found = {row.key: row for row in sqlite_rows.find_many(connection, keys)}
             return [_record(found.get(key), bins, now) for key in keys]
 
         return self._read(ask, keys)
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        def ask(connection: sqlite3.Connection, set: str, now: int) -> list[Record]:
+        def ask(connection: Connection, set: str, now: int) -> list[Record]:
             rows = sqlite_rows.matching(connection, set, bin, equals, self._pass_over)
             records = (self._readable(one, now) for one in rows)
             # A damaged index may lead to records that say otherwise.
@@ -163,7 +163,7 @@ class SQLiteStore(RecordStore):
         return self._read(ask, set)
 
     def _scan(self, set: str) -> list[Record]:
-        def ask(connection: sqlite3.Connection, set: str, now: int) -> list[Record]:
+        def ask(connection: Connection, set: str, now: int) -> list[Record]:
             rows = sqlite_rows.matching(connection, set, None, None, self._pass_over)
             return [record for one in rows if (record := self._readable(one, now)) is not None]
 
@@ -207,7 +207,7 @@ class SQLiteStore(RecordStore):
 
     def _batch(
         self,
-        call: Callable[[Callable[[sqlite3.Connection, Sequence[Any], int], list[Any]], Sequence[Any]], list[Any]],
+        call: Callable[[Callable[[Connection, Sequence[Any], int], list[Any]], Sequence[Any]], list[Any]],
         rows: Sequence[Any],
         each: Callable[[RecordBatch, Any], Any],
         alone: Callable[[Any], Any],
@@ -217,7 +217,7 @@ class SQLiteStore(RecordStore):
         call: `_write`, in one transaction; `_read`, which takes no lock, if every row only reads.
         """
 
-        def change(connection: sqlite3.Connection, rows: Sequence[Any], now: int) -> list[Any]:
+        def change(connection: Connection, rows: Sequence[Any], now: int) -> list[Any]:
             batch = RecordBatch(connection, rows, now)
             outcomes = [outcome(lambda row: each(batch, row), row) for row in rows]
             batch.write()
@@ -242,10 +242,10 @@ class SQLiteStore(RecordStore):
     def _now(self) -> int:
         return int(self.seams.wall() * 1000)
 
-    def _read(self, ask: Callable[[sqlite3.Connection, A, int], T], about: A) -> T:
+    def _read(self, ask: Callable[[Connection, A, int], T], about: A) -> T:
         return self._pool.read(lambda connection: ask(connection, about, self._now()))
 
-    def _write(self, change: Callable[[sqlite3.Connection, A, int], T], about: A) -> T:
+    def _write(self, change: Callable[[Connection, A, int], T], about: A) -> T:
         if self._pool.mine.together is None:
             self._sweep.run(self._now())
         return self._pool.write(lambda connection: change(connection, about, self._now()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from functools import partial
 
 from ...errors import Corrupt, LatchworkError
 from ...logs import Log
 from ..port import Key
+from .file import Connection
 from .pool import SQLitePool
 from .rows import REMOVE, FoundRow
 from .seal import Columns
@@ -83,7 +83,7 @@ class Sweep:
             return False
 
 
-def _removed(connection: sqlite3.Connection, number: int, now: int) -> bool:
+def _removed(connection: Connection, number: int, now: int) -> bool:
     """Whether the row is deleted now; False if it is damaged, or has not expired, whatever the index says."""
     row = connection.execute(_ROW, (number,)).fetchone()
     if row is None:  # another process was here, unless the index is damaged

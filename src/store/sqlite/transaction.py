@@ -28,7 +28,7 @@ from ...errors import (
     StorageFailed,
     Unavailable,
 )
-from .file import FAILURES, meaning, never_commits
+from .file import FAILURES, Connection, meaning, never_commits
 
 T = TypeVar("T")
 ANSWERS = (NotFound, Refused, AlreadyExists, InvalidRequest)
@@ -47,7 +47,7 @@ class SharedTransaction:
     __slots__ = ("connection", "failure", "final", "lost", "members", "over")
 
     def __init__(self) -> None:
-        self.connection: sqlite3.Connection | None = None
+        self.connection: Connection | None = None
         self.members = 0
         self.over: Over | None = None
         """Set once it has ended, where threads wait for that."""
@@ -107,8 +107,8 @@ class Writers(Protocol):
     def turn_within(self, seconds: float) -> bool: ...
     def end_turn(self) -> None: ...
     def end_turns(self) -> None: ...
-    def lend(self, group: SharedTransaction) -> sqlite3.Connection: ...
-    def give_back(self, group: SharedTransaction, connection: sqlite3.Connection | None, *, sound: bool) -> None: ...
+    def lend(self, group: SharedTransaction) -> Connection: ...
+    def give_back(self, group: SharedTransaction, connection: Connection | None, *, sound: bool) -> None: ...
     def patiently(self, attempt: Callable[..., T], *given: Any) -> T: ...
 
 
@@ -127,7 +127,7 @@ class Turn:
         """Whether it interrupts another turn of this thread, as a signal's handler does."""
         self._group: SharedTransaction | None = None
 
-    def begin(self) -> sqlite3.Connection:
+    def begin(self) -> Connection:
         """Wait for the lock, and begin a transaction or continue the one that was left open."""
         pool = self._pool
         self._taken = pool.take_turn()
@@ -260,7 +260,7 @@ def end(pool: Writers, group: SharedTransaction, *, sound: bool) -> None:
             group.over.set()
 
 
-def write(pool: Writers, change: Callable[[sqlite3.Connection], T]) -> T:
+def write(pool: Writers, change: Callable[[Connection], T]) -> T:
     """Return what `change` returns, once it is committed; after an error nothing of it is kept."""
     while True:
         turn = Turn(pool)
@@ -297,7 +297,7 @@ class Together:
     def __init__(self, pool: Writers) -> None:
         self._pool, self._depth = pool, 0
         self._turn: Turn | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
         self._failure: BaseException | None = None
 
     @property
@@ -338,7 +338,7 @@ class Together:
         if self._failure is not None and error is None:
             raise self._failure
 
-    def run(self, call: Callable[[sqlite3.Connection], T]) -> T:
+    def run(self, call: Callable[[Connection], T]) -> T:
         """Return the result of one call of the transaction."""
         if self._failure is not None:
             raise _rolled_back(

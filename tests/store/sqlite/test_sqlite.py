@@ -33,6 +33,7 @@ from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Put, Read, SQLit
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
 from latchwork.store.sqlite import pool as sqlite_pool
+from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import seal as sqlite_seal
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
@@ -801,3 +802,31 @@ def test_a_row_of_a_batch_that_cannot_make_its_record_says_why_and_keeps_no_othe
     assert (type(refused), made) == (BinMismatch, ())
     assert store.get(Key("s", "new")) is None
     assert store.get(Key("s", "newer")).bins == {"n": 1}
+
+
+def test_a_record_that_was_not_changed_since_is_not_decoded_again_and_one_that_was_is(store, path, monkeypatch):
+    store.operate(KEY, Put("more", "x"), Add("n", 1))
+    decoded = []
+    opened = sqlite_rows.opened
+    monkeypatch.setattr(sqlite_rows, "opened", lambda *given, **rest: decoded.append(1) or opened(*given, **rest))
+    assert add(store) == 2
+    assert decoded == []  # what this connection has written itself
+    another = SQLiteStore(path)
+    assert add(another) == 3
+    another.close()
+    decoded.clear()
+    assert add(store) == 4  # and not 3: the row says otherwise now
+    assert decoded == [1]
+    store.delete(KEY)
+    with pytest.raises(NotFound):
+        add(store)
+
+
+def test_a_connection_knows_few_records_and_none_that_is_large(store, monkeypatch):
+    monkeypatch.setattr(sqlite_rows, "KNOWN", 2)
+    for name in "abc":
+        store.operate(Key("s", name), Put("n", 1), exists=Exists.ANY)
+        store.operate(Key("s", name), Put("n", 2))
+    store.operate(KEY, Put("data", b"x" * sqlite_rows.KNOWN_BYTES))
+    (connection,) = store._pool._idle
+    assert [key.name for key in connection.known] == ["b", "c"]
