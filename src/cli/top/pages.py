@@ -474,8 +474,7 @@ def _read_schedules(feed: Feed, key: tuple[str, str], taken: Snapshot) -> list[R
 def _schedule(key: tuple[str, str], state: ScheduleState) -> Row:
     """Return the row of a schedule; the ticks that nobody has published are `missed`."""
     schedule, now = state.schedule, state.now
-    what = schedule.cron or f"every {exact_time(schedule.every) if schedule.every else DASH}"
-    what += f" {schedule.tz}" if schedule.cron and schedule.tz != "UTC" else ""
+    what = schedule.in_words + (f" ({one_line(schedule.cron)})" if schedule.cron else "")
     last = timed((now - state.settled).total_seconds() if state.settled else None)
     style = PLAIN
     if state.paused is not None:

@@ -202,7 +202,7 @@ def test_locks_elections_semaphores_schedules_and_farms_have_a_page(store, clock
     for key, said in (
         ("5", "backup"),
         ("7", "1 of 2 held"),
-        ("8", "0 3 * * *"),
+        ("8", "At 03:00 every day, UTC (0 3 * * *)"),
         ("8", "0 of 2 done"),
         ("9", "answers"),
     ):

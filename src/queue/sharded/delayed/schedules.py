@@ -21,7 +21,7 @@ from ....coord.waits import reads
 from ....errors import Corrupt, InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
 from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
 from ....lossless import check_keys
-from ....plain import shown
+from ....plain import exact_time, shown
 from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, RecordStore, Update, has, lacks
 from ....store.decode import damaged
 from ....store.model.expr import SERVER_NOW, Bound, Expr, MapValue
@@ -134,6 +134,14 @@ class Schedule:
             raise InvalidRequest(f"cron is {shown(self.cron)}: no such day ever comes") from None
         except (CronSimError, AttributeError, TypeError) as failure:
             raise InvalidRequest(f"cron is {shown(self.cron)}: {failure}; {remedy}") from None
+
+    @property
+    def in_words(self) -> str:
+        """When it ticks, for people: "every 5 min", "At 03:00 every day, Europe/Berlin"."""
+        if self.every is not None:
+            return f"every {exact_time(self.every)}"
+        line = CronSim("" if self.cron is None else self.cron, datetime(2024, 1, 1, tzinfo=timezone.utc))
+        return f"{line.explain()}, {self.tz}"
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
         """Yield the ticks later than that time, the earliest first, in UTC. A naive time is refused.

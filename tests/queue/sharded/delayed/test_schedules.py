@@ -106,6 +106,18 @@ def test_a_server_clock_that_was_set_back_does_not_silence_a_schedule():
     assert (found, settled) == ([], now)
 
 
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ({"every": 300}, "every 5 min"),
+        ({"cron": "0 3 * * *", "tz": "Europe/Berlin"}, "At 03:00 every day, Europe/Berlin"),
+        ({"cron": "30 12 * * *"}, "At 12:30 every day, UTC"),
+    ],
+)
+def test_a_schedule_says_in_words_when_it_ticks(when, words):
+    assert Schedule("s", "q", **when).in_words == words
+
+
 def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
     assert Schedule("one", "q", every=60) == Schedule("one", "q", every=MINUTE)
     assert Schedule("one", "q", every=60.0).to_json() == Schedule("one", "q", every=MINUTE).to_json()
