@@ -83,6 +83,14 @@ def undressed(value: Any) -> Any:
     return value
 
 
+def inner(value: Any) -> Any:
+    """The sync object for what stands for its twin."""
+    value = undressed(value)
+    if isinstance(value, Twin):
+        return value.of
+    return [inner(one) for one in value] if isinstance(value, list) else value
+
+
 def dressed(value: Any) -> Any:
     """What a verb has returned, with its twins in the clothes of the sync surface."""
     if inspect.iscoroutine(value):
@@ -130,14 +138,15 @@ class Plain:
         twin = object.__getattribute__(self, "_twin")
         if name == "store":
             return twin.bridged.inner
-        value = getattr(twin, name) if hasattr(type(twin), name) else getattr(twin.of, name)
+        has = hasattr(type(twin), name)
+        value, bare = (getattr(twin, name), undressed) if has else (getattr(twin.of, name), inner)
         if not callable(value) or isinstance(value, type | Twin):
             return dressed(value)
 
         def call(*given: Any, **named: Any) -> Any:
             wrap = function if name in ("run", "start") else lambda one: one
-            given = [wrap(undressed(one)) for one in given]
-            return dressed(value(*given, **{key: undressed(one) for key, one in named.items()}))
+            given = [wrap(bare(one)) for one in given]
+            return dressed(value(*given, **{key: bare(one) for key, one in named.items()}))
 
         return call
 

@@ -118,7 +118,7 @@ COMMANDS = {
 }  # fmt: skip
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
-    "queue discard": 3, "queue move": 3, "lock break": 3, "queue result": 2,
+    "queue discard": 3, "queue move": 3, "lock break": 3, "leader step-down": 3, "queue result": 2,
     "queue batch results": 2,
     "queue pause": 4, "queue scale": 4,
 }  # fmt: skip
@@ -189,9 +189,9 @@ OF_THE_OTHER_KIND = "the Java library cannot read both in one farm"
 """What a latch says of a party named by a text, if the damage made another sound latch, of parties named by numbers."""
 
 
-def wrong_with(code: int, out: str, err: str):
-    """What is wrong with how a command ended."""
-    if code not in (0, 1, 3, 4) and OF_THE_OTHER_KIND not in err:
+def wrong_with(code: int, out: str, err: str, as_of_sound: int = 0):
+    """What is wrong with how a command ended, that ends so over sound records."""
+    if code not in (0, 1, 3, 4, as_of_sound) and OF_THE_OTHER_KIND not in err:
         yield f"exit code {code}: {err[-200:]!r}"
     if "Traceback" in err:
         yield f"a traceback: {err[-300:]!r}"
@@ -225,7 +225,7 @@ def harm(seed: int, figures: Counter[str]) -> list[str]:
         else:
             figures["errors"] += code == 1
             figures[f"exit {code}"] += 1
-            wrong += [f"{name}: {what}" for what in wrong_with(code, out, err)]
+            wrong += [f"{name}: {what}" for what in wrong_with(code, out, err, OTHERWISE.get(name, 0))]
     wrong += neighbours_lost(world)
     return [f"seed {seed}, {told}: {what}" for what in wrong]
 

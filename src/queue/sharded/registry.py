@@ -355,8 +355,9 @@ class QueueRegistry:
         `Corrupt` if it is damaged. After `OutcomeUnknown` it may have been published: `queue.status(id)` says so, with
         the id that its `details` have as `message_id`.
         """
+        checked_text("name", name)
         found = self._schedules.stored()
-        if checked_text("name", name) not in found.specs:
+        if name not in found.specs:
             raise NotFound(f"no schedule {name!r} in {self.store.where}: see registry.schedules()", name=name)
         schedule = found.state(name).schedule
         message_id = f"{name}@{found.now.isoformat(timespec='milliseconds')}"  # no tick's: that has no ms
