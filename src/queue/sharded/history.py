@@ -2,7 +2,7 @@
 
 Set `{client}_meta_set`, key `{queue}_HISTORY_{YYYYMMDD}`, a record for each day by the server's clock; one map bin
 `minutes`: the minute of the day -> the figures of `Minute` in this order, the failures as a list in the order of
-`Reason`. What is not known is -1. A later version may append figures.
+`Reason`, and behind it `failing_since` and `failed_since`. What is not known is -1. A later version may append figures.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from ...errors import BinMismatch, Corrupt, LatchworkError, NotFound
 from ...inputs import checked_kind, checked_number, is_int
-from ...store import Key, MapPut, Put, RecordStore, Update
+from ...store import Compute, Key, MapPut, Put, RecordStore, Update
 from ...store.decode import MAX_COUNTER
-from ...store.port import Exists
+from ...store.model.expr import Const, MapValue
+from ...store.model.ops import Op
+from ...store.port import Exists, Values
+from ...store.rows import Rows
 from ..rows import read_each, readable
 from .config import QueueConfig
 from .envelope import Reason
@@ -50,6 +54,9 @@ class Minute:
     acked, failed: messages in about this minute, by the reports of the workers.
     epoch: of the leader that noted it.
     reasons: of `failed`.
+    failing_since: the minute, in seconds since the epoch, of the first attempt that failed since a message was done;
+        None where none has failed since, and where an earlier version noted it.
+    failed_since: about how many attempts have failed since then, and no message was done.
     """
 
     at: int
@@ -69,9 +76,32 @@ class Minute:
     failed: int | None
     epoch: int | None
     reasons: Mapping[str, int] = field(default_factory=dict)
+    failing_since: int | None = None
+    failed_since: int = 0
+
+    @property
+    def failing(self) -> Failing:
+        """What has failed since a message was done."""
+        return NOT_FAILING if self.failing_since is None else Failing(self.failing_since, self.failed_since)
 
 
-_FIGURES = tuple(name for name in Minute.__slots__ if name not in {"at", "reasons"})
+class Failing(NamedTuple):
+    """Attempts that failed since a message was done: since when (seconds since the epoch, -1 = none), and how many."""
+
+    since: int
+    attempts: int
+
+    def after(self, acked: int, failed: int, minute: int) -> Failing:
+        """Return what it is after a minute in which so many messages were done, and so many attempts failed."""
+        if acked:
+            return NOT_FAILING
+        if self.since < 0:
+            return Failing(minute, failed) if failed else NOT_FAILING
+        return Failing(self.since, self.attempts + failed)
+
+
+NOT_FAILING = Failing(_UNKNOWN, 0)
+_FIGURES = tuple(name for name in Minute.__slots__ if name not in {"at", "reasons", "failing_since", "failed_since"})
 
 
 class HasHistory(Protocol):
@@ -113,10 +143,55 @@ def minutes_in(date: int, stored: Any) -> list[Minute]:
             continue
         figures, reasons = dict(zip(_FIGURES, entry, strict=False)), entry[len(_FIGURES)]
         if all(map(_is_figure, figures.values())):
+            more = entry[len(_FIGURES) + 1 : len(_FIGURES) + 3]
+            since, attempts = more if len(more) == len(NOT_FAILING) and all(map(_is_figure, more)) else NOT_FAILING
             named = {one.value: n for one, n in zip(_REASONS, reasons, strict=False) if _is_figure(n) and n > 0}
             known = {name: None if value == _UNKNOWN else value for name, value in figures.items()}
-            found.append(Minute(at=date * DAY + number * MINUTE, reasons=named, **known))
+            begun = None if since < 0 else since
+            found.append(
+                Minute(
+                    at=date * DAY + number * MINUTE, reasons=named, failing_since=begun, failed_since=max(0, attempts),
+                    **known,
+                )
+            )  # fmt: skip
     return found
+
+
+class LastMinutes:
+    """The minutes that were noted last, read of many queues in a batch of other reads.
+
+    now: seconds since the epoch. Minutes by a server's clock that differs by more are not found.
+    ago: the minutes before this one. Each takes a server some 0.1 ms a queue, as it looks through a day.
+    """
+
+    def __init__(self, now: float, ago: Sequence[int]) -> None:
+        last = int(now) // MINUTE
+        self._asked: dict[int, list[int]] = {}
+        for n in sorted(ago, reverse=True):
+            date, number = divmod(last - n, DAY // MINUTE)
+            self._asked.setdefault(date, []).append(number)
+        self._ops: dict[int, tuple[Op, ...]] = {
+            date: tuple(Compute(MapValue(MINUTES, Const(one), list)) for one in numbers)
+            for date, numbers in self._asked.items()
+        }
+
+    def reading(self, queue: HasHistory) -> list[Update]:
+        """Return the updates that read them: one, or two in the minutes after midnight."""
+        return [Update(_key(queue, date), ops) for date, ops in self._ops.items()]
+
+    def found(self, rows: Rows[Values]) -> list[tuple[Minute, ...]]:
+        """Return the minutes of each queue, the oldest first, by the rows of `reading` of all of them; none of what is
+        damaged. Raises the store's errors.
+        """
+        rows.raise_unless(NotFound, BinMismatch, Corrupt)
+        dates, each = list(self._asked.items()), list[tuple[Minute, ...]]()
+        for begin in range(0, len(rows), len(dates)):
+            some: list[Minute] = []
+            for (date, numbers), row in zip(dates, rows[begin : begin + len(dates)], strict=True):
+                if not isinstance(row, LatchworkError):
+                    some += minutes_in(date, dict(zip(numbers, row, strict=True)))
+            each.append(tuple(some))
+        return each
 
 
 def noting(queue: HasHistory, now: int, figures: Sequence[int], *, replaces: bool = False) -> Update:
@@ -132,9 +207,12 @@ def noting(queue: HasHistory, now: int, figures: Sequence[int], *, replaces: boo
 
 
 def figures_of(
-    stats: QueueStats, workers: Sequence[WorkerReport], known: frozenset[str] | None, epoch: int
+    stats: QueueStats, workers: Sequence[WorkerReport], known: frozenset[str] | None, epoch: int, failing: Failing
 ) -> list[Any]:
-    """Return the figures of a minute as they are stored. known: the workers a minute before, None = not known."""
+    """Return the figures of a minute as they are stored.
+
+    known: the workers a minute before, None = not known. failing: what has failed since a message was done.
+    """
     depth, oldest = stats.depth, stats.ready.oldest_age
     at_work = [one for one in workers if not one.is_silent]
     joined = _UNKNOWN if known is None else sum(one.worker not in known for one in at_work)
@@ -142,7 +220,7 @@ def figures_of(
         depth.ready, depth.sideline, depth.parked, depth.delayed, depth.retrying, depth.expired, depth.loaded,
         depth.fired, _UNKNOWN if oldest is None else int(oldest), len(at_work), joined, stats.consumers,
         sum(one.acked for one in at_work), sum(one.failed for one in at_work), epoch,
-        [sum(one.reasons.get(reason.value, 0) for one in at_work) for reason in _REASONS],
+        [sum(one.reasons.get(reason.value, 0) for one in at_work) for reason in _REASONS], *failing,
     ]  # fmt: skip
 
 

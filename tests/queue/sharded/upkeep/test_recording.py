@@ -240,3 +240,37 @@ def test_a_process_that_leads_again_does_not_take_all_that_changed_meanwhile_for
         reports(queue, worker)
         duty.run(Term(epoch))
     assert [minute.joined for minute in history(queue)] == [None, None]
+
+
+def test_what_failed_since_a_message_was_done_is_carried_on_also_by_a_new_leader_and_without_workers(store, clock):
+    (queue,) = opened(store)
+    note, found = leads(queue.registry), []
+
+    def minute(**facts):
+        if facts:
+            reports(queue, "a", **facts)
+        note()
+        last = history(queue)[-1]
+        found.append((last.failing_since, last.failed_since))
+        clock.advance(MINUTE)
+        return last.at
+
+    minute(acked=3)
+    first = minute(failed=2)
+    minute(acked=0, failed=0)
+    note = leads(queue.registry, epoch=2)
+    minute(failed=1)
+    clock.advance(5 * MINUTE)
+    note = leads(queue.registry, epoch=3)
+    minute()  # nobody reports
+    minute(acked=1, failed=1)
+    minute(acked=0, failed=0)
+    assert found == [(None, 0), (first, 2), (first, 2), (first, 3), (first, 3), (None, 0), (None, 0)]
+
+
+@pytest.mark.parametrize("more", [[], ["x", 1], [-1, 0], [5], [None, 3], [2**62, "1"]])
+def test_a_minute_of_an_earlier_version_or_with_a_damaged_end_says_nothing_of_what_failed(store, clock, more):
+    (queue,) = opened(store)
+    queue.store.repeat(noting(queue, int(clock.wall() * 1000), [*range(15), [], *more]))
+    (minute,) = history(queue)
+    assert (minute.ready, minute.failing_since, minute.failed_since) == (0, None, 0)
