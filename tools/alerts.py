@@ -74,6 +74,13 @@ ALERTS = (
         weight=1,
         severity=TICKET,
     ),
+    _of_queue(
+        "LatchworkBacklogGrows",
+        "backlog",
+        "More messages come into QUEUE than its workers take",
+        weight=1,
+        severity=TICKET,
+    ),
     _of_queue("LatchworkMessagesExpire", "expiring", "Messages of QUEUE have waited for half of their life"),
     _of_queue("LatchworkMessagesExpired", "expired", "Messages of QUEUE have expired", weight=1, severity=TICKET),
     _of_queue(
@@ -99,6 +106,7 @@ ALERTS = (
         weight=1,
         severity=TICKET,
     ),
+    _of_queue("LatchworkScheduleRefused", "schedule", "Ticks of a schedule are refused: QUEUE is deactivated"),
     _of_queue("LatchworkSettingsIgnored", "settings", "Workers of QUEUE do not act on its settings"),
     _of_queue("LatchworkQueueUnreadable", "unreadable", "The record of QUEUE cannot be read"),
     Alert(

@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from datetime import datetime, timezone
+from typing import Any, NamedTuple, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
+from ..queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
+from ..queue.sharded.history import NOT_FAILING
 from ..queue.sharded.stats import Parked, Side
 from ..queue.sharded.workers import KEPT, WINDOW, Running, Stop, WorkerReport, short_name
 from .snapshot import Leader, QueueState, Snapshot
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 KINDS = (
-    "paused", "settings", "no_worker", "worker_died", "draining", "saturated", "long_running", "expiring", "expired",
-    "parked", "failing", "retrying", "stranded", "schedule", "upkeep", "clock", "unreadable",
+    "paused", "settings", "no_worker", "worker_died", "draining", "saturated", "long_running", "backlog", "expiring",
+    "expired", "parked", "failing", "retrying", "stranded", "schedule", "upkeep", "clock", "unreadable",
 )  # fmt: skip
 """All kinds of findings about a client."""
 EXPIRED_LATELY = 86_400.0
@@ -54,17 +57,25 @@ LOOKED_WITHIN = 30.0
 CLOCK_AHEAD = 60.0
 """Seconds by which the time of records must be ahead of this machine's clock for that to be told of."""
 MANY_FAILED = 3
-"""Failures in a minute from which on it is a problem that more failed than were done."""
+"""Failures in a minute from which on it is a problem that more failed than were done; and failures one after the other,
+with no message done in between, from which on all messages of a queue are said to fail.
+"""
+WAITS_LONG = 300.0
+"""Seconds from which on the oldest ready message is told of though workers are there."""
+GROWS_FOR, GROWS_WAITED = 180.0, 120.0
+"""Seconds for which a backlog must have grown, and its oldest message must have waited, to be told of: a burst that is
+worked off is less.
+"""
+GROWS_BY, GROWS_SHARE = 10, 0.01
+"""Messages, and part of the backlog, by which it must have grown in that time at least; a third of that in each part of
+it, so that one burst does not count.
+"""
 ID_SHOWN, ERROR_SHOWN = 40, 140
 """Characters of a message's id, and of its error, that a line has: the end of a killed process is told in full."""
 _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
 _SETTLED = "what it had in hand was brought back already"
-_END_IT = (
-    "end its process, and start another: nothing else ends a handler that hangs (`latchwork worker --processes N` does "
-    "both by itself)"
-)
 _ENDS = "one that is about to stop ends by itself once its handlers have, at the latest when its grace is over"
 _TIMES = 3
 """Times of return that a line has; of more than these it has the first and the last."""
@@ -120,7 +131,8 @@ def findings_of(taken: Snapshot) -> list[Finding]:
 
 def _of_queue(queue: QueueState, taken: Snapshot) -> Iterator[Finding]:
     """Yield what is not as it should be with one queue of the snapshot, but for workers and upkeep that are missing."""
-    for rule in (_settings, _draining, _saturated, _long_running, _expiring, _expired, _failures, _stranded):
+    rules = _settings, _draining, _saturated, _long_running, _backlogged, _expiring, _expired, _failures, _stranded
+    for rule in rules:
         for state, kind, what, remedy in rule(queue, taken):
             yield Finding(
                 state, f"queue {queue.name} of {taken.client}: {what}", remedy, kind, taken.client, (queue.name,)
@@ -144,10 +156,9 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
             each = [f"{short_name(one.worker)} ({one.threads})" for one in others]
             is_set += f"; otherwise, as its program says: {_listed(each)}"
         yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
-    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
     is_behind = ready and (queue.stats.ready.oldest_age or 0.0) > WAITED
-    if queue.stats.in_order and running <= queue.shards < threads and is_behind and not queue.paused:
-        shards = counted(queue.shards, "shard")
+    if _is_held_by_order(queue) and is_behind and not queue.paused:
+        shards, threads = counted(queue.shards, "shard"), sum(one.threads for one in queue.at_work)
         what = (
             f"{shards}, and {threads} threads: in order each shard has one handler at a time, so no more of them help"
         )
@@ -169,11 +180,15 @@ def _saturated(queue: QueueState, taken: Snapshot) -> _Found:
     if full:
         most = f"{'it takes' if len(full) == 1 else 'they take'} no more messages"
         waits = f"; {_backlog([queue])}" if len(full) == len(queue.at_work) and queue.stats.ready.waiting else ""
-        yield PROBLEM, "saturated", f"{_hangs(full)}: {most}{waits}", _END_IT
+        yield PROBLEM, "saturated", f"{_hangs(full)}: {most}{waits}", _end_it(full)
     if some := [one for one in queue.at_work if one.hung and not one.is_saturated]:
-        few = " and ".join(f"{short_name(one.worker)} with {2 * one.threads}" for one in some if one.threads)
-        limit = f"; takes no more messages: {few}" if few else ""
-        yield WARNING, "saturated", f"{_hangs(some)}{limit}", _END_IT
+        each = [
+            f"{2 * one.threads}{f' of {short_name(one.worker)}' if len(some) > 1 else ''}"
+            for one in some
+            if one.threads
+        ]
+        limit = f"; it still takes messages, and no more once {_listed(each)} hang" if each else ""
+        yield WARNING, "saturated", f"{_hangs(some)}{limit}", _end_it(some)
 
 
 def _draining(queue: QueueState, taken: Snapshot) -> _Found:
@@ -242,6 +257,18 @@ def _runs(running: Sequence[tuple[WorkerReport, Running]]) -> str:
         for worker, run in running
     ]
     return f": {_listed(each)}" if each else ""
+
+
+def _end_it(workers: Sequence[WorkerReport]) -> str:
+    """Return how the processes of these workers are ended: a handler that was given up is not waited for."""
+    each = []
+    for one in workers:
+        host, _, process = short_name(one.worker).rpartition(":")
+        each.append(f"kill {process} on {host}" if host and process.isdigit() else f"end {short_name(one.worker)}")
+    return (
+        f"{_listed(each)}, and start another: nothing else ends a handler that hangs (`latchwork worker --processes N` "
+        "does both by itself)"
+    )
 
 
 def _hangs(workers: Sequence[WorkerReport]) -> str:
@@ -472,6 +499,90 @@ def _sooner(found: list[tuple[QueueState, WorkerReport]], taken: Snapshot) -> st
     return f"; have it sooner: latchwork queue recover {names[0]} --client {taken.client}{also}" if names else ""
 
 
+def _backlogged(queue: QueueState, taken: Snapshot) -> _Found:
+    """Tell of a backlog that grows though workers are there, with the remedy; and of one whose oldest message has
+    waited for long. Where it is so large that its newest message would expire unread, that is a problem.
+    """
+    ready = queue.stats.ready
+    if ready.oldest_age is None or queue.paused or not _takes(queue) or _is_held_by_order(queue):
+        return  # each of which is told of already
+    flow = _flow(queue, taken)
+    lasts = ready.waiting / flow.taken if flow is not None and flow.taken else None
+    if flow is not None and flow.grows and ready.oldest_age >= GROWS_WAITED:
+        what = f"{_backlog([queue])}, and {_a_minute(flow.grown)} more come than are taken, for {shown_time(flow.over)}"
+        what += f" (taken: {_a_minute(flow.taken)}){_busy(queue)}"
+        remedy = _more_workers(queue, taken)
+        if lasts is not None and lasts > ready.life:
+            what += f"; the newest would wait {shown_time(lasts)}, and expire unread after {shown_time(ready.life)}"
+            yield PROBLEM, "expiring", what, remedy
+        else:
+            yield WARNING, "backlog", what, remedy
+    elif ready.oldest_age >= WAITS_LONG:
+        at_rate = f"; at the rate of the last {shown_time(flow.over)} all are taken in" if flow and lasts else ""
+        at_rate += f" {shown_time(lasts)}" if at_rate and lasts is not None else ""
+        yield OK, "backlog", f"{_backlog([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
+
+
+class _Flow(NamedTuple):
+    """How a backlog changes. over: for these seconds; grown, taken: messages a second; grows: whether all the time."""
+
+    over: float
+    grown: float
+    taken: float
+    grows: bool
+
+
+def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
+    """Return how its backlog has changed, by what was noted in the last minutes; None where that is too little."""
+    noted = [(one.at, one.ready, one.received) for one in queue.minutes]
+    known = [(at, ready, received) for at, ready, received in noted if ready is not None and received is not None]
+    if not known or taken.at - known[0][0] < GROWS_FOR:
+        return None
+    (begin, at_first, received), ready = known[0], queue.stats.ready.waiting
+    over, out = taken.at - begin, queue.stats.depth.fired - received
+    if out < 0:  # the queue was lost, and made again
+        return None
+    middle = [before for at, before, _ in known if taken.at - at >= over / 3][-1]
+    least = max(GROWS_BY, GROWS_SHARE * ready)
+    grows = ready - at_first >= least and min(ready - middle, middle - at_first) >= least / 3
+    return _Flow(over, (ready - at_first) / over, out / over, grows)
+
+
+def _a_minute(a_second: float) -> str:
+    return f"{60 * a_second:,.0f} a minute"
+
+
+def _busy(queue: QueueState) -> str:
+    """Return how many threads of its workers are busy, by their last reports; empty where there are none."""
+    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    if not threads:
+        return ""
+    some = f"{running} of {counted(threads, 'thread')}"
+    busy = some if running < threads else f"all {threads} threads" if threads > 1 else "the only thread"
+    return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy"
+
+
+def _more_workers(queue: QueueState, taken: Snapshot) -> str:
+    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    if running < threads / 2:
+        return "its workers have free threads: do they limit their rate, or keep an order?"
+    scale = f"more threads in each: latchwork queue scale {queue.name} THREADS --client {taken.client}"
+    if any(one.threads not in (0, queue.live.concurrency) for one in queue.at_work):
+        scale = "more threads in their program, which fixes them"
+    return f"more workers: latchwork worker MODULE:NAME; or {scale}"
+
+
+def _takes(queue: QueueState) -> bool:
+    """Whether a worker that lives takes messages of it."""
+    return any(one.drains is None and one.threads and not one.is_saturated for one in queue.at_work)
+
+
+def _is_held_by_order(queue: QueueState) -> bool:
+    """Whether it has more threads than shards, and its order keeps them from working."""
+    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    return queue.stats.in_order and running <= queue.shards < threads
+
+
 def _expiring(queue: QueueState, taken: Snapshot) -> _Found:
     """Tell of messages that have waited for more than half of their life."""
     name = f"{queue.name} --client {taken.client}"
@@ -513,6 +624,14 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
         remedy = f"latchwork queue peek {name} --side parked; repair the cause, then latchwork queue redrive {name}"
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
+    retrying = queue.stats.depth.retrying
+    failing = NOT_FAILING if acked or not queue.minutes else queue.minutes[-1].failing
+    if retrying and failing.attempts >= MANY_FAILED and not parked:
+        what = f"no message was done since {_clock_time(failing.since, taken.at)}, and about {failing.attempts:,}"
+        what += f" attempts failed; {counted(retrying, 'message')} will be tried again{_last_retry(queue, taken)}"
+        remedy = f"the logs of its workers have each failure; latchwork queue search {name} --side delayed"
+        yield PROBLEM, "failing", what, remedy
+        return
     if failed > acked:
         failures = f"{counted(failed, 'attempt')} failed{_reasons(queue)}"
         what = f"{failures}, and {counted(acked, 'message')} succeeded, {_when_counted(queue)}"
@@ -520,9 +639,16 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
         if side := _where_failed(queue):
             remedy += f"; latchwork queue search {name} --side {side}"
         yield PROBLEM if failed >= MANY_FAILED else WARNING, "failing", what, remedy
-    if retrying := queue.stats.depth.retrying:
+    if retrying:
         what = f"{counted(retrying, 'message')} failed, and will be tried again{_last_retry(queue, taken)}"
         yield OK, "retrying", what, f"latchwork queue search {name} --side delayed"
+
+
+def _clock_time(at: float, now: float) -> str:
+    """Return the time of day in UTC, with the date where that is another one, and how long ago it was."""
+    moment, today = (datetime.fromtimestamp(one, timezone.utc) for one in (at, now))
+    form = "%H:%M" if moment.date() == today.date() else "%Y-%m-%d %H:%M"
+    return f"{moment.strftime(form)} UTC, {shown_time(max(0.0, now - at))} ago"
 
 
 def _oldest_parked(oldest: Parked | None) -> str:
@@ -689,8 +815,8 @@ def _clock(taken: Snapshot) -> Iterator[Finding]:
 
 
 def _schedules(taken: Snapshot) -> Iterator[Finding]:
-    """Tell of schedules that publish nothing, as they are paused, or cannot be read."""
-    client = taken.client
+    """Tell of schedules that publish nothing, as they are paused, or cannot be read, or as their queue takes none."""
+    client, not_active = taken.client, {queue.name for queue in taken.queues if not queue.live.active}
     for name, why in taken.unreadable_schedules.items():
         yield Finding(PROBLEM, f"schedule {name} of {client}: {why}", "it publishes nothing", "unreadable", client)
     for one in taken.schedules:
@@ -701,6 +827,26 @@ def _schedules(taken: Snapshot) -> Iterator[Finding]:
             what = f"schedule {name} of {client}: paused{who}, {ago} ago; it publishes nothing"
             remedy = f"latchwork schedule resume {name} --client {client}"
             yield Finding(WARNING, what, remedy, "schedule", client, (one.schedule.queue,))
+        elif unpublished := why_unpublished(one, not_active, client):
+            ticks, remedy = unpublished
+            what = f"schedule {one.schedule.name} of {client}: {ticks}"
+            yield Finding(PROBLEM, what, remedy, "schedule", client, (one.schedule.queue,))
+
+
+def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:
+    """Return what of a schedule is not published as its queue is deactivated, and the remedy; None where it is not.
+
+    not_active: the queues that are deactivated.
+    """
+    name, queue = one.schedule.name, one.schedule.queue
+    if queue not in not_active:
+        return None
+    missed = one.overdue()
+    since = "" if one.settled is None else f" since {_clock_time(one.settled.timestamp(), one.now.timestamp())}"
+    ticks = f"{counted(missed, 'tick')} not published{since}" if missed else "its ticks are not published"
+    many = "at least " if missed >= MAX_TICKS else ""
+    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: latchwork queue create {queue}"
+    return f"{many}{ticks}: queue {queue} is deactivated", remedy
 
 
 def _upkeep(taken: Snapshot) -> Finding | None:

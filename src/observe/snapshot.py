@@ -21,6 +21,7 @@ from ..forks import reset_in_child
 from ..inputs import checked_many, checked_number, checked_timeout, farm_or_default, is_int
 from ..plain import shown_time
 from ..queue.sharded.delayed.schedules import ScheduleRecords, ScheduleState
+from ..queue.sharded.history import LastMinutes, Minute
 from ..queue.sharded.in_flight import in_flight
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
@@ -42,6 +43,8 @@ OTHERS = 60.0
 """Seconds between two listings of the queues that are not active. The active ones are listed with each look, but for
 the look that lists the others, if they were listed in the `LATELY` seconds before."""
 LATELY = 5.0
+LOOKED_BACK = (1, 3, 6)
+"""Minutes ago of which is read what the upkeep has noted of a queue: whether it grows, and whether all of it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class QueueState:
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
     shards: of the queue.
+    minutes: what was noted of it some minutes ago, the oldest first: those of `LOOKED_BACK` that were noted.
     """
 
     name: str
@@ -129,6 +133,7 @@ class QueueState:
     stopped: Stop | None = None
     handler_timeout: float = float("inf")
     shards: int = 0
+    minutes: tuple[Minute, ...] = ()
 
     @property
     def paused(self) -> bool:
@@ -408,18 +413,32 @@ class ClientView:
         # 2. Who works on them, and who does the upkeep.
         election = Election(registry.store, election_name(registry.client_id))
         schedules = ScheduleRecords(registry.store, registry.client_id, registry.farm_id)
-        rows = registry.store.repeat_many(
-            [*election.reading, schedules.reading, *(reading(queue) for queue, _ in listed)]
-        )
+        # Minutes are by the server's clock: by as much ahead of this machine's as it was at the last look.
+        noted = LastMinutes(self._seams.wall() + (self.taken.ahead if self.taken else 0.0), LOOKED_BACK)
+        reads_of_queues = [
+            *(reading(queue) for queue, _ in listed), *(one for queue, _ in listed for one in noted.reading(queue)),
+        ]  # fmt: skip
+        rows = registry.store.repeat_many([*election.reading, schedules.reading, *reads_of_queues])
         leader, candidates = election.found(rows[:2])
         scheduled, damaged = _schedules(schedules, rows[2])
-        reports, stops = reports_in(Rows(rows[3:])), stops_in(Rows(rows[3:]))
+        about, minutes = Rows(rows[3 : 3 + len(listed)]), noted.found(Rows(rows[3 + len(listed) :]))
+        reports, stops = reports_in(about), stops_in(about)
         at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
         states = tuple(
-            self._state(queue, bins, found, workers, interval, stopped=stop, at=at, has_groups=queue.name in followed)
-            for (queue, bins), found, workers, stop in zip(listed, stats, reports, stops, strict=True)
+            self._state(
+                queue,
+                bins,
+                found,
+                workers,
+                interval,
+                stopped=stop,
+                at=at,
+                has_groups=queue.name in followed,
+                minutes=some,
+            )
+            for (queue, bins), found, workers, stop, some in zip(listed, stats, reports, stops, minutes, strict=True)
             if found is not None
         )
         self.queues = tuple(queue for (queue, _), found in zip(listed, stats, strict=True) if found is not None)
@@ -464,6 +483,7 @@ class ClientView:
         stopped: Stop | None,
         at: float,
         has_groups: bool,
+        minutes: tuple[Minute, ...],
     ) -> QueueState:
         made: Any = bins.get("createdAt")
         abandoned = REPORT + queue.config.sweep_duration.total_seconds()
@@ -495,6 +515,7 @@ class ClientView:
             stopped,
             queue.config.handler_timeout.total_seconds(),
             queue.config.shards,
+            minutes,
         )
 
 

@@ -23,6 +23,7 @@ from latchwork.observe.events import EVENTS, GAUGES
 from latchwork.observe.findings import KINDS
 from latchwork.observe.prometheus import PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.history import noting
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Once, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -121,6 +122,17 @@ def clock_set_back(scene):
     scene.each_step = ahead
 
 
+def backlog(scene):
+    def comes():
+        if len(scene.figures) % (60 // STEP) == 0:
+            now, ready = int(scene.clock.wall() * 1000), scene.queue.depth().ready
+            figures = [ready, 0, 0, 0, 0, 0, ready, 0, 0, 1, 0, 1, 0, 0, 1, []]
+            scene.faulty.inner.repeat(noting(scene.queue, now, figures))
+            scene.queue.publish_many(range(20))
+
+    scene.each_step = comes
+
+
 def expiring(scene):
     scene.made(message_expiry=1200).publish("m")
 
@@ -163,6 +175,11 @@ def paused(scene):
 def schedule_paused(scene):
     scene.registry.schedule(Schedule("nightly", scene.queue.name, cron="0 3 * * *"))
     scene.registry.pause_schedule("nightly")
+
+
+def schedule_refused(scene):
+    scene.registry.schedule(Schedule("tick", scene.queue.name, every=60))
+    scene.registry.deactivate(scene.queue.name)
 
 
 def settings(scene):
@@ -222,6 +239,7 @@ FAULTS = {
     "LatchworkProcessesDie": processes_die,
     "LatchworkHandlersHang": saturated,
     "LatchworkMessageHangs": long_running,
+    "LatchworkBacklogGrows": backlog,
     "LatchworkMessagesExpire": expiring,
     "LatchworkMessagesExpired": expired,
     "LatchworkMessagesParked": parked,
@@ -231,6 +249,7 @@ FAULTS = {
     "LatchworkQueuePaused": paused,
     "LatchworkClockSetBack": clock_set_back,
     "LatchworkSchedulePaused": schedule_paused,
+    "LatchworkScheduleRefused": schedule_refused,
     "LatchworkSettingsIgnored": settings,
     "LatchworkQueueUnreadable": unreadable,
     "LatchworkStoreUnreadable": store_unreadable,

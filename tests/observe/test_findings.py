@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
@@ -12,7 +13,8 @@ from latchwork.coord.election.candidates import Candidates
 from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
-from latchwork.queue import QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
+from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
 from latchwork.store import Key, MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -263,7 +265,7 @@ def test_each_worker_that_died_has_its_own_time_of_return(registry, clock):
                 "within 14 min to 26 min",
             )[minute]
         )
-    (one,) = findings_of(of_client(registry))
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind != "backlog"]
     assert "what they had in hand (at their last reports 4 handlers) is back" in one.what
     assert one.remedy.endswith("; have it sooner: latchwork queue recover d --client shop")
 
@@ -317,10 +319,10 @@ def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_mor
     clock.advance(80)
     reports(queue, "vm:1:ab@f", threads=2, hung=1)
     reports(queue, "vm:2:cd@f", threads=2)
-    assert told(registry)["saturated"] == (
-        WARNING,
-        "queue q of shop: 1 handler of vm:1 hangs, past the handler_timeout; takes no more messages: vm:1 with 4",
-    )
+    hangs = "queue q of shop: 1 handler of vm:1 hangs, past the handler_timeout; "
+    assert told(registry)["saturated"] == (WARNING, f"{hangs}it still takes messages, and no more once 4 hang")
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "saturated"]
+    assert one.remedy.startswith("kill 1 on vm, and start another: nothing else ends a handler that hangs")
     reports(queue, "vm:1:ab@f", threads=2, hung=4)
     state, what = told(registry)["saturated"]
     hangs = "queue q of shop: 4 handlers of vm:1 hang, past the handler_timeout: it takes no more messages"
@@ -407,6 +409,124 @@ def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, s
         "due 15 s ago; the queue is paused by anna@web-7 for 3 s: latchwork queue resume r"
         in told(registry)["retrying"][1]
     )
+
+
+def noted(queue, ready, received, failing=NOT_FAILING):
+    """The upkeep notes this minute."""
+    figures = [ready, 0, 0, 0, 0, 0, ready, received, 0, 1, 0, 1, 0, 0, 1, [], *failing]
+    queue.store.repeat(noting(queue, int(queue.store.seams.wall() * 1000), figures))
+
+
+def goes_on(queue, clock, minutes, comes, taken, **facts):
+    """As many messages are published and taken each minute; the upkeep notes each as it begins."""
+    clock.advance(-clock.wall() % 60)
+    for _ in range(minutes):
+        state = queue.depth()
+        noted(queue, state.ready, state.fired)
+        queue.publish_many(range(comes))
+        for one in queue.receive(taken) if taken else ():
+            one.ack()
+        clock.advance(60)
+        reports(queue, "vm:7:ab@f", **facts)
+
+
+def test_a_backlog_that_grows_is_told_with_its_rate_its_age_and_its_threads_before_it_is_half_a_life_old(
+    registry, queue, clock
+):
+    queue.scale(4)
+    goes_on(queue, clock, 2, comes=60, taken=8, threads=4, running=4, acked=8)
+    assert "backlog" not in told(registry), "two minutes are too few to say so"
+    goes_on(queue, clock, 4, comes=60, taken=8, threads=4, running=4, acked=8)
+    state, what = told(registry)["backlog"]
+    assert state == WARNING, "nothing is lost yet"
+    assert "312 ready messages wait, the oldest for " in what
+    assert "52 a minute more come than are taken, for 6 min (taken: 8 a minute); all 4 threads of 1 worker busy" in what
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "backlog"]
+    assert found.remedy == (
+        "more workers: latchwork worker MODULE:NAME; or more threads in each: "
+        "latchwork queue scale q THREADS --client shop"
+    )
+
+
+def test_a_backlog_whose_newest_message_would_expire_is_a_problem(registry, clock):
+    queue = registry.create(QueueConfig("q", shards=1, message_expiry=7200))
+    goes_on(queue, clock, 6, comes=60, taken=1, threads=4, running=4, acked=1)
+    found = told(registry)
+    assert found["expiring"][0] == PROBLEM
+    assert "; the newest would wait 6 h, and expire unread after 2 h" in found["expiring"][1]
+    assert "backlog" not in found
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "expiring"]
+    assert "more threads in their program, which fixes them" in one.remedy
+
+
+def test_a_burst_that_is_worked_off_is_no_warning_and_its_age_is_told_with_when_it_is_done(registry, queue, clock):
+    clock.advance(-clock.wall() % 60)
+    queue.publish_many(range(400))
+    goes_on(queue, clock, 3, comes=0, taken=20, threads=1, running=1, acked=20)
+    assert told(registry) == {}, "nothing for three minutes"
+    goes_on(queue, clock, 3, comes=0, taken=20, threads=1, running=1, acked=20)
+    state, what = told(registry)["backlog"]
+    assert state == OK
+    assert what == (
+        "queue q of shop: 280 ready messages wait, the oldest for 6 min; at the rate of the last 6 min all are taken "
+        "in 14 min; the only thread of 1 worker busy"
+    )
+
+
+def test_one_burst_and_a_backlog_that_stands_still_do_not_grow(registry, queue, clock):
+    goes_on(queue, clock, 7, comes=10, taken=10, running=1, acked=10)
+    queue.publish_many(range(900))
+    for _ in range(12):
+        goes_on(queue, clock, 1, comes=10, taken=10, running=1, acked=10)
+        assert told(registry).get("backlog", (OK,))[0] == OK, "it came at once, and stays as it is"
+
+
+def test_a_damaged_history_hides_nothing_else_and_midnight_no_minute(registry, queue, clock):
+    clock.advance(86_400 - clock.wall() % 86_400 - 180)  # three minutes before midnight
+    goes_on(queue, clock, 6, comes=60, taken=8, threads=1, running=1, acked=8)
+    assert "52 a minute more come than are taken, for 6 min" in told(registry)["backlog"][1]
+    day = Key(queue.pointers.meta_set, f"q_HISTORY_{datetime.fromtimestamp(clock.wall(), timezone.utc):%Y%m%d}")
+    queue.store.operate(day, Put("minutes", "text"))
+    assert "360" not in told(registry).get("backlog", ("", ""))[1]
+
+
+def test_a_queue_of_which_every_message_fails_is_a_problem_for_as_long_as_none_is_done(registry, clock):
+    queue = registry.create(QueueConfig("r", shards=1, backoff=2000))
+    queue.publish("a", message_id="id-a")
+    queue.receive()[0].nack("exception")
+    noted(queue, 0, 1, Failing(int(clock.wall()) - 1920, 40))
+    clock.advance(60)
+    reports(queue)
+    state, what = told(registry)["failing"]
+    assert state == PROBLEM, "nothing failed in the last minute, and nothing will for half an hour"
+    assert " UTC, 33 min ago, and about 40 attempts failed; 1 message will be tried again; the last one, id-a" in what
+    assert "retrying" not in told(registry), "one cause is one line"
+    reports(queue, acked=1)
+    assert "failing" not in told(registry)
+    noted(queue, 0, 1, Failing(int(clock.wall()) - 60, 2))
+    clock.advance(60)
+    reports(queue)
+    assert told(registry)["retrying"][0] == OK, "two failures are no proof"
+
+
+def test_ticks_that_a_deactivated_queue_refuses_are_told_with_how_many_since_when_and_what_to_do(
+    registry, queue, clock
+):
+    reports(queue)
+    registry.schedule(Schedule("tick", "q", every=60))
+    assert told(registry) == {}
+    registry.deactivate("q")
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "schedule"]
+    assert (found.state, found.queue) == (PROBLEM, "q")
+    assert found.what == "schedule tick of shop: its ticks are not published: queue q is deactivated"
+    clock.advance(600)
+    reports(queue)
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "schedule"]
+    assert "schedule tick of shop: 9 ticks not published since " in found.what
+    assert " UTC, 10 min ago: queue q is deactivated" in found.what
+    assert found.remedy == ("latchwork schedule remove tick --client shop; or activate it: latchwork queue create q")
+    registry.create(queue.config)
+    assert "schedule" not in told(registry)
 
 
 def test_more_threads_than_shards_are_said_not_to_help_where_order_is_kept(registry, clock):
