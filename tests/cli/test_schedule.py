@@ -23,7 +23,7 @@ def test_a_schedule_is_put_listed_asked_for_its_ticks_and_removed(lw, queue):
     (row,) = lw("--json", "schedule", "list", "--client", "shop").json
     assert row == {
         "schedule": "nightly", "queue": "reports", "every_s": None, "cron": "0 3 * * *", "tz": "Europe/Berlin",
-        "missed": "last", "last": row["last"], "paused": None, "paused_by": None,
+        "missed": "last", "last": row["last"], "paused": None, "paused_by": None, "wrong": None,
     }  # fmt: skip
     ticks = lw("--json", "schedule", "next", "nightly", "--client", "shop", "--count", "3").json
     assert len(ticks) == 3
@@ -77,3 +77,26 @@ def test_a_schedule_is_paused_triggered_and_resumed_and_says_so(lw, queue, sqlit
     assert found[0] == ("pause-schedule", "shop/nightly", "disk", "done")
     assert [one[0] for one in found[2:5]] == ["trigger", "resume-schedule", "resume-schedule"]
     assert {one[3] for one in found[5:]} == {"failed: NOT_FOUND"}
+
+
+@pytest.mark.parametrize("verb", ["remove", "pause", "resume", "trigger", "next"])
+def test_a_mistyped_schedule_is_told_which_one_is_meant_and_which_command_lists_them(lw, queue, verb):
+    lw("schedule", "put", "tick", "--client", "shop", "--queue", "reports", "--every", "60")
+    done = lw("schedule", verb, "tik", "--client", "shop")
+    assert done.code == 3
+    assert "no schedule 'tik' of shop in " in done.err
+    assert "; is 'tick' meant?; `latchwork schedule list --client shop` shows which there are" in done.err
+
+
+def test_a_schedule_whose_queue_is_deactivated_is_listed_as_wrong_with_the_remedy(lw, queue):
+    lw("schedule", "put", "tick", "--client", "shop", "--queue", "reports", "--every", "60")
+    assert [one["wrong"] for one in lw("--json", "schedule", "list", "--client", "shop").json] == [None]
+    assert lw("queue", "deactivate", "reports", "--client", "shop", "--confirm", "reports").code == 0
+    done = lw("schedule", "list", "--client", "shop")
+    assert "its ticks are not published: queue reports is deactivated" in done.out
+    assert (
+        "tick: latchwork schedule remove tick --client shop; or activate it: latchwork queue create reports" in done.err
+    )
+    doctor = lw("doctor", "--client", "shop")
+    assert doctor.code == 1
+    assert "schedule tick of shop: its ticks are not published: queue reports is deactivated" in doctor.out

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 
-from ...errors import InvalidRequest, NotFound
+from ...errors import InvalidRequest, LatchworkError, NotFound
+from ...observe.findings import why_unpublished
 from ...plain import shown, shown_time
-from ...queue import Schedule, ScheduleState
+from ...queue import QueueRegistry, Schedule, ScheduleState
 from ..jsontext import checked_json
 from ..noted import noted
 from ..options import Client, Farm
@@ -41,20 +44,49 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@contextmanager
+def _known(session: Session, registry: QueueRegistry, name: str) -> Iterator[None]:
+    """Name a similar schedule, and the command that lists them, where there is none of this name."""
+    try:
+        yield
+    except NotFound as failure:
+        if failure.details.get("name") != name:  # its queue, for example
+            raise
+        raise _no_schedule(session, registry, name) from None
+
+
+def _no_schedule(session: Session, registry: QueueRegistry, name: str) -> NotFound:
+    similar, client = "", registry.client_id
+    with suppress(LatchworkError):  # one that is damaged
+        similar = meant(name, [one.schedule.name for one in registry.schedule_states()])
+    listing = f"`latchwork schedule list --client {client}` shows which there are"
+    return NotFound(f"no schedule {shown(name)} of {client} in {session.where}{similar}; {listing}", name=name)
+
+
 @app.command("list")
 def list_schedules(context: typer.Context, client: Client, farm: Farm = None) -> None:
     """List every schedule of the client. Exit code 3 if the client has not even a queue.
 
-    `last` is the tick up to which all is published or passed over; `paused` says since when, and by whom.
+    `last` is the tick up to which all is published or passed over; `paused` says since when, and by whom; `wrong` that
+    its queue is deactivated, and refuses its ticks.
 
     Example: latchwork schedule list --client shop
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    rows = [_facts_of(state, json_value=session.json) for state in registry.schedule_states()]
+    states = registry.schedule_states()
+    not_active = {queue.name for queue in registry.queues(active=False)} if states else set()
+    wrong = {one.schedule.name: why_unpublished(one, not_active, client) for one in states if one.paused is None}
+    refused = {name: why for name, why in wrong.items() if why is not None}
+    rows = [
+        _facts_of(one, json_value=session.json) | {"wrong": refused.get(one.schedule.name, (None,))[0]}
+        for one in states
+    ]
     if not rows and not registry.queues(active=None):
         raise no_queues(session, client, farm)
     session.table(rows, empty=f"no schedules of {client} in {session.where}")
+    for name, (_, remedy) in refused.items():
+        note(f"{name}: {remedy}")
 
 
 @app.command()
@@ -96,7 +128,9 @@ def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None
     Example: latchwork schedule remove nightly --client shop
     """
     session: Session = context.obj
-    registry_of(session, client, farm).unschedule(name)
+    registry = registry_of(session, client, farm)
+    with _known(session, registry, name):
+        registry.unschedule(name)
     session.say(f"removed {name}", schedule=name)
 
 
@@ -116,8 +150,9 @@ def pause(
     Example: latchwork schedule pause nightly --client shop --why "the report takes the disk"
     """
     session: Session = context.obj
-    with noted(session, "pause-schedule", client, farm, name, why=why) as deed:
-        is_new = registry_of(session, client, farm).pause_schedule(name, by=deed.who)
+    registry = registry_of(session, client, farm)
+    with _known(session, registry, name), noted(session, "pause-schedule", client, farm, name, why=why) as deed:
+        is_new = registry.pause_schedule(name, by=deed.who)
         deed.before, deed.after = "" if is_new else "paused", "paused"
     session.say(f"paused {name}" if is_new else f"{name} is paused already", schedule=name, paused=True, changed=is_new)
 
@@ -137,8 +172,9 @@ def resume(
     Example: latchwork schedule resume nightly --client shop
     """
     session: Session = context.obj
-    with noted(session, "resume-schedule", client, farm, name, why=why) as deed:
-        is_new = registry_of(session, client, farm).resume_schedule(name)
+    registry = registry_of(session, client, farm)
+    with _known(session, registry, name), noted(session, "resume-schedule", client, farm, name, why=why) as deed:
+        is_new = registry.resume_schedule(name)
         deed.before, deed.after = "paused" if is_new else "", "resumed"
     session.say(f"resumed {name}" if is_new else f"{name} is not paused", schedule=name, paused=False, changed=is_new)
 
@@ -156,8 +192,9 @@ def trigger(
     Example: latchwork schedule trigger nightly --client shop
     """
     session: Session = context.obj
-    with noted(session, "trigger", client, farm, name, why=why) as deed:
-        deed.after = registry_of(session, client, farm).trigger_schedule(name)
+    registry = registry_of(session, client, farm)
+    with _known(session, registry, name), noted(session, "trigger", client, farm, name, why=why) as deed:
+        deed.after = registry.trigger_schedule(name)
     session.say(deed.after, schedule=name, message_id=deed.after)
 
 
@@ -174,12 +211,10 @@ def next_ticks(
     Example: latchwork schedule next nightly --client shop
     """
     session: Session = context.obj
-    there = registry_of(session, client, farm).schedule_states()
-    found = [one for one in there if one.schedule.name == name]
+    registry = registry_of(session, client, farm)
+    found = [one for one in registry.schedule_states() if one.schedule.name == name]
     if not found:
-        similar = meant(name, [one.schedule.name for one in there])
-        listing = "`schedule list` shows which there are"
-        raise NotFound(f"no schedule {name!r} of {client} in {session.where}{similar}; {listing}")
+        raise _no_schedule(session, registry, name)
     now = datetime.fromtimestamp(session.store.seams.wall(), timezone.utc)
     ticks = islice(found[0].schedule.ticks(now), count)
     session.table([{"tick": tick.isoformat()} for tick in ticks], empty="no ticks")
