@@ -54,6 +54,8 @@ RELEASE: tuple[Op, ...] = (Put(LOCKED, 0),)
 """Releases the lease; guarded by `held`. The fence stays, so a repeat never frees a later acquisition."""
 MARK: tuple[Op, ...] = (Put(WAITING, If(exists(WAITING), largest(Bin(WAITING) + 1, SERVER_NOW), SERVER_NOW)),)
 """Leaves the mark of a waiting party: at the start of a wait, and again before the mark is stale."""
+_BROKEN_BY = "nobody, broken by "
+"""The begin of the owner's name, for people, of a lease that was taken from its holder."""
 STALE = 1.0
 """Seconds for which a mark counts."""
 FRESH_MARK = If(SERVER_NOW - Bin(WAITING) < round(STALE * 1000), Bin(WAITING), Const(0))
@@ -90,7 +92,7 @@ def seize(by: str, grant: str, *, at_once: bool) -> tuple[Op, ...]:
     at_once: it has run out already; else it does after the holder's whole lease.
     """
     ended: tuple[Op, ...] = (Put(LEASE, 0),) if at_once else ()
-    owner = Put(OWNER, f"nobody, broken by {by}")
+    owner = Put(OWNER, f"{_BROKEN_BY}{by}")
     return (Put(FENCE, NEXT_FENCE), owner, Put(TIME, SERVER_NOW), Put(RENEWALS, 0), Put(GRANT, grant), *ended)
 
 
@@ -160,6 +162,11 @@ class LeaseView:
             grant=found.grant,
         )
 
+    @property
+    def broken_by(self) -> str | None:
+        """Who has taken it from its holder, where it waits until the lease of that one is over; None = nobody has."""
+        return broken_by(self.owner) if self.locked else None
+
     def is_unchanged(self, since: LeaseView) -> bool:
         """Whether the lease was neither taken nor renewed since the other view.
 
@@ -167,6 +174,11 @@ class LeaseView:
         different renewals have one number.
         """
         return (self.fence, self.renewals, self.time) == (since.fence, since.renewals, since.time)
+
+
+def broken_by(owner: str | None) -> str | None:
+    """Return who has taken a lease from its holder, by the name of its owner; None where that is a holder's."""
+    return owner[len(_BROKEN_BY) :] if owner is not None and owner.startswith(_BROKEN_BY) else None
 
 
 @dataclass(frozen=True, slots=True)

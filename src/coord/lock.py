@@ -180,7 +180,11 @@ class FencedLock:
         seen = self._contender.observed
         if seen is None or not seen.view.locked:
             return "others were faster"
-        return f"{seen.view.owner!r} holds it with fence {seen.view.fence} and a lease of {seen.view.lease} s"
+        view = seen.view
+        if (by := view.broken_by) is not None:
+            takes = f"who has waited for {view.lease:g} s, the lease of its former holder, takes it"
+            return f"{by!r} has broken it, and nobody holds it: {takes}; its fence is {view.fence}"
+        return f"{view.owner!r} holds it with fence {view.fence} and a lease of {view.lease} s"
 
 
 class Leased(Protocol):

@@ -12,7 +12,7 @@ from ...coord.lease import LeaseView
 from ...coord.lock import LOCKS
 from ...errors import Corrupt, NotFound
 from ...inputs import checked_text
-from ...plain import shown
+from ...plain import shown, shown_time
 from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Record, RecordStore
@@ -26,6 +26,19 @@ from .waiting import Waiting, holder_of
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the lock")]
+
+
+def whole(text: str) -> int:
+    """Return a whole number from 1 on, also one with commas between its thousands. Raises `ValueError`."""
+    number = int(text.replace(",", ""))
+    if number < 1:
+        raise ValueError(f"{text} is less than 1")
+    return number
+
+
+Fence = Annotated[
+    int, typer.Option(parser=whole, metavar="INTEGER", help="of the holder, as `lock show` names it, from 1 on")
+]
 
 
 @app.command()
@@ -75,6 +88,16 @@ def show(context: typer.Context, name: Name) -> None:
         session.say(f"{name} is free; its last fence is {facts['fence']}", **facts)
         return
     late = ": it has run out" if facts["ran_out"] else ""
+    if facts["broken_by"] is not None:
+        by, ago, lease = facts["broken_by"], shown_time(facts["renewed_s_ago"]), facts["lease"]
+        when = (
+            f"who has waited for {lease:g} s, the lease of its former holder, takes it; sooner, if the process of that"
+        )
+        sooner = f"{when} one has ended: {_at_once(name, facts['fence'])}" if lease else "it can be taken at once"
+        session.say(
+            f"{name} was broken by {by} {ago} ago, and nobody holds it, fence {facts['fence']}", sooner, **facts
+        )
+        return
     session.say(
         f"{name} is held by {facts['owner']}, fence {facts['fence']}",
         f"renewed {facts['renewed_s_ago']:.1f} s ago, its lease is {facts['lease']:g} s{late}",
@@ -86,7 +109,7 @@ def show(context: typer.Context, name: Name) -> None:
 def break_lease(
     context: typer.Context,
     name: Name,
-    fence: Annotated[int, typer.Option(min=1, help="of the holder, as `lock show` names it")],
+    fence: Fence,
     at_once: Annotated[bool, typer.Option("--at-once", help="do not wait until the holder's lease is over")] = False,
     why: Annotated[str, typer.Option(help="for the audit record")] = "",
 ) -> None:
@@ -112,8 +135,14 @@ def break_lease(
         raise NotFound(
             f"the lock {shown(name)} is not held under the fence {fence}: `latchwork lock show` names its holder"
         )
-    when = "at once" if at_once else "once the lease of its holder is over"
-    session.say(f"broke {name}: it can be taken {when}", lock=name, fence=fence, at_once=at_once)
+    lines = [f"broke {name}: it can be taken {'at once' if at_once else 'once the lease of its holder is over'}"]
+    record = None if at_once else session.store.get(key)
+    if record is not None and (view := LeaseView.of(key, record.bins)).broken_by is not None:
+        lines = [
+            f"broke {name}: who has waited for {view.lease:g} s, the lease of its holder, takes it",
+            f"sooner, if the process of its holder has ended: {_at_once(name, view.fence)}",
+        ]
+    session.say(*lines, lock=name, fence=fence, at_once=at_once)
 
 
 @app.command("list")
@@ -138,8 +167,18 @@ def list_all(context: typer.Context) -> None:
             row = {"lock": str(record.key.name), "owner": "its record is damaged"}
         if row.get("renewed_s_ago") is not None:
             row["renewed_s_ago"] = round(row["renewed_s_ago"], 1)
-        rows.append(row if session.json else row | {"ran_out": row.get("ran_out") or None})
+        rows.append(row if session.json else _for_people(row))
     session.table(rows, "locks")
+
+
+def _at_once(name: str, fence: int) -> str:
+    return f"latchwork lock break {name} --fence {fence} --at-once"
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of `lock list` for people: with a fence that can be copied into a command."""
+    fence = row.get("fence")
+    return row | {"fence": None if fence is None else str(fence), "ran_out": row.get("ran_out") or None}
 
 
 def _never_taken(store: RecordStore, name: str) -> NotFound:
@@ -169,5 +208,5 @@ def _facts(record: Record, now: int) -> dict[str, Any]:
     return {
         "lock": str(record.key.name), "held": view.locked, "owner": view.owner if view.locked else None,
         "fence": view.fence, "lease": view.lease, "renewed_s_ago": silent if view.locked else None,
-        "ran_out": view.locked and silent > view.lease,
+        "ran_out": view.locked and silent > view.lease, "broken_by": view.broken_by,
     }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
+from ...coord.lease import broken_by
 from ...errors import LatchworkError
 from ...observe.snapshot import election_now
 from ...plain import shown_time
@@ -65,6 +66,9 @@ def holder_of(store: RecordStore, name: str) -> str:
     holder, _ = election_now(store, name)
     if holder is None or not holder.held:
         return ""
+    if (by := broken_by(holder.name)) is not None:
+        when = f"who has waited for {holder.lease:g} s, its former holder's lease, takes it" if holder.lease else ""
+        return f"broken by {by} {shown_time(holder.renewed_ago)} ago: nobody holds it{when and '; '}{when}"
     late = "" if holder.leads else f": its lease has run out, so it is free within {holder.lease:g} s"
     return f"held by {holder.name}, renewed {shown_time(holder.renewed_ago)} ago{late}"
 
