@@ -8,6 +8,7 @@ import pytest
 
 from latchwork import connect
 from latchwork.queue import QueueRegistry
+from latchwork.queue.sharded.slots import Slot
 
 
 @pytest.fixture
@@ -109,3 +110,25 @@ def test_results_of_a_queue_that_keeps_none_are_refused_with_the_remedy(lw, orde
     done = lw("queue", "batch", "results", "orders", "load-7", "--client", "shop")
     assert done.code == 2
     assert "keeps no results" in done.err
+
+
+def test_a_batch_of_which_messages_expired_is_said_never_to_end_with_the_command_that_ends_it(lw, orders):
+    show = ("queue", "batch", "show", "orders", "load-7", "--client", "shop")
+    with orders.batch("load-7") as batch:
+        batch.publish_many(range(5))
+    orders.receive(1)[0].ack()
+    held = orders.receive(1)
+    assert lw("--json", *show).json["lost"] == 0
+    assert "cannot end" not in lw(*show).out
+    for pointer in (3, 4, 5):  # as where they expire
+        orders.store.delete(orders.pointers.key(Slot(0, pointer)))
+    facts = lw("--json", *show).json
+    assert (facts["waiting"], facts["missing"], facts["lost"]) == (4, [], 3), "one is in hand"
+    assert lw(*show).out.splitlines()[-1] == (
+        "3 messages of it expired unread, or can no longer come: this batch cannot end; end it, without its follow-up: "
+        "latchwork queue batch cancel orders load-7 --client shop"
+    )
+    held[0].ack()
+    assert lw("--json", *show).json["lost"] == 3
+    assert lw("queue", "batch", "cancel", "orders", "load-7", "--client", "shop").code == 0
+    assert lw("--json", *show).json["lost"] == 0

@@ -9,7 +9,9 @@ import typer
 
 from ...errors import LatchworkError, NotFound, WaitTimeout
 from ...plain import counted
-from ...queue import QueueBatch
+from ...queue import QueueBatch, ShardedQueue
+from ...queue.sharded.in_flight import in_flight
+from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -23,6 +25,27 @@ Batch = Annotated[str, typer.Argument(help="the batch")]
 
 def _facts(batch: QueueBatch) -> dict[str, Any]:
     return {"batch": batch.name, **asdict(batch.progress())}
+
+
+def _lost(batch: QueueBatch, queue: ShardedQueue) -> int:
+    """Return how many messages that a batch waits for are nowhere in its queue any more, at least; 0 where that is not
+    known. Some ten calls, none where it waits for nothing.
+
+    Others of the queue may be in the places that are counted, so there may be more. Looked at twice: a message may move
+    while one place after the other is read.
+    """
+    lost = _lost_now(batch, queue)
+    return min(lost, _lost_now(batch, queue)) if lost else 0
+
+
+def _lost_now(batch: QueueBatch, queue: ShardedQueue) -> int:
+    progress = batch.progress()
+    if not progress.waiting or progress.ended:
+        return 0
+    depth = queue.depth()
+    held = in_flight(queue, queue.registry.records.read(queue.name, pointer_bin(SubqueueKind.MAIN)))
+    there = depth.ready + depth.sideline + depth.delayed + held.messages
+    return max(0, progress.waiting - there) if held.is_all and not depth.damaged else 0
 
 
 @app.command("list")
@@ -40,12 +63,22 @@ def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm 
 def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
     """Show the progress of a batch, and its parked messages. Also of a batch that has ended, until it expires.
 
+    `lost` with --json: messages that it waits for and that are nowhere in the queue any more, at least, as they expired
+    unread: it cannot end then. It is said in full too.
+
     Example: latchwork queue batch show orders load-7 --client shop
     """
     session: Session = context.obj
-    found = queue_of(session, name, client, farm).batch(batch, create=False)
+    queue = queue_of(session, name, client, farm)
+    found = queue.batch(batch, create=False)
     facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
-    session.say(*lines_of(facts), **facts)
+    lost, lines = _lost(found, queue), lines_of(facts)
+    if lost:
+        can = f"{counted(lost, 'message')} of it expired unread, or can no longer come: this batch cannot end"
+        lines.append(
+            f"{can}; end it, without its follow-up: latchwork queue batch cancel {name} {batch} --client {client}"
+        )
+    session.say(*lines, **facts, lost=lost)
 
 
 @app.command()
