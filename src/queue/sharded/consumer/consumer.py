@@ -279,7 +279,7 @@ class Consumer(Unpicklable):
             self._end(0.0)  # again, as an interrupt may have ended the first call early
         self.queue.message_log.flush(now=True)
         if self._tells:
-            self.state.life.stopped(self._given_up)
+            self.state.life.stopped(self._given_up, self._runs.stuck)
         return not self._given_up
 
     def _ends(self) -> bool:

@@ -46,15 +46,20 @@ class Life:
             handlers = f"handlers that run, for up to {grace:g} s: {running}" if running else "no handler runs"
             log.info("%s drains: it takes no more messages; %s", self.name, handlers)
 
-    def stopped(self, given_up: int) -> None:
-        """Log that it has stopped, once, and how many handlers had not finished."""
+    def stopped(self, given_up: int, hang: int = 0) -> None:
+        """Log that it has stopped, once, and how many handlers had not finished, or hang: these had been given up."""
         if self._pid == os.getpid() and not self._ended:
             self._ended = True
             if given_up:
                 log.warning(
                     "%s has stopped; handlers that had not finished: %d; their messages come again", self.name, given_up
                 )
-            else:
+            if hang:
+                log.warning(
+                    "%s has stopped; handlers that hang, past the handler_timeout, and end with the process: %d",
+                    self.name, hang,
+                )  # fmt: skip
+            if not given_up and not hang:
                 log.info("%s has stopped; all handlers had finished", self.name)
 
     def lost(self, failure: LatchworkError) -> None:

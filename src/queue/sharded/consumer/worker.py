@@ -261,7 +261,8 @@ class Worker(Unpicklable):
             for consumer in consumers:
                 consumer.stop(0)
             raise
-        self._life.stopped(sum(consumer.given_up for consumer in consumers))
+        given_up, hang = (sum(getattr(one, of) for one in consumers) for of in ("given_up", "stuck"))
+        self._life.stopped(given_up, hang)
         return all(done)
 
     def run(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Event
 
 import pytest
 
@@ -111,3 +112,21 @@ def test_a_consumer_without_a_worker_logs_its_life_in_the_same_words(caplog):
     assert works.endswith(") on memory:: 'q' (threads: 1)")
     assert drains.startswith("the consumer of 'q' drains: ")
     assert stopped == "the consumer of 'q' has stopped; all handlers had finished"
+
+
+def test_a_worker_that_stops_while_handlers_hang_says_how_many_end_with_its_process_and_not_that_all_had_finished(
+    caplog,
+):
+    registry = QueueRegistry(MemoryStore(), "shop")
+    worker, goes_on = Worker(registry), Event()
+    registry.create(QueueConfig("mails", shards=1, concurrency=2, handler_timeout=1))
+    worker.handler("mails")(lambda _: goes_on.wait(60))
+    registry.get("mails").publish(1)
+    with caplog.at_level(logging.INFO, "latchwork.worker"):
+        worker.start()
+        until(lambda: worker.consumers["mails"].stuck)
+        worker.stop(0.5)
+    goes_on.set()
+    hang = "the worker of 'shop' has stopped; handlers that hang, past the handler_timeout, and end with the process: 1"
+    assert hang in lines(caplog, logging.WARNING)
+    assert not [line for line in lines(caplog) if "all handlers had finished" in line]
