@@ -36,6 +36,7 @@ def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
     changed = state.live.changed
     return {
         "workers": [one.worker for one in state.at_work],
+        "worker_threads": {one.worker: one.threads for one in state.at_work},
         "overdue_workers": [one.worker for one in state.at_work if one.is_overdue],
         "draining_workers": [one.worker for one in state.draining],
         "saturated_workers": [one.worker for one in state.at_work if one.is_saturated],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
@@ -19,6 +20,7 @@ from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import Unavailable
 from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -615,3 +617,54 @@ def test_a_wait_for_a_latch_that_is_to_be_created_may_begin_before_there_is_a_fi
     assert (done.code, "there is no latch 'l'" in done.err) == (3, True)
     assert lw("latch", "create", "l", *SHOP, "--count", "0", store=url).code == 0
     assert lw("latch", "wait", "l", *SHOP, store=url).out == "released\n"
+
+
+def test_the_threads_that_run_are_said_where_programs_fix_them(lw, queue):
+    said = ("queue", "list", *SHOP), ("queue", "stats", "q", *SHOP)
+    report = WorkerReport("vm:7:ab@local", 0.0, queue.live.changed, queue.concurrency, 0, 0, 0)
+    queue.store.repeat(reporting(queue, report))
+    assert [text for words in said if "as its program says" in (text := lw(*words).out)] == []
+    queue.store.repeat(reporting(queue, replace(report, threads=4)))
+    for words in said:
+        assert f"{queue.concurrency} (as its program says: vm:7 4)" in lw(*words).out
+    facts = lw("queue", "stats", "q", *SHOP, "--json").json
+    assert (facts["consumers"], facts["worker_threads"]) == (queue.concurrency, {"vm:7:ab@local": 4})
+    assert [one["consumers"] for one in lw("queue", "list", *SHOP, "--json").json] == [queue.concurrency]
+
+
+def test_the_age_of_an_attempt_is_not_that_of_an_earlier_one_which_hangs(lw, queue):
+    queue.publish("m", message_id="m")
+    assert queue.receive()
+    hangs, worker = Running("m", 180.0, given_up=True), f"{in_flight(queue).held[0].worker}:ab@local"
+    report = WorkerReport(worker, 0.0, 0, 2, 2, 0, 0, hung=1, longest=(hangs,))
+    queue.store.repeat(reporting(queue, report))
+    for words in (("queue", "show", "q"), ("queue", "show", "q", "--id", "m")):
+        (row,) = lw(*words, *SHOP, "--json").json
+        assert (row["state"], row["at_work_is_least"], row["at_work_s"] < 60) == ("running", True, True)
+    queue.store.repeat(reporting(queue, replace(report, longest=(hangs._replace(given_up=False),))))
+    (row,) = lw("queue", "show", "q", *SHOP, "--json").json
+    assert (row["at_work_is_least"], row["at_work_s"] >= 180) == (False, True)
+
+
+def test_a_broken_lock_says_when_it_can_be_taken_and_how_sooner_and_takes_the_fence_as_it_was_printed(lw, queue):
+    grant = FencedLock(queue.store, "long", owner="web-1", lease=600).acquire()
+    done = lw("lock", "break", "long", "--fence", f"{grant.fence:,}")
+    first, sooner = done.out.splitlines()
+    assert first == "broke long: who has waited for 600 s, the lease of its holder, takes it"
+    assert sooner.startswith("sooner, if the process of its holder has ended: latchwork lock break long --fence ")
+    shown, when = lw("lock", "show", "long").out.splitlines()
+    assert shown.startswith("long was broken by ")
+    assert "nobody holds it, fence " in shown
+    assert "who has waited for 600 s" in when
+    waits = lw("lock", "run", "long", "--timeout", "0.1", "--", "true")
+    assert "has broken it, and nobody holds it: who has waited for 600 s" in waits.err
+    assert lw(*sooner.partition("latchwork ")[2].split()).out == "broke long: it can be taken at once\n"
+    assert lw("lock", "run", "long", "--timeout", "20", "--", "true").code == 0
+
+
+def test_a_fence_is_listed_so_that_it_can_be_copied_into_a_command(lw, queue):
+    grant = FencedLock(queue.store, "vault", owner="web-1", lease=60).acquire()
+    assert str(grant.fence) in lw("lock", "list").out.split()
+    assert lw("lock", "list", "--json").json[0]["fence"] == grant.fence
+    for wrong in ("0", "-1", "x", ""):
+        assert lw("lock", "break", "vault", "--fence", wrong).code == 2

@@ -421,7 +421,8 @@ def _at_work(
         run.seconds
         for one in reports
         for run in one.longest
-        if run.message_id == message and short_name(one.worker)[-MAX_PROCESS:] == worker
+        # What was given up is an earlier attempt, which hangs.
+        if run.message_id == message and not run.given_up and short_name(one.worker)[-MAX_PROCESS:] == worker
     ]
     seconds = max(ran) if ran else None if stamped is None else max(0.0, now - stamped)
     if json_value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper, SweepReport
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
 from ...queue.sharded.upkeep.upkeep import election_name
-from ...queue.sharded.workers import WorkerReport, short_name
+from ...queue.sharded.workers import WorkerReport, short_name, workers_of
 from ...retry import Poll, outlive
 from ..findings import lines_of as findings_lines
 from ..noted import noted, person
@@ -39,6 +39,8 @@ WITHIN = 3.0
 TIMED_OUT = 4
 MANY_CLIENTS = 20
 """Clients that an error names."""
+MANY_WORKERS = 3
+"""Workers at most that are named beside the threads that a queue has."""
 _SOONER = "what a worker that died had in hand is back at once by: latchwork queue recover QUEUE"
 MANY = 1_000
 """Messages that were published, from which on people are shown how they are spread over the shards."""
@@ -72,7 +74,8 @@ def queue_of(session: Session, name: str, client: str, farm: str | None) -> Shar
 def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
     """List every queue of the client, active or not. Exit code 3 if the client has none.
 
-    `threads each`, `consumers` with --json, is the number of threads in each worker process, 0 while it is paused.
+    `threads each`, `consumers` with --json, is the number of threads in each worker process, 0 while it is paused; and
+    what workers run whose programs fix another number.
     `latchwork stats` shows how many workers there are. `changed` says when that number was set last, and by whom;
     `latchwork audit` from which one.
 
@@ -80,13 +83,15 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     """
     session: Session = context.obj
     found = registry_of(session, client, farm).queues(active=None)
+    working = [] if session.json else workers_of(found)
+    others = {queue.name: _otherwise(queue.concurrency, some) for queue, some in zip(found, working, strict=False)}
     now = session.store.seams.wall()
     rows = [
         {
             "queue": queue.name,
             "active": queue.live.active,
             "shards": queue.config.shards,
-            "consumers" if session.json else "threads each": queue.concurrency,
+            "consumers" if session.json else "threads each": others.get(queue.name) or queue.concurrency,
             "paused": _paused(queue, now),
             "changed": _changed(queue, now) if queue.concurrency else None,
         }
@@ -95,6 +100,21 @@ def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> No
     if not rows:
         raise no_queues(session, client, farm)
     session.table(rows)
+
+
+def _otherwise(threads: int, workers: Sequence[WorkerReport]) -> str:
+    """Return the threads that are set, and which workers run another number, as their programs say; else nothing."""
+    there = {one.worker: one.threads for one in workers if not one.is_silent}
+    return threads_each(threads, there)
+
+
+def threads_each(threads: int, there: Mapping[str, int]) -> str:
+    """Return the threads that are set, and what workers run where their programs fix another number; empty where none
+    do, or the queue is paused.
+    """
+    fixed = [f"{short_name(worker)} {n}" for worker, n in there.items() if n not in (0, threads)]
+    more = f" and {len(fixed) - MANY_WORKERS} more" if fixed[MANY_WORKERS:] else ""
+    return f"{threads} (as its program says: {', '.join(fixed[:MANY_WORKERS])}{more})" if fixed and threads else ""
 
 
 def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
@@ -570,7 +590,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
         "active": facts["active"],
         "paused": f"yes{by}{since}" if facts["paused"] else "no",
         "workers": f"{len(workers)}: {', '.join(workers)}" if workers else "none",
-        "threads each": facts["consumers"],
+        "threads each": threads_each(facts["consumers"], facts["worker_threads"]) or facts["consumers"],
         "ready": facts["ready"],
         "oldest ready message": "-" if oldest is None else shown_time(oldest),
         "in flight": f"{facts['in_flight']}{_out_of(facts)}",
