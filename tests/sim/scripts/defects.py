@@ -1,12 +1,18 @@
-"""Steps that fail of themselves (P5): a consumer's hand is open to the queue, whatever a step of it raises."""
+"""Steps that fail, of themselves or as the store is away (P5): a consumer's hand is open to the queue, whatever a step
+of it raises; and it settles again only what is still its own.
+"""
 
 from __future__ import annotations
 
 from latchwork.coord import RateLimiter
+from latchwork.errors import Unavailable
 from latchwork.queue import Consumer
+from latchwork.queue.sharded.consumer import handler
+from latchwork.queue.sharded.consumer.handler import Counters, Settlements
+from latchwork.queue.sharded.envelope import Reason
 
 from ..stage import Fault, Kind, Stage
-from .common import rule
+from .common import patched, rule
 from .interrupted import queue_on
 
 
@@ -28,10 +34,34 @@ def the_limiter_cannot_be_asked():
     return stage.play().said["a"] == [1] and stage.plan.struck["a", "limit-of-q"] == 1
 
 
+def a_failure_that_is_settled_late():
+    """P5.38: the store was away as a message was to be failed; by the time it is back, another consumer has it."""
+    stage, verdict = Stage(), (Reason.EXCEPTION, "no")
+
+    def fails(store):
+        queue = queue_on(store)
+        (delivery,) = queue.receive(1)
+        settlements = Settlements(queue, Counters(store.seams))
+        settlements._let_go([delivery], [Unavailable("the store is away")], [verdict])
+        queue.pointers.stamp([delivery.held.slot], "the sweep's, and then another one's")
+        settlements.settle_again(now=True)
+        depth = queue.depth()
+        return depth.delayed + depth.sideline
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", fails, after=0.5)
+    return stage.play().said["c"] == 0
+
+
 RULES = [
     (
         "P5.31",
         the_limiter_cannot_be_asked,
         rule("rate", "a defect leaves what was claimed in nobody's hand"),
+    ),
+    (
+        "P5.38",
+        a_failure_that_is_settled_late,
+        patched(handler, "_still_ours", lambda _: True),
     ),
 ]

@@ -131,7 +131,7 @@ class Consumer(Unpicklable):
         self._is_reported, self._begins_by = False, 0.0
         self._tasks: list[Task] = []
         most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
-        self._settlements = Settlements(queue, self._counters)
+        self._settlements = Settlements(queue, self._counters, ordered=ordered)
         self._prefetched = Prefetched(queue, self._settlements)
         self._runs = self._runs_of(queue, self._settlements, self._counters, self._ends)
         self._tells = True
@@ -292,6 +292,7 @@ class Consumer(Unpicklable):
         self.queue.active.wake()
         with Deadline(self._seams, max(0.0, end - self._seams.monotonic())):
             self._settlements.send()
+            self._settlements.settle_again(now=True)
             self._prefetched.hand_back()
         with Deadline(self._seams, min(MARKING, max(0.0, end - self._seams.monotonic()))):
             self._survive(self._runs.interrupting)
@@ -300,6 +301,7 @@ class Consumer(Unpicklable):
         self._given_up += max(0, self._workers - self._runs.stuck)
         with Deadline(self._seams, 0):
             self._settlements.send()
+            self._settlements.settle_again(now=True)
             self._prefetched.hand_back(last=True)
             self._runs.abandon_all("was still running when the consumer had to stop")
         soon = min(end, self._seams.monotonic()) + SUPERVISE_EVERY
@@ -357,10 +359,11 @@ class Consumer(Unpicklable):
         self._prefetched.keep()
 
     def _move_on(self) -> None:
-        """Acknowledge finished messages that no worker has acknowledged in time, and hand back messages that wait for
-        too long, or may not begin.
+        """Acknowledge finished messages that no worker has acknowledged in time, also those of before the store was
+        away, and hand back messages that wait for too long, or may not begin.
         """
         self._settlements.send(SPAN)
+        self._settlements.settle_again()
         self._prefetched.hand_back(WAIT if self.state.takes() else 0.0)
 
     def _give_up_late(self) -> None:

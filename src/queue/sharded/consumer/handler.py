@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import force_setattr
 
+from ....deadline import Deadline
 from ....errors import (
     Cancelled,
     Interrupted,
@@ -24,7 +25,9 @@ from ....forks import called
 from ....inputs import in_a_call, is_async
 from ....logs import Log
 from ....plain import counted, shown
+from ....retry import Poll
 from ....seams import Seams
+from ....store.rows import chunked
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
 from ..queue import ShardedQueue
@@ -32,6 +35,7 @@ from ..results import kept
 from ..transfer import CHUNK
 from ..workers import Running
 from .hand import Hand
+from .life import AWAY
 
 log = Log(__name__)
 worker_log = Log("latchwork.worker")
@@ -39,6 +43,8 @@ worker_log = Log("latchwork.worker")
 EXTENSIONS = 4
 """How often a delivery is extended in one sweep duration."""
 LATE = "had not begun when the consumer stopped"
+AGAIN = Poll(low=1.0, high=10.0, factor=2.0, jitter=0.5)
+"""Pauses before what could not be settled, as the store was away, is settled again."""
 
 Verdict = tuple[Reason, str | None] | None
 """The outcome of a message: None = acknowledged, else why it failed."""
@@ -219,16 +225,24 @@ class Invoker:
 class Settlements:
     """Settlement of the messages of one consumer. Safe between its workers and its supervisor.
 
+    What could not be settled, as the store was away, is settled once it is back (P5): for as long as the delivery may
+    have the message, which is for the sweep duration.
+
+    ordered: of a consumer that works its shards in order. A message of it that could not be stored for later is left to
+        the next holder of the shard, and an acknowledgement alone is sent again.
     hand: where the messages that the consumer has in hand are noted, until they are settled.
     """
 
-    def __init__(self, queue: ShardedQueue, counters: Counters) -> None:
+    def __init__(self, queue: ShardedQueue, counters: Counters, *, ordered: bool = False) -> None:
         self.hand = Hand()
         self._queue, self._seams, self._counters = queue, queue.store.seams, counters
+        self._ordered = ordered
         self._lock = self._seams.lock()
         self.collected: list[Delivery] = []
         """The messages that are done and not acknowledged yet."""
         self._since = 0.0
+        self._owed: dict[Delivery, Verdict] = {}
+        self._again_at, self._tries = 0.0, 0
 
     def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], *, in_order: bool = False) -> None:
         """Fail messages, give back the interrupted ones, and collect the others until `send` acknowledges them.
@@ -277,11 +291,11 @@ class Settlements:
         if not done:
             return
         rows = self._acked(done)
-        self.hand.let_go(done)
         acked = rows.count(True)
         self._counters.add("acked", acked)
         if acked < len(rows):
             self._count_unsettled(rows, "acknowledged")
+        self._let_go(done, rows, [None] * len(done))
 
     def _acked(self, done: Sequence[Delivery], *, again: bool = True) -> list[Outcome]:
         try:
@@ -301,11 +315,11 @@ class Settlements:
     def fail(self, deliveries: Sequence[Delivery], why: Sequence[tuple[Reason, str | None]]) -> bool:
         """Fail messages, a thousand at once; whether none of them stays for the sweeper."""
         rows = self._queue.fail_many(deliveries, why)
-        self.hand.let_go(deliveries)
         self._counters.add("failed", len(deliveries))
         for reason, n in Counter(reason for reason, _ in why).items():
             self._counters.add(f"failed_{reason.value}", n)
         self._count_unsettled(rows, "stored for later")
+        self._let_go(deliveries, rows, why)
         return not rows.errors()
 
     def give_back(self, deliveries: Sequence[Delivery], why: str, *, in_order: bool) -> bool:
@@ -352,6 +366,90 @@ class Settlements:
         """
         self._count_unsettled([self._queue.put_off(delivery, delay)], "deleted, though stored for later")
         self.hand.let_go((delivery,))
+
+    # ---- what could not be settled, as the store was away
+
+    def _let_go(self, deliveries: Sequence[Delivery], rows: Sequence[Outcome], verdicts: Sequence[Verdict]) -> None:
+        """Forget these messages, but for those that are to be settled again."""
+        each = zip(deliveries, rows, verdicts, strict=True)
+        owed = {
+            one: verdict
+            for one, row, verdict in each
+            if isinstance(row, AWAY) and not (self._ordered and verdict)
+        }
+        self.hand.let_go([one for one in deliveries if one not in owed])
+        if owed:
+            with self._lock:
+                if not self._owed:
+                    self._tries, self._again_at = 0, self._seams.monotonic() + AGAIN.pause(1, self._seams)
+                self._owed |= owed
+
+    def settle_again(self, *, now: bool = False) -> None:
+        """Settle what could not be settled, if its pause is over; what this delivery may have no more is left to the
+        sweep. One attempt. now: the consumer stops, and there may be no other time.
+        """
+        if not self._owed:
+            return
+        with self._lock:
+            at = self._seams.monotonic()
+            if at < self._again_at and not now:
+                return
+            self._tries += 1
+            self._again_at = at + AGAIN.pause(self._tries + 1, self._seams)
+            owed, self._owed = self._owed, {}
+        over = [one for one in owed if not self._may_have(one)]
+        self._leave_to_sweep(over)
+        rest = {one: verdict for one, verdict in owed.items() if one not in over}
+        try:
+            with Deadline(self._seams, 0):
+                # The first shows whether the store is back.
+                for some in (list(rest)[:1], *chunked(list(rest)[1:], CHUNK)):
+                    rows = self._settled_again(some, owed)
+                    known = [one for one, row in rows.items() if not isinstance(row, AWAY)]
+                    self.hand.let_go(known)
+                    for one in known:
+                        del rest[one]
+                    if len(known) < len(some):
+                        return
+        finally:
+            with self._lock:
+                self._owed = rest | self._owed
+
+    def _leave_to_sweep(self, deliveries: Sequence[Delivery]) -> None:
+        self.hand.let_go(deliveries)
+        if deliveries:
+            log.warning(
+                "%s of %r could not be settled in time, as the store was away: left to the sweep; the first: %s",
+                counted(len(deliveries), "message"), self._queue.name, deliveries[0].message_id,
+            )  # fmt: skip
+
+    def _may_have(self, delivery: Delivery) -> bool:
+        """Whether no sweep can have taken the message of this delivery, by this process's clock."""
+        sweep = self._queue.config.sweep_duration.total_seconds()
+        return self._seams.monotonic() < max(delivery.received, delivery.extended) + sweep
+
+    def _settled_again(self, deliveries: Sequence[Delivery], owed: Mapping[Delivery, Verdict]) -> dict[Delivery, Outcome]:
+        """Settle these; return the outcomes."""
+        rows: dict[Delivery, Outcome] = {}
+        # 1. An acknowledgement is guarded by its delivery, so it may be sent at any time.
+        if done := [one for one in deliveries if owed[one] is None]:
+            rows |= zip(done, self._acked(done), strict=True)
+            self._counters.add("acked", sum(row is True for row in rows.values()))
+        # 2. A message that failed is stored for later before it is removed here: only while it is known to be ours.
+        for one in deliveries:
+            verdict = owed[one]
+            if verdict is not None:
+                held = _still_ours(one)
+                rows[one] = self._queue.fail_many([one], [verdict])[0] if held is True else held
+        settled, gone = (sum(row is of for row in rows.values()) for of in (True, False))
+        self._counters.add("unsettled", -settled - gone)
+        self._counters.add("lost", gone)
+        if settled:
+            worker_log.info(
+                "%s of %r that could not be settled, as the store was away: settled now",
+                counted(settled, "message"), self._queue.name,
+            )  # fmt: skip
+        return rows
 
     def _count_unsettled(self, rows: Sequence[Outcome], done: str) -> None:
         """Count messages that could not be settled; the sweeper, or another consumer that has them now,
@@ -567,6 +665,17 @@ def extend(deliveries: Sequence[Delivery]) -> None:
     if failures:
         first = failures[0]
         log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)
+
+
+def _still_ours(delivery: Delivery) -> Outcome:
+    """Extend a delivery: True = it is still ours; False = it is not; or why this is not known. One call."""
+    try:
+        failures = extend_all([delivery])
+    except LatchworkError as failure:
+        return failure
+    if failures and isinstance(failures[0], AWAY):
+        return failures[0]
+    return not failures
 
 
 def _may_stop(run: HandlerCall, deliveries: Sequence[Delivery]) -> None:
