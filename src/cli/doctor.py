@@ -17,16 +17,19 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
-from ..observe.snapshot import Snapshot, clients_in, of_client
+from ..observe.snapshot import Snapshot, clients_in, view_of
 from ..plain import counted
 from ..queue import QueueRegistry, ShardedQueue
+from ..queue.sharded.in_flight import in_flight
 from ..queue.sharded.sweep_record import SweepRecord
+from ..queue.sharded.workers import SILENT
 from ..store.model.expr import SERVER_NOW
 from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .findings import lines_of
+from .in_hand import unsettled_in
 from .session import InAFile, Session, absent_file
 
 MAX_SKEW_MS = 500
@@ -85,7 +88,8 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
     if not found:
         yield Finding(OK, "no client has queues here")
     for one in found:
-        taken = of_client(QueueRegistry(store, one, farm_id=farm))
+        view = view_of(QueueRegistry(store, one, farm_id=farm))
+        taken = view.look()
         if not taken.queues and not taken.unreadable:
             others = clients_in(store, farm)
             known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
@@ -95,10 +99,31 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
+        if client is not None:
+            yield from _unsettled(taken, view.queues)
         leads = taken.leader is not None and taken.leader.leads
         if not any(finding.kind == "upkeep" or (finding.kind == "no_worker" and not leads) for finding in wrong):
             yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}", client=one)
         yield Finding(OK, f"queues of {one}: {_standing(taken)}", client=one)
+
+
+def _unsettled(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Iterator[Finding]:
+    """Yield the messages that workers which live could not settle, and that come back only by the sweep. Two calls or
+    more for each queue of which a worker has no handler that runs.
+    """
+    states, now = {state.name: state for state in taken.queues}, taken.at - taken.ahead
+    for queue in queues:
+        state = states[queue.name]
+        if state.stats.depth.fired and any(not one.running for one in state.at_work):
+            for one in unsettled_in(state, in_flight(queue).held, now):
+                pid = one.worker.rpartition(":")[2]
+                remedy = (
+                    f"sooner: kill -9 {pid} there, start another, and after {SILENT:.0f} s `latchwork queue recover"
+                )
+                yield Finding(
+                    WARNING, f"queue {queue.name} of {taken.client}: {one.why}",
+                    f"{remedy} {queue.name} --client {taken.client}`", "stranded", taken.client, (queue.name,),
+                )  # fmt: skip
 
 
 def _standing(taken: Snapshot) -> str:

@@ -24,8 +24,9 @@ from ...queue.sharded.consumer.recover import recover as recovered
 from ...queue.sharded.envelope import Envelope, date
 from ...queue.sharded.in_flight import STEP, InHand, in_flight
 from ...queue.sharded.slots import MAX_PROCESS
-from ...queue.sharded.workers import LONG, short_name
+from ...queue.sharded.workers import short_name
 from ...store.rows import chunked
+from ..in_hand import unsettled_in
 from ..jsontext import to_json
 from ..noted import noted, person
 from ..options import Client, Farm
@@ -236,7 +237,9 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
         session.table(rows, empty="no consumer has a message in hand")
         if not held.is_all:
             note(f"of the {counted(held.looked, 'message')} that were taken last")
-        _tell_of_unsettled(held.held, taken, session.store.seams.wall())
+        for state in taken.queues if taken else ():
+            for left in unsettled_in(state, held.held, session.store.seams.wall()):
+                note(left.why)
         _tell_of_dead(queue, client, workers, taken)
         return
     rows, statuses = [], dict[str, Status]()
@@ -526,25 +529,6 @@ def _rows_in_hand(
                 "attempts": message.attempts if message else None,
             }))  # fmt: skip
     return [row for _, row in sorted(rows, key=itemgetter(0))]
-
-
-def _tell_of_unsettled(held: Sequence[InHand], taken: Snapshot | None, now: float) -> None:
-    """Say which workers have messages in hand though no handler of theirs runs: they could not settle these."""
-    for state in taken.queues if taken else ():
-        for one in state.at_work:
-            name, reported = short_name(one.worker), now - one.ago
-            left = [
-                mine.stamped / 1000
-                for mine in held
-                if mine.worker == name[-MAX_PROCESS:] and mine.stamped and mine.stamped / 1000 < reported - LONG
-            ]
-            if left and not one.running:
-                last = max(left) + state.returns_within - now
-                when = f"within {shown_time(last)}" if last > 0 else "with the next one"
-                note(
-                    f"worker {name} has {counted(len(left), 'message')} in hand and no handler that runs, as where the "
-                    f"store was away when it was to acknowledge them: the sweep brings them back, at the latest {when}"
-                )
 
 
 def _look(queue: ShardedQueue) -> Snapshot:

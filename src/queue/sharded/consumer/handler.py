@@ -372,11 +372,7 @@ class Settlements:
     def _let_go(self, deliveries: Sequence[Delivery], rows: Sequence[Outcome], verdicts: Sequence[Verdict]) -> None:
         """Forget these messages, but for those that are to be settled again."""
         each = zip(deliveries, rows, verdicts, strict=True)
-        owed = {
-            one: verdict
-            for one, row, verdict in each
-            if isinstance(row, AWAY) and not (self._ordered and verdict)
-        }
+        owed = {one: verdict for one, row, verdict in each if isinstance(row, AWAY) and not (self._ordered and verdict)}
         self.hand.let_go([one for one in deliveries if one not in owed])
         if owed:
             with self._lock:
@@ -428,7 +424,9 @@ class Settlements:
         sweep = self._queue.config.sweep_duration.total_seconds()
         return self._seams.monotonic() < max(delivery.received, delivery.extended) + sweep
 
-    def _settled_again(self, deliveries: Sequence[Delivery], owed: Mapping[Delivery, Verdict]) -> dict[Delivery, Outcome]:
+    def _settled_again(
+        self, deliveries: Sequence[Delivery], owed: Mapping[Delivery, Verdict]
+    ) -> dict[Delivery, Outcome]:
         """Settle these; return the outcomes."""
         rows: dict[Delivery, Outcome] = {}
         # 1. An acknowledgement is guarded by its delivery, so it may be sent at any time.

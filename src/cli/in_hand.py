@@ -1,0 +1,47 @@
+"""What workers have in hand though no handler of theirs works on it: they could not settle these messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..observe.snapshot import QueueState
+from ..plain import counted, shown_time
+from ..queue.sharded.in_flight import InHand
+from ..queue.sharded.slots import MAX_PROCESS
+from ..queue.sharded.workers import LONG, short_name
+
+
+class Unsettled(NamedTuple):
+    """The messages that a worker could not settle; `left`: seconds until a sweep brings back the last of them."""
+
+    worker: str
+    messages: int
+    left: float
+
+    @property
+    def why(self) -> str:
+        """What a person is told of them."""
+        return (
+            f"worker {self.worker} has {counted(self.messages, 'message')} in hand and no handler that runs, as where "
+            "the store was away when it was to settle them: the sweep brings them back, at the latest "
+            f"{f'within {shown_time(self.left)}' if self.left > 0 else 'with the next one'}"
+        )
+
+
+def unsettled_in(state: QueueState, held: Sequence[InHand], now: float) -> list[Unsettled]:
+    """Return what the workers of a queue that live, and of which no handler runs, have had in hand for long.
+
+    held: what consumers have in hand. now: by this clock, as the stamps of the messages.
+    """
+    found = []
+    for one in state.at_work:
+        name, reported = short_name(one.worker), now - one.ago
+        stamps = [
+            mine.stamped / 1000
+            for mine in held
+            if mine.worker == name[-MAX_PROCESS:] and mine.stamped and mine.stamped / 1000 < reported - LONG
+        ]
+        if stamps and not one.running:
+            found.append(Unsettled(name, len(stamps), max(stamps) + state.returns_within - now))
+    return found
