@@ -325,7 +325,7 @@ def publisher(tmp_path):
     assert {"a", "b"} <= {delivery.payload for delivery in queue.receive(10)}
 
 
-@case("queue/sharded/upkeep/upkeep.py:Upkeep._lead spawn")
+@case("queue/sharded/upkeep/upkeep.py:Upkeep.begin spawn")
 def duty(tmp_path):
     term, upkeep = Leads(), Upkeep(queue_of().registry)
     term.lost = HastyFlag()

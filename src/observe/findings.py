@@ -76,6 +76,7 @@ _OR_REMOVED = "expired, or were removed one by one"
 _START = "start one: latchwork worker MODULE:NAME"
 _START_AGAIN = "start another one, if one is missing; this line goes by itself"
 _SETTLED = "what it had in hand was brought back already"
+_ONLY_SWEEPS = "{} leads, a sweeper without the upkeep of a worker: it delivers no delayed messages"
 _ENDS = "one that is about to stop ends by itself once its handlers have, at the latest when its grace is over"
 _TIMES = 3
 """Times of return that a line has; of more than these it has the first and the last."""
@@ -718,6 +719,10 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     reasons = (
         (not is_ready and not leads, f"nobody does the upkeep, which brings it: {taken.upkeep}; {_START}"),
         (
+            not is_ready and late > DELIVERED_WITHIN and taken.leader is not None and taken.leader.only_sweeps,
+            _ONLY_SWEEPS.format(taken.leader.name if taken.leader else ""),
+        ),
+        (
             not is_ready and late > DELIVERED_WITHIN,
             f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why",
         ),
@@ -739,7 +744,11 @@ def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "stranded", what, remedy
     if taken.leader is not None and taken.leader.leads and (late := _late(queue)):
         state, who = (WARNING, _new_leader(taken.leader)) if taken.leader.is_new else (PROBLEM, "")
-        yield state, "stranded", f"{late}{who}", "the log of the process that leads says why"
+        remedy = "the log of the process that leads says why"
+        if taken.leader.only_sweeps:
+            who = f"; {_ONLY_SWEEPS.format(taken.leader.name)}"
+            remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
+        yield state, "stranded", f"{late}{who}", remedy
     if queue.stats.unsettled:
         yield WARNING, "stranded", *_unsettled(queue, taken, name)
 

@@ -27,7 +27,7 @@ from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats, stats_of_each
-from ..queue.sharded.upkeep.reporter import consumers_here
+from ..queue.sharded.upkeep.reporter import FARM, consumers_here
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
 from ..queue.sharded.workers import REPORT, Stop, WorkerReport, reading, reports_in, stops_in
 from ..seams import DIED, Seams
@@ -68,6 +68,11 @@ class Leader:
     def leads(self) -> bool:
         """Whether its lease has not run out. One that died is no leader any more, whether or not it was succeeded."""
         return self.held and self.renewed_ago <= self.lease
+
+    @property
+    def only_sweeps(self) -> bool:
+        """Whether it is a sweeper alone, which delivers no delayed messages: the name of a worker has its farm."""
+        return FARM not in self.name
 
     @property
     def led_for(self) -> float:

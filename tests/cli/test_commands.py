@@ -25,8 +25,10 @@ from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.coord.effects.attempts import Condition
 from latchwork.errors import FencedOut, InvalidRequest, Unavailable
 from latchwork.observe.audit import audit_of
+from latchwork.observe.snapshot import election_now
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.upkeep.upkeep import Upkeep
 from latchwork.store import Exists, Key, MapPut, MemoryStore, Put, StoreInfo
 from latchwork.store.connect import connect
 from latchwork.testing.clock import ManualClock
@@ -1045,7 +1047,7 @@ class _Elected:
 
     epoch = 7
 
-    def __init__(self, store, name):
+    def __init__(self, store, name, candidate=None):
         self.clock, self.name, self.pauses = store.seams, name, []
         self.leadership = self.lost = self
 
@@ -1077,12 +1079,27 @@ def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(l
     queue.ack_many(queue.receive(2))
     monkeypatch.setattr(session, "connect", lambda _: store)
     monkeypatch.setattr(commands, "LeaseElection", _Elected)
+    monkeypatch.setattr(Upkeep, "begin", lambda *_, sweeps: [])
     real, fail = commands.Sweeper.run_once, [False, True, False]
     monkeypatch.setattr(commands.Sweeper, "run_once", lambda sweeper: _or_unavailable(fail.pop(0), real, sweeper))
     done = lw("queue", "sweep", *SHOP, "--every", "1300", "--json")
     first, last = (json.loads(line) for line in done.out.splitlines()[:2])
     assert (done.code, first["scanned"], first["acked"], last["acked"]) == (130, 2, 0, 2)
     assert "the store is away [UNAVAILABLE]; the next sweep is in 1300 s" in done.err
+
+
+def test_a_sweep_that_stays_delivers_what_is_due_as_the_upkeep_of_a_worker_does(sqlite_url):
+    queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
+    queue.publish("later", delay=0.1)
+    sweep = subprocess.Popen(command(sqlite_url, "queue", "sweep", *SHOP, "--every", "900"), stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: queue.receive(1))
+        leader, _ = election_now(queue.store, "shop-sweeper")
+        assert leader.leads
+        assert not leader.only_sweeps
+    finally:
+        sweep.send_signal(signal.SIGINT)
+        assert sweep.wait(60) == 130
 
 
 def _or_unavailable(fails, real, sweeper):

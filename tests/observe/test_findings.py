@@ -917,6 +917,22 @@ def test_delayed_messages_that_nobody_delivers_are_told(registry, queue, clock):
     assert "1 delayed message, and for 61 s nobody has looked at what is due" in told(registry)["upkeep"][1]
 
 
+def test_a_sweeper_that_leads_is_told_of_where_it_leaves_delayed_messages(registry, queue, store, clock):
+    reports(queue)
+    FencedLock(store, "shop-sweeper", owner="vm:7:ab", lease=600).acquire(1)
+    queue.publish("m")
+    queue.receive(1)[0].nack("exception", delay=10)
+    clock.advance(100)
+    reports(queue)
+    (late,) = [one for one in findings_of(of_client(registry)) if one.kind == "stranded"]
+    assert (late.state, late.what.partition("; ")[2]) == (
+        PROBLEM,
+        "vm:7:ab leads, a sweeper without the upkeep of a worker: it delivers no delayed messages",
+    )
+    assert late.remedy == "end it: then a worker leads, or `latchwork queue sweep --client shop --every 900`"
+    assert "due 90 s ago; vm:7:ab leads, a sweeper" in told(registry)["retrying"][1]
+
+
 def test_a_leader_that_died_does_not_lead_and_a_queue_that_is_not_swept_is_told(registry, queue, store, clock):
     lock = FencedLock(store, "shop-sweeper", owner="me", lease=10)
     grant = lock.acquire(1)

@@ -19,7 +19,7 @@ from ...observe.snapshot import clients_in, election_now
 from ...plain import counted, exact_time, one_line, shown, shown_time
 from ...queue import QueueConfig, QueueRegistry, ShardedQueue, Shovel, ShovelConfig, Sweeper, SweepReport
 from ...queue.sharded.config import MAX_ATTEMPTS, QUEUE_EXPIRY
-from ...queue.sharded.upkeep.upkeep import election_name
+from ...queue.sharded.upkeep.upkeep import election_name, upkeep_of
 from ...queue.sharded.workers import WorkerReport, short_name, workers_of
 from ...retry import Poll, outlive
 from ..findings import lines_of as findings_lines
@@ -412,14 +412,15 @@ def sweep(
     While another process leads, this one is not elected, and the exit code is 4. Give --election the name that your own
     sweepers use, if it is not CLIENT-sweeper. One sweep moves messages that were left alone, but passes no slot whose
     message is missing: for that, one process has to observe for the queue's whole sweep duration, as a service with a
-    Sweeper does, or --every, which sweeps until Ctrl-C.
+    Sweeper does, or --every, which sweeps until Ctrl-C. With --every, and without --election, it does all that the
+    upkeep in a worker does: it also delivers delayed messages, retries and schedules.
 
     Example: latchwork queue sweep --client shop --timeout 60
     """
     session: Session = context.obj
     pause = None if every is None else checked_every(every, least=1)
     registry = registry_of(session, client, farm)
-    sweeper = _Sweep(session, registry, election or election_name(client))
+    sweeper = _Sweep(session, registry, election, stays=pause is not None)
     if pause is None:
         if not any(registry.scan(active=None)):
             raise no_queues(session, client, farm)
@@ -431,9 +432,12 @@ def sweep(
 class _Sweep:
     """One sweeper for as long as the command runs, because it remembers when it first saw each mark."""
 
-    def __init__(self, session: Session, registry: QueueRegistry, election: str) -> None:
+    def __init__(self, session: Session, registry: QueueRegistry, election: str | None, *, stays: bool) -> None:
         self._session, self._registry = session, registry
-        self._contest = LeaseElection(session.store, election)
+        # Who leads for long in the election of the workers keeps them from the upkeep, so it does all of that.
+        self._upkeep = upkeep_of(registry) if stays and election is None else None
+        candidate = self._upkeep.election.candidate if self._upkeep is not None else None
+        self._contest = LeaseElection(session.store, election or election_name(registry.client_id), candidate=candidate)
         self._sweeper = Sweeper(registry, self._contest)
 
     def once(self, timeout: float) -> None:
@@ -458,9 +462,11 @@ class _Sweep:
         )
 
     def for_ever(self, timeout: float | None, every: float) -> None:
-        """Sweep while it is elected, again and again, also after the store was away."""
+        """Sweep while it is elected, again and again, also after the store was away, and do the rest of the upkeep."""
 
         def lead(leadership: Leadership) -> None:
+            if self._upkeep is not None:
+                self._upkeep.begin(leadership, sweeps=False)
             while not leadership.lost.is_set():
                 try:
                     self._sweep_once()

@@ -18,7 +18,7 @@ from ....coord.presence.layout import MAX_NAME
 from ....forks import reset_in_child
 from ....logs import Log
 from ....retry import Poll
-from ....seams import Seams
+from ....seams import Seams, Task
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
 from .ending import Ending
@@ -130,13 +130,18 @@ class Upkeep:
                 self.election.stop(min(timeout, STOP_TIMEOUT))
                 self._worker_membership.stop(max(0.0, end - self._seams.monotonic()))
 
-    def _lead(self, leadership: Leadership) -> None:
-        """Do the duties until the term is lost, each in a thread of its own: a long sweep delays nothing else."""
-        tasks = [
+    def begin(self, leadership: Leadership, *, sweeps: bool = True) -> list[Task]:
+        """Begin the duties of the leader, each in a thread of its own, which ends once the term is lost: a long sweep
+        delays nothing else. sweeps: whether the sweep is one of them.
+        """
+        duties = [duty for duty in self._duties if sweeps or not isinstance(duty, Sweeping)]
+        return [
             self._seams.spawn(partial(self._perform, duty, leadership), f"{self.registry.client_id}-upkeep-{number}")
-            for number, duty in enumerate(self._duties)
+            for number, duty in enumerate(duties)
         ]
-        for task in tasks:
+
+    def _lead(self, leadership: Leadership) -> None:
+        for task in self.begin(leadership):
             task.join()
 
     def _perform(self, duty: Duty, leadership: Leadership) -> None:
