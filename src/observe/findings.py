@@ -410,7 +410,7 @@ def _is_told(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
 def _is_back(queue: QueueState, worker: WorkerReport, taken: Snapshot) -> bool:
     """Whether a sweep has brought back whatever a worker that died may have had in hand."""
     gone = taken.at - worker.ago + queue.abandoned_after
-    return worker.settled or queue.none_in_hand or queue.stats.last_sweep.success / 1000 >= gone
+    return worker.settled or not queue.may_hold(worker) or queue.stats.last_sweep.success / 1000 >= gone
 
 
 def _dead(dead: list[WorkerReport]) -> str:
@@ -451,7 +451,7 @@ def _held(found: list[tuple[QueueState, WorkerReport]]) -> list[tuple[QueueState
     return [
         (queue, one)
         for queue, one in found
-        if queue.stats.depth.fired and not one.settled and (one.running or not queue.none_in_hand)
+        if queue.stats.depth.fired and not one.settled and (one.running or queue.may_hold(one))
     ]
 
 
@@ -715,6 +715,7 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     late, leads = queue.stats.delayed_late or 0.0, taken.leader is not None and taken.leader.leads
     threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
     of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
+    absent = _absent(queue, taken)
     # The first that holds.
     reasons = (
         (not is_ready and not leads, f"nobody does the upkeep, which brings it: {taken.upkeep}; {_START}"),
@@ -728,10 +729,31 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         ),
         (not queue.at_work, f"no worker is there: {_START}"),
         (len(queue.at_work) == len(queue.draining), f"all workers are about to stop: {_START}"),
+        (bool(absent), absent),
         (not is_ready, "the upkeep brings it within some seconds"),
-        (running >= threads, f"when its workers last reported, all were busy ({of}): start more, or scale it"),
+        (running >= threads > 0, f"when its workers last reported, all were busy ({of}): start more, or scale it"),
     )
     return next((why for holds, why in reasons if holds), "a worker takes it soon")
+
+
+def _absent(queue: QueueState, taken: Snapshot) -> str:
+    """Return that each worker of a queue is overdue, or has not acted on the last change; empty if one is well."""
+    ago, workers = taken.at - queue.live.changed / 1000, queue.at_work
+    late = [one for one in workers if one.acts_on < queue.live.changed and ago > ACTS_WITHIN]
+    silent = [one for one in workers if one.is_overdue and not one.is_ahead]
+    if not workers or not all(one in silent or one in late for one in workers):
+        return ""
+    names = _listed([short_name(one.worker) for one in workers])
+    who, has, them = f"its only worker {names}", "has", "it"
+    if len(workers) > 1:
+        who, has, them = f"its {len(workers)} workers, {names},", "have", "them"
+    parts = []
+    if silent:
+        parts.append(f"{has} not reported for {shown_time(min(one.ago for one in silent))}")
+    if late:
+        change = "change of its settings" if any(one.threads for one in late) else "resume"
+        parts.append(f"{has} not acted on the {change} of {shown_time(ago)} ago")
+    return f"{who} {', and '.join(parts)}: restart {them}"
 
 
 def _stranded(queue: QueueState, taken: Snapshot) -> _Found:
@@ -871,11 +893,16 @@ def _upkeep(taken: Snapshot) -> Finding | None:
     undone = _undone(taken)
     died = leader is not None and leader.held and leader.renewed_ago > max(SUCCEEDED_WITHIN, 2 * leader.lease)
     if not undone and not died:
-        return None
+        return _not_needed(taken)
     queues = tuple(queue.name for queue in taken.queues if queue.name in late or _left(queue))
     what = f"no upkeep of {client}: {taken.upkeep}{undone}"
-    if taken.candidates:
-        remedy = f"wait {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of a candidate says why"
+    soon, whose = bool(taken.candidates), "a candidate"
+    if leader is not None and leader.held and _reports(leader.name, taken):
+        what += f"; {short_name(leader.name)} reports, so the store was away or restarted, or that process was paused: "
+        what += f"an election follows within {SUCCEEDED_WITHIN:.0f} s"
+        soon, whose = True, "that process"
+    if soon:
+        remedy = f"wait {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of {whose} says why"
         return Finding(WARNING, what, remedy, "upkeep", client, queues)
     remedy = f"run a worker or a consumer of {client}, or `latchwork queue sweep --client {client} --every 900`"
     if _works(taken):
@@ -888,14 +915,41 @@ def _works(taken: Snapshot) -> bool:
     return any(not one.is_overdue for queue in taken.queues for one in queue.at_work)
 
 
+def _not_needed(taken: Snapshot) -> Finding | None:
+    """Return that nobody does the upkeep, and that nobody misses it; None where the queues were swept in time."""
+    names = tuple(_not_swept(taken, also_over=True))
+    if not names:
+        return None
+    over = f"{_queues(names)} {'is' if len(names) == 1 else 'are'} empty, and nobody works there"
+    what = f"no upkeep of {taken.client}: {taken.upkeep}; none is needed: {over}"
+    return Finding(OK, what, "a worker that is started does the upkeep", "upkeep", taken.client, names)
+
+
+def _reports(process: str, taken: Snapshot) -> bool:
+    """Whether this process is known to work: it has reported lately."""
+    return any(one.worker == process and not one.is_overdue for queue in taken.queues for one in queue.at_work)
+
+
 def _new_leader(leader: Leader) -> str:
     return f"; {leader.name} was elected {shown_time(leader.led_for)} ago, and begins with it"
 
 
-def _not_swept(taken: Snapshot) -> dict[str, float]:
-    """Return the queues that were not swept in time, each with the seconds since it was, or was made."""
+def _not_swept(taken: Snapshot, *, also_over: bool = False) -> dict[str, float]:
+    """Return the queues that were not swept in time, each with the seconds since it was, or was made.
+
+    also_over: those too of which nobody misses the sweep, as they are over.
+    """
     ago = {queue.name: taken.at - (queue.stats.last_sweep.success / 1000 or queue.made) for queue in taken.queues}
-    return {queue.name: ago[queue.name] for queue in taken.queues if ago[queue.name] > 2 * queue.sweep_interval}
+    late = {queue.name: ago[queue.name] for queue in taken.queues if ago[queue.name] > 2 * queue.sweep_interval}
+    if also_over or (taken.leader is not None and taken.leader.held):  # one leads, or died: then it is missed
+        return late
+    return {queue.name: late[queue.name] for queue in taken.queues if queue.name in late and not _is_over(queue, taken)}
+
+
+def _is_over(queue: QueueState, taken: Snapshot) -> bool:
+    """Whether nobody works on a queue, and nothing of it waits for anybody: no message, and no tick of a schedule."""
+    ticks = any(one.paused is None for one in taken.schedules) or bool(taken.unreadable_schedules)
+    return not queue.at_work and queue.is_empty and queue.none_in_hand and not ticks
 
 
 def _swept(late: Mapping[str, float]) -> str:

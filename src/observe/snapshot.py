@@ -22,14 +22,15 @@ from ..inputs import checked_many, checked_number, checked_timeout, farm_or_defa
 from ..plain import shown_time
 from ..queue.sharded.delayed.schedules import ScheduleRecords, ScheduleState
 from ..queue.sharded.history import LastMinutes, Minute
-from ..queue.sharded.in_flight import in_flight
+from ..queue.sharded.in_flight import CLAIMED, in_flight
 from ..queue.sharded.queue import QueueGroup, ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.slots import MAX_PROCESS
 from ..queue.sharded.stats import QueueStats, stats_of_each
 from ..queue.sharded.upkeep.reporter import FARM, consumers_here
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
-from ..queue.sharded.workers import REPORT, Stop, WorkerReport, reading, reports_in, stops_in
+from ..queue.sharded.workers import REPORT, Stop, WorkerReport, reading, reports_in, short_name, stops_in
 from ..seams import DIED, Seams
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW
@@ -45,6 +46,8 @@ the look that lists the others, if they were listed in the `LATELY` seconds befo
 LATELY = 5.0
 LOOKED_BACK = (1, 3, 6)
 """Minutes ago of which is read what the upkeep has noted of a queue: whether it grows, and whether all of it fails."""
+LEFT = 10_000
+"""Slots that were claimed last, in which it is looked for what is still in hand where nobody works any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,11 @@ class Leader:
         )
 
 
+def process_of(worker: WorkerReport) -> str:
+    """Return the name of a worker's process as its deliveries have it."""
+    return short_name(worker.worker)[-MAX_PROCESS:]
+
+
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue at one moment.
@@ -113,7 +121,10 @@ class QueueState:
     returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
         the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
-    none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died.
+    none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died,
+        or where nobody works and it is not swept.
+    holders: the processes that have messages of it in hand, `host:pid`, "" for one that is not known; None = not known,
+        or not looked at.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
@@ -139,6 +150,7 @@ class QueueState:
     handler_timeout: float = float("inf")
     shards: int = 0
     minutes: tuple[Minute, ...] = ()
+    holders: tuple[str, ...] | None = None
 
     @property
     def paused(self) -> bool:
@@ -149,6 +161,18 @@ class QueueState:
     def at_work(self) -> tuple[WorkerReport, ...]:
         """The workers that live."""
         return tuple(one for one in self.workers if not one.is_silent)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message waits for a worker or for the upkeep. The parked ones wait for a person."""
+        return _is_empty(self.stats)
+
+    def may_hold(self, worker: WorkerReport) -> bool:
+        """Whether this worker may have a message in hand: not where all that is in hand is with other workers."""
+        if self.holders is None:
+            return True
+        others = {process_of(one) for one in self.workers} - {process_of(worker)}
+        return any(one not in others for one in self.holders)
 
     @property
     def draining(self) -> tuple[WorkerReport, ...]:
@@ -370,6 +394,7 @@ class ClientView:
         self._failure: LatchworkError | None = None
         self._active, self._others = _Listed(), _Listed()
         self._counts: dict[str, _Counts] = {}
+        self._known: dict[str, tuple[int, tuple[str, ...] | None]] = {}  # of queues that are over: fired, holders
 
     def reset_after_fork(self) -> None:
         """Replace the lock in a forked child: a thread of the parent may hold it."""
@@ -385,8 +410,9 @@ class ClientView:
 
         Three calls, and one for every 500 queues or part of them. One more at the first look, where a queue was
         deactivated since the last, and once a minute if looks are rarer than each 5 s; two more for each queue of which
-        a worker died, until it was swept; more where messages have expired, as `ShardedQueue.depth` says. Raises the
-        store's errors; whoever asks within `max_age` seconds of a look that failed gets its error.
+        a worker died, until it was swept, and, once, for each empty queue on which nobody works, that nobody sweeps;
+        more where messages have expired, as `ShardedQueue.depth` says. Raises the store's errors; whoever asks within
+        `max_age` seconds of a look that failed gets its error.
         """
         with within_call(self._lock, "the look at the queues"):
             if not max_age or self._seams.monotonic() - self._tried > max_age:
@@ -492,11 +518,14 @@ class ClientView:
     ) -> QueueState:
         made: Any = bins.get("createdAt")
         abandoned = REPORT + queue.config.sweep_duration.total_seconds()
+        swept = at - (stats.last_sweep.success or (made if is_int(made) else 0)) / 1000
+        holders: tuple[str, ...] | None = None if stats.depth.fired else ()
         # What a worker that died had in hand is back once a sweep has been, so long after its last report.
-        none_in_hand, swept = not stats.depth.fired, at - stats.last_sweep.success / 1000
-        if not none_in_hand and any(one.is_silent and one.ago - abandoned < swept for one in workers):
-            held = in_flight(queue, bins)
-            none_in_hand = held.is_all and not held.messages
+        died = any(one.is_silent and one.ago - abandoned < swept for one in workers)
+        # Where nobody works and nothing waits, a sweep is missed only if somebody has something in hand.
+        over = all(one.is_silent for one in workers) and swept > 2 * sweep_interval([queue]) and _is_empty(stats)
+        if holders is None and (died or over):
+            holders = self._holders(queue, bins, stats.depth.fired, is_over=over)
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
@@ -514,14 +543,35 @@ class ClientView:
             abandoned,
             abandoned + interval,
             made / 1000 if is_int(made) else 0.0,
-            none_in_hand,
+            holders == (),
             in_rate,
             out_rate,
             stopped,
             queue.config.handler_timeout.total_seconds(),
             queue.config.shards,
             minutes,
+            holders,
         )
+
+    def _holders(
+        self, queue: ShardedQueue, bins: Mapping[str, Any], fired: int, *, is_over: bool
+    ) -> tuple[str, ...] | None:
+        """Return which processes have messages of a queue in hand; None = not known. Two calls or more.
+
+        is_over: nobody works on it. While nothing more is handed out, it then stays true that nobody has any.
+        """
+        if is_over and (known := self._known.get(queue.name)) is not None and known[0] == fired:
+            return known[1]
+        held = in_flight(queue, bins, LEFT if is_over else CLAIMED)
+        holders = tuple(sorted({one.worker or "" for one in held.held})) if held.is_all else None
+        if is_over and not holders:
+            self._known[queue.name] = fired, holders
+        return holders
+
+
+def _is_empty(stats: QueueStats) -> bool:
+    depth, waits = stats.depth, stats.ready.waiting or stats.sideline.waiting
+    return not (waits or depth.delayed or depth.retrying or stats.is_streamed)
 
 
 def _schedules(records: ScheduleRecords, row: Row) -> tuple[tuple[ScheduleState, ...], dict[str, str]]:

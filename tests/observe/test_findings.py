@@ -10,7 +10,7 @@ import pytest
 
 from latchwork.coord import FencedLock
 from latchwork.coord.election.candidates import Candidates
-from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of
+from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of, why_it_waits
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
@@ -596,7 +596,9 @@ def test_a_worker_that_died_before_the_clock_was_set_back_is_not_said_to_work(re
 
 def test_queues_that_nobody_sweeps_are_one_line(registry, clock):
     for name in "abc":
-        registry.create(QueueConfig(name, shards=1))
+        queue = registry.create(QueueConfig(name, shards=1))
+        queue.publish("m")
+        queue.receive()
     clock.advance(3 * 1800)
     (one,) = findings_of(of_client(registry))
     assert (one.kind, one.client, one.queues) == ("upkeep", "shop", ("a", "b", "c"))
@@ -646,6 +648,93 @@ def test_a_queue_that_has_nothing_in_flight_is_not_named_as_one_whose_messages_c
         reports(queue, "fresh")
     (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
     assert found.queues == ("held",), "that line goes after 10 minutes"
+
+
+def test_what_a_living_worker_has_in_hand_is_not_told_of_one_that_died_idle(registry, clock):
+    queue = registry.create(QueueConfig("q", shards=1))
+    queue.publish("before")
+    queue.ack_many(queue.receive())
+    alive = f"{registry.store.seams.process_name()}:ab@f"
+    reports(queue, "vm:1:ab@f")
+    reports(queue, "vm:2:cd@f")
+    clock.advance(60)
+    reports(queue, alive)
+    queue.publish("after")
+    queue.receive()
+    for _ in range(2):
+        (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
+        assert "2 workers died or hang" in found.what
+        assert "in hand" not in found.what
+        assert "recover" not in found.remedy
+    reports(queue, f"{registry.store.seams.process_name()}:ef@f")
+    clock.advance(60)
+    reports(queue, alive)
+    told_of = told(registry)["worker_died"][1]
+    assert "what they may have had in hand is back" in told_of, "a process of the same name may have it"
+
+
+def test_a_message_waits_for_a_worker_that_does_not_report_and_not_for_one_that_is_busy(registry, queue, clock):
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause()
+    reports(queue, "vm:1:ab@f", threads=0)
+    clock.advance(5)
+    queue.resume()
+    queue.publish("m")
+
+    def why():
+        taken = of_client(registry)
+        return why_it_waits(taken.queues[0], taken, is_ready=True)
+
+    assert why() == "a worker takes it soon"
+    clock.advance(12)
+    assert why() == "its only worker vm:1 has not acted on the resume of 12 s ago: restart it"
+    clock.advance(8)
+    assert (
+        why()
+        == "its only worker vm:1 has not reported for 25 s, and has not acted on the resume of 20 s ago: restart it"
+    )
+    reports(queue, "vm:2:cd@f", running=1)
+    assert why() == "when its workers last reported, all were busy (1 thread of 2 workers): start more, or scale it"
+
+
+def test_a_client_that_is_over_is_no_problem_and_one_that_left_something_is(registry, store, clock):
+    queue = registry.create(QueueConfig("q", shards=1))
+    queue.publish_many(["done", "held"])
+    done, held = queue.receive(2)
+    done.ack()
+    reports(queue, "vm:1:ab@f")
+    store.repeat(stopping(queue, "vm:1:ab@f"))
+    clock.advance(3 * 1800)
+    state, what = told(registry)["upkeep"]
+    assert (state, "queue q not swept for 90 min" in what) == (PROBLEM, True), "somebody has a message in hand"
+    held.ack()
+    state, what = told(registry)["upkeep"]
+    assert state == OK
+    assert what.endswith("nobody leads yet; no candidate; none is needed: queue q is empty, and nobody works there")
+    counting = CountingStore(store)
+    view = view_of(QueueRegistry(counting, "shop", farm_id="f"))
+    view.look(), view.look()
+    counting.reset()
+    view.look()
+    assert counting.total <= 4, "it was looked at once"
+    registry.schedule(Schedule("nightly", "q", {"load": 1}, every=3600))
+    assert told(registry)["upkeep"][0] == PROBLEM, "nobody publishes the ticks"
+    registry.unschedule("nightly")
+    queue.publish("more")
+    assert told(registry)["upkeep"][0] == PROBLEM
+
+
+def test_a_leader_that_reports_again_after_an_outage_is_soon_elected(registry, queue, store, clock):
+    reports(queue, "vm:1:ab@f")
+    FencedLock(store, "shop-sweeper", owner="vm:1:ab@f", lease=10).acquire(1)
+    clock.advance(40)
+    assert told(registry)["upkeep"][0] == PROBLEM
+    reports(queue, "vm:1:ab@f")
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "upkeep"]
+    assert found.state == WARNING
+    assert "vm:1 reports, so the store was away or restarted, or that process was paused" in found.what
+    assert "an election follows within 20 s" in found.what
+    assert found.remedy == "wait 20 s; if it stays so, the log of that process says why"
 
 
 def test_a_clean_stop_of_the_last_worker_is_no_death_and_blames_no_earlier_one(registry, queue, store, clock):
