@@ -109,21 +109,19 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
 
 def _unsettled(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Iterator[Finding]:
     """Yield the messages that workers which live could not settle, and that come back only by the sweep. Two calls or
-    more for each queue of which a worker has no handler that runs.
+    more for each queue on which somebody works.
     """
     states, now = {state.name: state for state in taken.queues}, taken.at - taken.ahead
     for queue in queues:
         state = states[queue.name]
-        if state.stats.depth.fired and any(not one.running for one in state.at_work):
-            for one in unsettled_in(state, in_flight(queue).held, now):
+        if state.stats.depth.fired and state.at_work:
+            held, batches = in_flight(queue).held, queue.config.batching is not None
+            for one in unsettled_in(state, held, now, batches=batches):
                 pid = one.worker.rpartition(":")[2]
-                remedy = (
-                    f"sooner: kill -9 {pid} there, start another, and after {SILENT:.0f} s `latchwork queue recover"
-                )
-                yield Finding(
-                    WARNING, f"queue {queue.name} of {taken.client}: {one.why}",
-                    f"{remedy} {queue.name} --client {taken.client}`", "stranded", taken.client, (queue.name,),
-                )  # fmt: skip
+                recover = f"latchwork queue recover {queue.name} --client {taken.client}"
+                remedy = f"sooner: kill -9 {pid} there, start another, and after {SILENT:.0f} s `{recover}`"
+                what = f"queue {queue.name} of {taken.client}: {one.why}"
+                yield Finding(WARNING, what, remedy, "stranded", taken.client, (queue.name,))
 
 
 def _standing(taken: Snapshot) -> str:

@@ -23,25 +23,27 @@ class Unsettled(NamedTuple):
     def why(self) -> str:
         """What a person is told of them."""
         return (
-            f"worker {self.worker} has {counted(self.messages, 'message')} in hand and no handler that runs, as where "
-            "the store was away when it was to settle them: the sweep brings them back, at the latest "
-            f"{f'within {shown_time(self.left)}' if self.left > 0 else 'with the next one'}"
+            f"worker {self.worker} has {counted(self.messages, 'message')} in hand that no handler works on, as where "
+            "the store was away when it was to settle them, or was restarted and forgot that: the sweep brings them "
+            f"back, at the latest {f'within {shown_time(self.left)}' if self.left > 0 else 'with the next one'}"
         )
 
 
-def unsettled_in(state: QueueState, held: Sequence[InHand], now: float) -> list[Unsettled]:
-    """Return what the workers of a queue that live, and of which no handler runs, have had in hand for long.
+def unsettled_in(state: QueueState, held: Sequence[InHand], now: float, *, batches: bool) -> list[Unsettled]:
+    """Return what the workers of a queue that live have had in hand for long, more than their handlers work on.
 
     held: what consumers have in hand. now: by this clock, as the stamps of the messages.
+    batches: whether a handler works on several messages; then it is not known how many, unless none runs.
     """
     found = []
     for one in state.at_work:
         name, reported = short_name(one.worker), now - one.ago
-        stamps = [
+        stamps = sorted(
             mine.stamped / 1000
             for mine in held
             if mine.worker == name[-MAX_PROCESS:] and mine.stamped and mine.stamped / 1000 < reported - LONG
-        ]
-        if stamps and not one.running:
-            found.append(Unsettled(name, len(stamps), max(stamps) + state.returns_within - now))
+        )
+        left = [] if batches and one.running else stamps[: max(0, len(stamps) - one.running)]
+        if left:
+            found.append(Unsettled(name, len(left), left[-1] + state.returns_within - now))
     return found

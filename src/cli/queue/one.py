@@ -238,7 +238,8 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
         if not held.is_all:
             note(f"of the {counted(held.looked, 'message')} that were taken last")
         for state in taken.queues if taken else ():
-            for left in unsettled_in(state, held.held, session.store.seams.wall()):
+            now, batches = session.store.seams.wall(), queue.config.batching is not None
+            for left in unsettled_in(state, held.held, now, batches=batches):
                 note(left.why)
         _tell_of_dead(queue, client, workers, taken)
         return
