@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..plain import counted, one_line, shortened, shown_time
 from ..queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
-from ..queue.sharded.history import NOT_FAILING
+from ..queue.sharded.history import NOT_FAILING, Failing
 from ..queue.sharded.stats import Parked, Side
 from ..queue.sharded.workers import KEPT, WINDOW, Running, Stop, WorkerReport, short_name
 from .snapshot import Leader, QueueState, Snapshot
@@ -626,7 +626,7 @@ def _failures(queue: QueueState, taken: Snapshot) -> _Found:
         yield PROBLEM, "parked", what, remedy
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     retrying = queue.stats.depth.retrying
-    failing = NOT_FAILING if acked or not queue.minutes else queue.minutes[-1].failing
+    failing = NOT_FAILING if acked else Failing.of(queue.minutes)
     if retrying and failing.attempts >= MANY_FAILED and not parked:
         what = f"no message was done since {_clock_time(failing.since, taken.at)}, and about {failing.attempts:,}"
         what += f" attempts failed; {counted(retrying, 'message')} will be tried again{_last_retry(queue, taken)}"

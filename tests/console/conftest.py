@@ -14,7 +14,7 @@ from latchwork.console import Access, app
 from latchwork.coord import CountDownLatch, FencedLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
-from latchwork.queue.sharded.history import figures_of, noting
+from latchwork.queue.sharded.history import NOT_FAILING, figures_of, noting
 from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.stream import take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
@@ -62,7 +62,9 @@ def fill(registry, text="plain"):
     queue.resume(by=text)
     report = WorkerReport(f"{text}:17:x@iad", 0.0, queue.live.changed, 4, 1, 5, 2, reasons={"exception": 2})
     queue.store.repeat(reporting(queue, report))
-    queue.store.repeat(noting(queue, int(store.seams.wall() * 1000), figures_of(stats_of(queue), [report], None, 1)))
+    queue.store.repeat(
+        noting(queue, int(store.seams.wall() * 1000), figures_of(stats_of(queue), [report], None, 1, NOT_FAILING))
+    )
     latch = CountDownLatch.create(store, "shop", text[:40], parties=[text, "b"], farm_id="iad")
     assert latch.count() == 2
     FencedLock(store, f"lock {text}", owner=text).acquire(0)

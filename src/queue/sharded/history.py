@@ -79,17 +79,19 @@ class Minute:
     failing_since: int | None = None
     failed_since: int = 0
 
-    @property
-    def failing(self) -> Failing:
-        """What has failed since a message was done."""
-        return NOT_FAILING if self.failing_since is None else Failing(self.failing_since, self.failed_since)
-
 
 class Failing(NamedTuple):
     """Attempts that failed since a message was done: since when (seconds since the epoch, -1 = none), and how many."""
 
     since: int
     attempts: int
+
+    @staticmethod
+    def of(minutes: Sequence[Minute]) -> Failing:
+        """Return what the last of these minutes says."""
+        if not minutes or (since := minutes[-1].failing_since) is None:
+            return NOT_FAILING
+        return Failing(since, minutes[-1].failed_since)
 
     def after(self, acked: int, failed: int, minute: int) -> Failing:
         """Return what it is after a minute in which so many messages were done, and so many attempts failed."""

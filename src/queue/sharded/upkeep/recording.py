@@ -5,7 +5,7 @@ from __future__ import annotations
 from ....coord.election.term import Leadership
 from ....errors import Corrupt
 from ....store.rows import Rows
-from ..history import MINUTE, NOT_FAILING, Failing, LastMinutes, figures_of, noting
+from ..history import MINUTE, Failing, LastMinutes, figures_of, noting
 from ..stats import stats_of_each
 from ..workers import WorkerReport, now_in, reading, reports_in
 from .farms import HasQueues
@@ -43,7 +43,7 @@ class Recording:
         found = store.repeat_many([*map(reading, queues), *(one for _, queue in new for one in before.reading(queue))])
         rows, noted_before = Rows(found[: len(queues)]), before.found(Rows(found[len(queues) :]))
         for (name, _), minutes in zip(new, noted_before, strict=True):
-            self._failing[name] = minutes[-1].failing if minutes else NOT_FAILING
+            self._failing[name] = Failing.of(minutes)
         now, reports = now_in(rows) or round(store.seams.wall() * 1000), reports_in(rows)
         stats = stats_of_each([(queue, {}) for queue in queues])
         # 2. Note it, unless another process leads by now; if one does and this is not known yet, it is true all the
