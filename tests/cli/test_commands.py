@@ -1092,7 +1092,10 @@ def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(l
 def test_a_sweep_that_stays_delivers_what_is_due_as_the_upkeep_of_a_worker_does(sqlite_url):
     queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
     queue.publish("later", delay=0.1)
-    sweep = subprocess.Popen(command(sqlite_url, "queue", "sweep", *SHOP, "--every", "900"), stdout=subprocess.DEVNULL)
+    sweep = subprocess.Popen(
+        command(sqlite_url, "queue", "sweep", *SHOP, "--every", "900"), stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - whoever runs the tests may ignore it
+    )  # fmt: skip
     try:
         until(lambda: queue.receive(1))
         leader, _ = election_now(queue.store, "shop-sweeper")

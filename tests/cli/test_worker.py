@@ -240,6 +240,7 @@ def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
     registry = place[2].registry
     done = command(place, "doctor", "--client", "shop")
     assert "upkeep of shop: every queue was swept in time; nobody leads yet" in done.stdout
+    place[2].publish("it waits")
     long_ago = Put("createdAt", 1_000_000)
     registry.store.operate(registry.records.key("orders"), long_ago, repeatable=True)
     done = command(place, "doctor", "--client", "shop")
