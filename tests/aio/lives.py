@@ -96,19 +96,23 @@ async def LeaseElection__run_that_waits(world):
     return work, check
 
 
-@life
-async def LeaseElection__stop(world):
+async def led(world):
+    """An election that has a leader: this process."""
     election = aio.LeaseElection(world.store, "office", lease=LEASE)
     await election.start()
     until(lambda: election.leadership is not None)
+    return election
+
+
+@life
+async def LeaseElection__stop(world):
+    election = await led(world)
     return election.stop, lambda struck: succeeded(world, struck, "office")
 
 
 @life
 async def LeaseElection__resign(world):
-    election = aio.LeaseElection(world.store, "office", lease=LEASE)
-    await election.start()
-    until(lambda: election.leadership is not None)
+    election = await led(world)
 
     def check(struck):
         election.of.stop(5)
@@ -119,9 +123,7 @@ async def LeaseElection__resign(world):
 
 @life
 async def LeaseElection__step_down(world):
-    election = aio.LeaseElection(world.store, "office", lease=LEASE)
-    await election.start()
-    until(lambda: election.leadership is not None)
+    election = await led(world)
 
     def check(struck):
         election.of.stop(5)
