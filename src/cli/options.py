@@ -19,6 +19,7 @@ Grace = Annotated[
     float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
 ]
 Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
+Why = Annotated[str, typer.Option(help="for the audit record")]
 
 
 def checked_every(seconds: float, least: float) -> float:

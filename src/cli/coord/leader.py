@@ -23,7 +23,7 @@ from ...queue.sharded.workers import WorkerReport, workers_of
 from ...store import RecordStore
 from ...store.connect import VARIABLE
 from ..noted import person
-from ..options import Farm, Grace
+from ..options import Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
@@ -126,7 +126,7 @@ def step_down(
     context: typer.Context,
     name: Name,
     epoch: Annotated[int, typer.Option(min=1, help="of the leader, as `leader status` names it")],
-    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    why: Why = "",
     farm_store: FarmStores = None,
 ) -> None:
     """Make a leader step down, so that another one is elected.

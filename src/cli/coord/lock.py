@@ -17,7 +17,7 @@ from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Record, RecordStore
 from ..noted import noted, person
-from ..options import Grace
+from ..options import Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
@@ -111,7 +111,7 @@ def break_lease(
     name: Name,
     fence: Fence,
     at_once: Annotated[bool, typer.Option("--at-once", help="do not wait until the holder's lease is over")] = False,
-    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    why: Why = "",
 ) -> None:
     """Take the lock from a holder that hangs or died.
 

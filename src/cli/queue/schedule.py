@@ -16,7 +16,7 @@ from ...plain import shown, shown_time
 from ...queue import QueueRegistry, Schedule, ScheduleState
 from ..jsontext import checked_json
 from ..noted import noted
-from ..options import Client, Farm
+from ..options import Client, Farm, Why
 from ..session import Session, note
 from ..similar import meant
 from .queue import no_queues, registry_of
@@ -139,7 +139,7 @@ def pause(
     context: typer.Context,
     name: Name,
     client: Client,
-    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    why: Why = "",
     farm: Farm = None,
 ) -> None:
     """Publish no tick that is due from now on, until it is resumed.
@@ -162,7 +162,7 @@ def resume(
     context: typer.Context,
     name: Name,
     client: Client,
-    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    why: Why = "",
     farm: Farm = None,
 ) -> None:
     """Publish the ticks of a paused schedule again.
@@ -184,7 +184,7 @@ def trigger(
     context: typer.Context,
     name: Name,
     client: Client,
-    why: Annotated[str, typer.Option(help="for the audit record")] = "",
+    why: Why = "",
     farm: Farm = None,
 ) -> None:
     """Publish the message of a schedule once more, now; print its id. Its ticks stay as they are.
