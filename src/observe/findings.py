@@ -553,9 +553,14 @@ def _a_minute(a_second: float) -> str:
     return f"{60 * a_second:,.0f} a minute"
 
 
+def _threads(queue: QueueState) -> tuple[int, int]:
+    """Return the threads of its workers, and how many of them are busy, by the last reports."""
+    return sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+
+
 def _busy(queue: QueueState) -> str:
     """Return how many threads of its workers are busy, by their last reports; empty where there are none."""
-    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    threads, running = _threads(queue)
     if not threads:
         return ""
     some = f"{running} of {counted(threads, 'thread')}"
@@ -564,7 +569,7 @@ def _busy(queue: QueueState) -> str:
 
 
 def _more_workers(queue: QueueState, taken: Snapshot) -> str:
-    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    threads, running = _threads(queue)
     if running < threads / 2:
         return "its workers have free threads: do they limit their rate, or keep an order?"
     scale = f"more threads in each: latchwork queue scale {queue.name} THREADS --client {taken.client}"
@@ -580,7 +585,7 @@ def _takes(queue: QueueState) -> bool:
 
 def _is_held_by_order(queue: QueueState) -> bool:
     """Whether it has more threads than shards, and its order keeps them from working."""
-    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    threads, running = _threads(queue)
     return queue.stats.in_order and running <= queue.shards < threads
 
 
@@ -713,7 +718,7 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
         return f"the queue is paused{who}{ago}: latchwork queue resume {queue.name} --client {taken.client}"
     late, leads = queue.stats.delayed_late or 0.0, taken.leader is not None and taken.leader.leads
-    threads, running = sum(one.threads for one in queue.at_work), sum(one.running for one in queue.at_work)
+    threads, running = _threads(queue)
     of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
     absent = _absent(queue, taken)
     # The first that holds.
