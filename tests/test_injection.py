@@ -239,6 +239,7 @@ COMMANDS = {
     "queue sweep": lambda n: ("queue", "sweep", *C, "--election", n, "--timeout", "5"),
     "queue sweep, client": lambda n: ("queue", "sweep", "--client", n, "--timeout", "5"),
     "queue deactivate": lambda n: ("queue", "deactivate", n, *C, "--confirm", n),
+    "queue activate": lambda n: ("queue", "activate", n, *C),
     "queue group list": lambda n: ("queue", "group", "list", n, *C),
     "queue group create": lambda n: ("queue", "group", "create", "q", n[:64], *C, "--start", "now"),
     "queue group create, start": lambda n: ("queue", "group", "create", n, "g", *C, "--start", n),

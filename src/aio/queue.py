@@ -349,6 +349,7 @@ class QueueRegistry(Twin[sync.QueueRegistry]):
     get = verb_as(sync.QueueRegistry.get, _queue)
     queues = verb_as(sync.QueueRegistry.queues, listed(_queue))
     deactivate = verb(sync.QueueRegistry.deactivate)
+    activate = verb(sync.QueueRegistry.activate)
     set_retry = verb_as(sync.QueueRegistry.set_retry, _queue)
     refresh = verb(sync.QueueRegistry.refresh)
     schedule = verb(sync.QueueRegistry.schedule)

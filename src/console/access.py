@@ -32,7 +32,7 @@ class Access:
 
     name: for the audit record.
     role: `viewer` sees everything but payloads; `operator` also pauses, redrives and discards; `admin` also
-        deactivates.
+        deactivates and activates queues.
     payloads: whether payloads, headers, notes of handlers and results of steps are shown.
 
     Raises `InvalidRequest`.

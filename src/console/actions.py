@@ -27,6 +27,7 @@ from .reader import Reader
 VERBS = {
     "pause": "operator", "resume": "operator", "scale": "operator", "redrive-all": "operator", "redrive": "operator",
     "discard": "operator", "move": "operator", "cancel": "operator", "deactivate": "admin",
+    "activate": "admin",
     "stop": "operator", "break": "operator", "break-at-once": "operator", "count-down": "operator",
     "step-down": "operator", "trigger": "operator", "pause-schedule": "operator", "resume-schedule": "operator",
 }  # fmt: skip
@@ -137,10 +138,16 @@ def _of_queue(reader: Reader, wanted: Wanted, taken: Snapshot, state: QueueState
     if wanted.verb == "deactivate":
         return Action(
             f"deactivate {name}",
-            "Nothing can be published to it any more: publishers fail from now on. What is in it is still consumed. "
-            "The console cannot take this back.",
+            "Nothing can be published to it any more: publishers fail from now on. What is in it is still consumed.",
             wanted.key,
             lambda *_: _deactivated(reader, wanted.key),
+        )
+    if wanted.verb == "activate":
+        return Action(
+            f"activate {name}",
+            "Publishers can use it again.",
+            wanted.key,
+            lambda *_: _activated(reader, wanted.key),
         )
     if state.paused == (wanted.verb == "pause"):
         return f"{name} is {'paused' if state.paused else 'not paused'} already"
@@ -150,6 +157,11 @@ def _of_queue(reader: Reader, wanted: Wanted, taken: Snapshot, state: QueueState
 def _deactivated(reader: Reader, key: tuple[str, str, str]) -> str:
     pages.registry_of(reader, key).deactivate(key[2])
     return f"deactivated {one_line(key[2])}"
+
+
+def _activated(reader: Reader, key: tuple[str, str, str]) -> str:
+    pages.registry_of(reader, key).activate(key[2])
+    return f"activated {one_line(key[2])}"
 
 
 class Tickets:

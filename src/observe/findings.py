@@ -151,11 +151,14 @@ def _settings(queue: QueueState, taken: Snapshot) -> _Found:
         yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
     elif live.changed and ago < CHANGED_LATELY:
         who = f" by {live.changed_by}" if live.changed_by else ""
-        is_set = f"threads in each worker: {queue.live.concurrency}, set {shown_time(max(0.0, ago))} ago{who}"
+        since = f"{shown_time(max(0.0, ago))} ago{who}"
+        is_set = f"threads in each worker: {queue.live.concurrency}, set {since}"
         others = [one for one in queue.at_work if one.acts_on == live.changed and one.threads != live.concurrency]
-        if others:
-            each = [f"{short_name(one.worker)} ({one.threads})" for one in others]
-            is_set += f"; otherwise, as its program says: {_listed(each)}"
+        each = _listed([f"{short_name(one.worker)} ({one.threads})" for one in others])
+        if others and len(others) == len(queue.at_work):  # whose programs say how many threads, whatever is stored
+            is_set = f"resumed, or scaled, {since}; threads, as each program says: {each}"
+        elif others:
+            is_set += f"; otherwise, as its program says: {each}"
         yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
     is_behind = ready and (queue.stats.ready.oldest_age or 0.0) > WAITED
     if _is_held_by_order(queue) and is_behind and not queue.paused:
@@ -881,7 +884,7 @@ def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str
     since = "" if one.settled is None else f" since {_clock_time(one.settled.timestamp(), one.now.timestamp())}"
     ticks = f"{counted(missed, 'tick')} not published{since}" if missed else "its ticks are not published"
     many = "at least " if missed >= MAX_TICKS else ""
-    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: latchwork queue create {queue}"
+    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: latchwork queue activate {queue} --client {client}"
     return f"{many}{ticks}: queue {queue} is deactivated", remedy
 
 

@@ -341,6 +341,9 @@ def test_pause_resume_scale_and_deactivate_change_the_queues_record(lw, monkeypa
     assert lw("queue", "deactivate", "q", *SHOP, "--confirm", "q").code == 0
     assert lw("queue", "deactivate", "never", *SHOP, "--confirm", "never").code == 3
     assert lw("queue", "list", *SHOP, "--json").json[0]["active"] is False
+    assert lw("queue", "activate", "q", *SHOP, "--json").json["active"] is True
+    assert lw("queue", "activate", "never", *SHOP).code == 3
+    assert lw("queue", "list", *SHOP, "--json").json[0]["active"] is True
 
 
 def test_a_sweep_stands_for_election_and_is_seen_in_the_statistics(lw):

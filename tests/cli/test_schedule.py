@@ -95,7 +95,8 @@ def test_a_schedule_whose_queue_is_deactivated_is_listed_as_wrong_with_the_remed
     done = lw("schedule", "list", "--client", "shop")
     assert "its ticks are not published: queue reports is deactivated" in done.out
     assert (
-        "tick: latchwork schedule remove tick --client shop; or activate it: latchwork queue create reports" in done.err
+        "tick: latchwork schedule remove tick --client shop; or activate it: latchwork queue activate reports --client shop"
+        in done.err
     )
     doctor = lw("doctor", "--client", "shop")
     assert doctor.code == 1

@@ -218,17 +218,18 @@ def test_what_people_do_by_top_and_by_command_is_kept_as_the_console_keeps_it(tm
         ("queue", "discard", "orders", *words, "--id", "none"),
         ("queue", "cancel", "orders", *words, "--id", "none"),
         ("queue", "deactivate", "orders", *words, "--confirm", "orders"),
+        ("queue", "activate", "orders", *words),
     ):
         with pytest.raises(SystemExit):
             main(["--store", url, *line])
     with closing(latchwork.connect(url)) as store:
         found = audit_of(store)
         assert [one.what for one in reversed(found)] == [
-            "pause", "resume", "scale", "redrive", "discard", "cancel", "deactivate",
+            "pause", "resume", "scale", "redrive", "discard", "cancel", "deactivate", "activate",
         ]  # fmt: skip
         assert all("@" in one.who and one.outcome == "done" for one in found)
         assert {one.target for one in found} == {"shop/orders", "shop/orders/none"}
-        assert (found[4].before, found[4].after) == ("1 thread", "3 threads")
+        assert (found[5].before, found[5].after) == ("1 thread", "3 threads")
         feed = Feed({"local": store}, ["shop"], 2.0, store.seams)
         feed.look()
         key = ("local", "shop", "orders")

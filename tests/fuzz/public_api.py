@@ -486,7 +486,7 @@ def sharded() -> Iterator[Public]:
         lambda _, registry: registry.queues(),
     )
     yield Public("QueueRegistry.create", lambda w: w.registry.create, {"config": QueueConfig("n", shards=1)})
-    for verb in ("get", "deactivate", "unschedule", "last_sweep", "resume_schedule", "trigger_schedule"):
+    for verb in ("get", "deactivate", "activate", "unschedule", "last_sweep", "resume_schedule", "trigger_schedule"):
         yield Public(f"QueueRegistry.{verb}", lambda w, verb=verb: getattr(w.registry, verb), {"name": "n"})
     yield Public("QueueRegistry.pause_schedule", lambda w: w.registry.pause_schedule, {"name": "n", "by": "anna"})
     yield Public("QueueRegistry.queues", lambda w: w.registry.queues, {"active": True})

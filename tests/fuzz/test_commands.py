@@ -86,6 +86,7 @@ COMMANDS = {
     "queue sweep": (*CLIENT, "--timeout", "0.2"),
     "queue wait": ("q", *CLIENT, "--depth", "1", "--timeout", "0.2"),
     "queue deactivate": ("other", *CLIENT, "--confirm", "other"),
+    "queue activate": ("other", *CLIENT),
     "queue publish": ("q", '"p"', *CLIENT),
     "queue peek": ("q", *CLIENT),
     "queue consume": ("q", *CLIENT, "--timeout", "0"),

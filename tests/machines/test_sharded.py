@@ -197,11 +197,14 @@ class ShardedQueues(Twins):
 
     # ---- the registry
 
-    @rule(which=st.booleans(), what=st.sampled_from(("scale", "pause", "list", "refresh", "deactivate", "make again")))
+    @rule(
+        which=st.booleans(),
+        what=st.sampled_from(("scale", "pause", "list", "refresh", "deactivate", "activate", "make again")),
+    )
     def administer(self, which, what):
         {
             "scale": self.scale, "pause": self.pause_or_resume, "list": self.list, "refresh": self.refresh,
-            "deactivate": self.deactivate, "make again": self.make_again,
+            "deactivate": self.deactivate, "activate": self.activate, "make again": self.make_again,
         }[what](which)  # fmt: skip
 
     def scale(self, which):
@@ -223,6 +226,9 @@ class ShardedQueues(Twins):
 
     def deactivate(self, which):
         assert not failed(self.both(lambda registry: registry.deactivate("q"), self.registries[which]))
+
+    def activate(self, which):
+        assert not failed(self.both(lambda registry: registry.activate("q"), self.registries[which]))
 
     def make_again(self, which):
         self.queues[which] = self.both(lambda registry: registry.create(self.config), self.registries[which])

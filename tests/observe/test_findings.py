@@ -525,8 +525,10 @@ def test_ticks_that_a_deactivated_queue_refuses_are_told_with_how_many_since_whe
     (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "schedule"]
     assert "schedule tick of shop: 9 ticks not published since " in found.what
     assert " UTC, 10 min ago: queue q is deactivated" in found.what
-    assert found.remedy == ("latchwork schedule remove tick --client shop; or activate it: latchwork queue create q")
-    registry.create(queue.config)
+    assert found.remedy == (
+        "latchwork schedule remove tick --client shop; or activate it: latchwork queue activate q --client shop"
+    )
+    registry.activate("q")
     assert "schedule" not in told(registry)
 
 
@@ -553,6 +555,15 @@ def test_a_worker_whose_program_fixes_its_threads_is_named_beside_the_number_tha
     state, what = told(registry)["settings"]
     assert state == OK
     assert "threads in each worker: 16, set 0 s ago by anna@web-7; otherwise, as its program says: vm:7 (4)" in what
+
+
+def test_a_resume_is_not_said_to_have_set_threads_where_every_program_fixes_them(registry, queue, clock):
+    with pytest.warns(UserWarning, match="paused"):
+        queue.pause(by="anna@web-7")
+    queue.resume(by="anna@web-7")
+    reports(queue, "vm:7:ab@f", threads=4)
+    _, what = told(registry)["settings"]
+    assert "resumed, or scaled, 0 s ago by anna@web-7; threads, as each program says: vm:7 (4)" in what
 
 
 def test_a_retry_that_has_come_back_is_not_said_to_be_due_while_others_wait(registry, store, clock):

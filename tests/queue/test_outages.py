@@ -67,6 +67,7 @@ ASKING: dict[str, Callable[[ShardedQueue], Any]] = {
     "get": lambda queue: QueueRegistry(queue.store, "outages").get(queue.name),
     "last_sweep": lambda queue: queue.registry.last_sweep(queue.name),
     "deactivate": lambda queue: queue.registry.deactivate(queue.name),
+    "activate": lambda queue: queue.registry.activate(queue.name),
     "open": lambda queue: LargeQueue.open(queue.store, "any"),
 }
 

@@ -570,6 +570,20 @@ def deactivate(
     session.say(f"deactivated {name}", queue=name, active=False)
 
 
+@app.command()
+def activate(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
+    """Take new messages again, after a deactivation.
+
+    Example: latchwork queue activate orders --client shop
+    """
+    session: Session = context.obj
+    registry = registry_of(session, client, farm)
+    registry.publishable(name)
+    with noted(session, "activate", client, farm, name):
+        registry.activate(name)
+    session.say(f"activated {name}", queue=name, active=True)
+
+
 def _span(option: str, number: float, unit: timedelta) -> timedelta:
     try:
         return number * unit

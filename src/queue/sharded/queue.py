@@ -356,7 +356,9 @@ class ShardedQueue(Subqueue):
         if self.store.seams.monotonic() >= self.registry.next_refresh:
             self.registry.refresh_if_due()
         if not self.live.active:
-            raise Refused(f"the queue {self.name!r} is deactivated: create it again to publish to it")
+            raise Refused(
+                f"the queue {self.name!r} is deactivated: `activate` it, or create it again, to publish to it"
+            )
 
     def turns(self, n: int) -> int:
         """Return the shard where `n` shares of messages without a key begin; the next ones begin after them."""

@@ -246,6 +246,16 @@ class QueueRegistry:
         self.records.change(queue.config, Put("active", "false"))
         self._reread(queue)
 
+    def activate(self, name: str) -> None:
+        """Publish to a deactivated queue again, once each process has refreshed; nothing else changes.
+
+        Raises `NotFound`; `InvalidRequest` for a group, which comes back by `QueueRegistry.create` of its queue and
+        `ShardedQueue.group`.
+        """
+        queue = self.publishable(name)
+        self.records.change(queue.config, Put("active", "true"))
+        self._reread(queue)
+
     def set_retry(self, name: str, retry: bool = True) -> ShardedQueue:
         """Change whether failed messages of a queue, or of a group, are tried again; return it. Three calls.
 

@@ -86,7 +86,7 @@ def test_a_queue_that_was_scaled_is_still_the_same(registry, world):
 
 
 def test_a_queue_that_is_not_there_is_not_found(registry):
-    for ask in (registry.get, registry.deactivate, registry.last_sweep):
+    for ask in (registry.get, registry.deactivate, registry.activate, registry.last_sweep):
         with pytest.raises(NotFound):
             ask("nobody")
 
@@ -108,6 +108,21 @@ def test_a_deactivated_queue_takes_no_more_messages_until_it_is_created_again(re
         queue.publish("x")
     assert registry.create(QueueConfig("q")) is queue
     assert queue.publish("x")
+
+
+def test_a_queue_that_is_activated_takes_messages_again_with_the_settings_that_it_has(registry, world):
+    queue = registry.create(QueueConfig("q", shards=3))
+    registry.deactivate("q")
+    other(world).activate("q")
+    registry.refresh()
+    assert queue.publish("x")
+    assert registry.get("q").config.shards == 3
+
+
+def test_a_group_is_not_activated(registry):
+    registry.create(QueueConfig("q")).group("mail")
+    with pytest.raises(InvalidRequest, match="group"):
+        registry.activate("q@mail")
 
 
 def test_refresh_adopts_drops_and_follows(registry, world, clock):
