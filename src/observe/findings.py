@@ -884,7 +884,8 @@ def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str
     since = "" if one.settled is None else f" since {_clock_time(one.settled.timestamp(), one.now.timestamp())}"
     ticks = f"{counted(missed, 'tick')} not published{since}" if missed else "its ticks are not published"
     many = "at least " if missed >= MAX_TICKS else ""
-    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: latchwork queue activate {queue} --client {client}"
+    activate = f"latchwork queue activate {queue} --client {client}"
+    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: {activate}"
     return f"{many}{ticks}: queue {queue} is deactivated", remedy
 
 

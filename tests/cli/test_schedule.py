@@ -94,10 +94,8 @@ def test_a_schedule_whose_queue_is_deactivated_is_listed_as_wrong_with_the_remed
     assert lw("queue", "deactivate", "reports", "--client", "shop", "--confirm", "reports").code == 0
     done = lw("schedule", "list", "--client", "shop")
     assert "its ticks are not published: queue reports is deactivated" in done.out
-    assert (
-        "tick: latchwork schedule remove tick --client shop; or activate it: latchwork queue activate reports --client shop"
-        in done.err
-    )
+    assert "tick: latchwork schedule remove tick --client shop; or activate it" in done.err
+    assert "latchwork queue activate reports --client shop" in done.err
     doctor = lw("doctor", "--client", "shop")
     assert doctor.code == 1
     assert "schedule tick of shop: its ticks are not published: queue reports is deactivated" in doctor.out
