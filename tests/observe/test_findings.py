@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 import pytest
 
 from latchwork.coord import FencedLock
 from latchwork.coord.election.candidates import Candidates
-from latchwork.observe.findings import KINDS, OK, PROBLEM, WARNING, findings_of, why_it_waits
+from latchwork.observe.findings import KINDS, OF_CLIENT, OF_QUEUE, OK, PROBLEM, WARNING, findings_of, why_it_waits
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
@@ -1089,6 +1091,16 @@ def test_every_finding_is_of_a_kind_that_the_metrics_have(registry, queue, clock
     assert found
     assert {one.kind for one in found} <= set(KINDS)
     assert [one.state for one in found] == sorted((one.state for one in found), key=[PROBLEM, WARNING].index)
+
+
+def test_the_page_and_the_table_name_the_same_findings_with_the_same_states():
+    page, kinds = (Path(__file__).parents[2] / "docs/operations.md").read_text(), {}
+    for states, kind in re.findall(r"^\|.*\| ([a-z, ]+) \| `(\w+)` \|$", page, re.MULTILINE):
+        kinds.setdefault(kind, set()).update(states.split(", "))
+    table = {}
+    for row in (*OF_CLIENT, *OF_QUEUE):
+        table.setdefault(row.kind, set()).update(row.states)
+    assert kinds == table
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Findings about handlers that run: they hang, take long, or keep a worker from stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...plain import counted, one_line, shown_time
+from ...queue.sharded.workers import WINDOW, Running, WorkerReport, short_name
+from ..snapshot import QueueState, Snapshot
+from .finding import OK, PROBLEM, WARNING, OfQueue, backlog_of, id_shown, listed
+from .missing_workers import DRAIN_ENDS, DRAINS_LONG, drained, has_no_worker
+
+RUNS_LONG, TIMES_LONGER = 60.0, 20.0
+"""Seconds from which on a handler that runs is a finding; it takes far longer than the others from so many times the
+time of a message in the last minute on.
+"""
+DONE_LATELY = 10
+"""Messages that must have been done in the last minute so that the time of a message is known."""
+
+
+def saturated(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield the workers whose handlers hang: Python cannot end them, and with many of them it takes no messages."""
+    full = [one for one in queue.at_work if one.is_saturated]
+    if full:
+        most = f"{'it takes' if len(full) == 1 else 'they take'} no more messages"
+        waits = f"; {backlog_of([queue])}" if len(full) == len(queue.at_work) and queue.stats.ready.waiting else ""
+        yield PROBLEM, "saturated", f"{_hangs(full)}: {most}{waits}", _end_it(full)
+    if some := [one for one in queue.at_work if one.hung and not one.is_saturated]:
+        each = [
+            f"{2 * one.threads}{f' of {short_name(one.worker)}' if len(some) > 1 else ''}"
+            for one in some
+            if one.threads
+        ]
+        limit = f"; it still takes messages, and no more once {listed(each)} hang" if each else ""
+        yield WARNING, "saturated", f"{_hangs(some)}{limit}", _end_it(some)
+
+
+def _hangs(workers: Sequence[WorkerReport]) -> str:
+    """Return how many handlers hang, in which workers, and with which messages."""
+    hung = sum(one.hung for one in workers)
+    each = listed([short_name(one.worker) + (f" ({one.hung})" if len(workers) > 1 else "") for one in workers])
+    found = [(one, run) for one in workers for run in one.longest if run.given_up]
+    messages = f" (messages{_runs(sorted(found, key=_seconds, reverse=True))})" if found else ""
+    return (
+        f"{counted(hung, 'handler')} of {each} {'hangs' if hung == 1 else 'hang'}, past the handler_timeout{messages}"
+    )
+
+
+def _end_it(workers: Sequence[WorkerReport]) -> str:
+    """Return how the processes of these workers are ended: a handler that was given up is not waited for."""
+    each = []
+    for one in workers:
+        host, _, process = short_name(one.worker).rpartition(":")
+        each.append(f"kill {process} on {host}" if host and process.isdigit() else f"end {short_name(one.worker)}")
+    return (
+        f"{listed(each)}, and start another: nothing else ends a handler that hangs (`latchwork worker --processes N` "
+        "does both by itself)"
+    )
+
+
+def draining(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield the workers that have been about to stop for long, and the handlers that they wait for. Where messages wait
+    and no other worker takes them, that is `no_worker`.
+    """
+    if has_no_worker(queue):
+        return
+    long = sorted((one for one in queue.draining if drained(one) >= DRAINS_LONG), key=drained, reverse=True)
+    if long:
+        each = [
+            f"{short_name(one.worker)} for {shown_time(drained(one))} ({counted(one.running, 'handler')})"
+            for one in long
+        ]
+        runs = _runs([(one, run) for one in long for run in one.longest if run.seconds < RUNS_LONG])
+        what = f"about to stop, and taking no more messages: {listed(each)}{f'; at work{runs}' if runs else ''}"
+        yield OK, "draining", what, f"{DRAIN_ENDS}; a second SIGTERM ends it at once"
+
+
+def long_running(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield the messages whose handlers have run longest: a warning where they take far longer than the others, or are
+    soon given up.
+    """
+    running = [
+        (one, run) for one in queue.at_work for run in one.longest if not run.given_up and run.seconds >= RUNS_LONG
+    ]
+    if not running:
+        return
+    running.sort(key=_seconds, reverse=True)
+    longest, limit = running[0][1].seconds, queue.handler_timeout
+    # 1. How long a handler usually takes, by the reports of the last minute, without those that have run for long.
+    done, usual = sum(one.acked + one.failed for one in queue.at_work), None
+    if done >= DONE_LATELY:
+        usual = max(1, sum(one.running for one in queue.at_work) - len(running)) * WINDOW / done
+    is_far = usual is not None and longest >= TIMES_LONGER * usual
+    others = f"; the others take about {shown_time(usual)}" if is_far and usual is not None else ""
+    # 2. The text and the remedy.
+    what = f"at work for {'far longer than others' if is_far else 'long'}{_runs(running)}{others}"
+    what += f"; after {shown_time(limit)} a handler is given up, and its message fails"
+    if queue.stats.ready.waiting and not done:
+        what += f"; none was done in the last minute, and {backlog_of([queue])}"
+    worker, run = running[0]
+    host, _, pid = short_name(worker.worker).rpartition(":")
+    cancel = f"latchwork queue cancel {queue.name} --client {taken.client} --id {one_line(run.message_id)}"
+    remedy = f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; where its handler calls check(),"
+    remedy += f" this ends it: {cancel}"
+    yield WARNING if is_far or longest > limit / 2 else OK, "long_running", what, remedy
+
+
+def _seconds(running: tuple[WorkerReport, Running]) -> float:
+    return running[1].seconds
+
+
+def _runs(running: Sequence[tuple[WorkerReport, Running]]) -> str:
+    """Return messages with a running handler, each with its worker and for how long; empty for none."""
+    each = [
+        f"{id_shown(run.message_id)} on {short_name(worker.worker)}, for {shown_time(run.seconds)}"
+        for worker, run in running
+    ]
+    return f": {listed(each)}" if each else ""

@@ -1,0 +1,99 @@
+"""Findings about what people have set: a pause, the number of threads, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ...plain import counted, shown_time
+from ...queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
+from ...queue.sharded.workers import short_name
+from ..snapshot import QueueState, Snapshot
+from .finding import (
+    ACTS_WITHIN,
+    OK,
+    PROBLEM,
+    WAITED,
+    WARNING,
+    Finding,
+    OfQueue,
+    backlog_of,
+    by_whom,
+    clock_time,
+    is_held_by_order,
+    listed,
+    workers_named,
+)
+
+CHANGED_LATELY = 3_600.0
+"""Seconds for which the last change of a queue's threads is a finding."""
+
+
+def pause(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield that a queue is paused, with who did it and what waits."""
+    live, ready = queue.live, queue.stats.ready.waiting
+    if queue.paused:
+        ago = shown_time(taken.at - live.changed / 1000)
+        since = f"paused{by_whom(live.changed_by)}, {ago} ago" if live.changed else "paused since it was made"
+        waits = f"; ready messages that wait, and go on expiring: {ready:,}" if ready else ""
+        yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
+
+
+def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield who set the threads, whether the order of messages keeps some idle, and who has not acted on a change."""
+    live, ago = queue.live, taken.at - queue.live.changed / 1000
+    if live.changed and ago < CHANGED_LATELY and not queue.paused:
+        since = f"{shown_time(max(0.0, ago))} ago{by_whom(live.changed_by)}"
+        is_set = f"threads in each worker: {queue.live.concurrency}, set {since}"
+        others = [one for one in queue.at_work if one.acts_on == live.changed and one.threads != live.concurrency]
+        each = listed([f"{short_name(one.worker)} ({one.threads})" for one in others])
+        if others and len(others) == len(queue.at_work):  # whose programs say how many threads, whatever is stored
+            is_set = f"resumed, or scaled, {since}; threads, as each program says: {each}"
+        elif others:
+            is_set += f"; otherwise, as its program says: {each}"
+        yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
+    is_behind = queue.stats.ready.waiting and (queue.stats.ready.oldest_age or 0.0) > WAITED
+    if is_held_by_order(queue) and is_behind and not queue.paused:
+        shards, many = counted(queue.shards, "shard"), sum(one.threads for one in queue.at_work)
+        what = f"{shards}, and {many} threads: in order each shard has one handler at a time, so no more of them help"
+        remedy = "a queue keeps its shards: make a new one with more, or let its consumers not be ordered"
+        yield WARNING, "settings", f"{what}; {backlog_of([queue])}", remedy
+    late = [one for one in queue.at_work if one.acts_on < live.changed]
+    if late and ago > ACTS_WITHIN:
+        change = "pause" if queue.paused else "change of its settings"
+        of = counted(len(queue.at_work), "worker")
+        what = f"the {change} of {shown_time(ago)} ago has not reached {len(late)} of {of}"
+        why = "it: it hangs, or is" if len(late) == 1 else "them: they hang, or are"
+        yield PROBLEM, "settings", f"{what}: {workers_named(late)}", f"restart {why} of an earlier version"
+
+
+def schedules(taken: Snapshot) -> Iterator[Finding]:
+    """Yield the schedules that publish nothing: they are paused, or their queue is deactivated."""
+    client, not_active = taken.client, {queue.name for queue in taken.queues if not queue.live.active}
+    for one in taken.schedules:
+        name = one.schedule.name
+        if one.paused is not None:
+            ago = shown_time(max(0.0, taken.at - one.paused.timestamp()))
+            state, what = WARNING, f"paused{by_whom(one.paused_by)}, {ago} ago; it publishes nothing"
+            remedy = f"latchwork schedule resume {name} --client {client}"
+        elif unpublished := why_unpublished(one, not_active, client):
+            state, (what, remedy) = PROBLEM, unpublished
+        else:
+            continue
+        yield Finding(state, f"schedule {name} of {client}: {what}", remedy, "schedule", client, (one.schedule.queue,))
+
+
+def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:
+    """Return what a schedule has not published because its queue is deactivated, and the remedy; None if it publishes.
+
+    not_active: the queues that are deactivated.
+    """
+    name, queue = one.schedule.name, one.schedule.queue
+    if queue not in not_active:
+        return None
+    missed = one.overdue()
+    since = "" if one.settled is None else f" since {clock_time(one.settled.timestamp(), one.now.timestamp())}"
+    ticks = f"{counted(missed, 'tick')} not published{since}" if missed else "its ticks are not published"
+    many = "at least " if missed >= MAX_TICKS else ""
+    activate = f"latchwork queue activate {queue} --client {client}"
+    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: {activate}"
+    return f"{many}{ticks}: queue {queue} is deactivated", remedy

@@ -1,0 +1,244 @@
+"""Findings about messages that wait: a backlog, messages that expire, messages that nothing brings back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ...plain import counted, one_line, shortened, shown_time
+from ...queue.sharded.stats import Side
+from ...queue.sharded.workers import short_name
+from ..snapshot import QueueState, Snapshot
+from .finding import (
+    ACTS_WITHIN,
+    ERROR_SHOWN,
+    OK,
+    PROBLEM,
+    START_ONE,
+    WARNING,
+    OfQueue,
+    backlog_of,
+    by_whom,
+    id_shown,
+    is_held_by_order,
+    listed,
+    new_leader,
+    threads_of,
+)
+
+WAITS_LONG = 300.0
+"""Seconds from which on the oldest ready message is a finding though workers are there."""
+GROWS_FOR, GROWS_WAITED = 180.0, 120.0
+"""Seconds for which a backlog must have grown, and its oldest message must have waited, to be a finding: a burst that
+is worked off is less.
+"""
+GROWS_BY, GROWS_SHARE = 10, 0.01
+"""Messages, and part of the backlog, by which it must have grown in that time at least; a third of that in each part of
+it, so that one burst does not count.
+"""
+EXPIRED_LATELY = 86_400.0
+"""Seconds for which messages that have expired are a finding."""
+DELIVERED_WITHIN = 60.0
+"""Seconds that the delivery of delayed messages may be behind; a few are usual."""
+
+
+def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield a backlog that grows though workers are there, with the remedy; else one whose oldest message has waited
+    for long. Where it is so large that its newest message would expire unread, that is a problem.
+    """
+    ready = queue.stats.ready
+    takes = any(one.drains is None and one.threads and not one.is_saturated for one in queue.at_work)
+    if ready.oldest_age is None or queue.paused or not takes or is_held_by_order(queue):
+        return  # each of which is a finding already
+    flow = _flow(queue, taken)
+    lasts = ready.waiting / flow.taken if flow is not None and flow.taken else None
+    if flow is not None and flow.grows and ready.oldest_age >= GROWS_WAITED:
+        more, out = (f"{60 * a_second:,.0f} a minute" for a_second in (flow.grown, flow.taken))
+        what = f"{backlog_of([queue])}, and {more} more come than are taken, for {shown_time(flow.over)}"
+        what += f" (taken: {out}){_busy(queue)}"
+        remedy = _more_workers(queue, taken)
+        if lasts is not None and lasts > ready.life:
+            what += f"; the newest would wait {shown_time(lasts)}, and expire unread after {shown_time(ready.life)}"
+            yield PROBLEM, "expiring", what, remedy
+        else:
+            yield WARNING, "backlog", what, remedy
+    elif ready.oldest_age >= WAITS_LONG:
+        at_rate = ""
+        if flow is not None and lasts:
+            at_rate = f"; at the rate of the last {shown_time(flow.over)} all are taken in {shown_time(lasts)}"
+        yield OK, "backlog", f"{backlog_of([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
+
+
+class _Flow(NamedTuple):
+    """How a backlog changes. over: for these seconds; grown, taken: messages a second; grows: whether all the time."""
+
+    over: float
+    grown: float
+    taken: float
+    grows: bool
+
+
+def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
+    """Return how its backlog has changed, by what was noted in the last minutes; None where that is too little."""
+    noted = [(one.at, one.ready, one.received) for one in queue.minutes]
+    known = [(at, ready, received) for at, ready, received in noted if ready is not None and received is not None]
+    if not known or taken.at - known[0][0] < GROWS_FOR:
+        return None
+    (begin, at_first, received), ready = known[0], queue.stats.ready.waiting
+    over, out = taken.at - begin, queue.stats.depth.fired - received
+    if out < 0:  # the queue was lost, and made again
+        return None
+    middle = [before for at, before, _ in known if taken.at - at >= over / 3][-1]
+    least = max(GROWS_BY, GROWS_SHARE * ready)
+    grows = ready - at_first >= least and min(ready - middle, middle - at_first) >= least / 3
+    return _Flow(over, (ready - at_first) / over, out / over, grows)
+
+
+def _busy(queue: QueueState) -> str:
+    """Return how many threads of its workers are busy, by their last reports; empty where there are none."""
+    threads, running = threads_of(queue)
+    if not threads:
+        return ""
+    some = f"{running} of {counted(threads, 'thread')}"
+    busy = some if running < threads else f"all {threads} threads" if threads > 1 else "the only thread"
+    return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy"
+
+
+def _more_workers(queue: QueueState, taken: Snapshot) -> str:
+    threads, running = threads_of(queue)
+    if running < threads / 2:
+        return "its workers have free threads: do they limit their rate, or keep an order?"
+    scale = f"more threads in each: latchwork queue scale {queue.name} THREADS --client {taken.client}"
+    if any(one.threads not in (0, queue.live.concurrency) for one in queue.at_work):
+        scale = "more threads in their program, which fixes them"
+    return f"more workers: latchwork worker MODULE:NAME; or {scale}"
+
+
+def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield the messages that have waited for more than half of their life."""
+    name = f"{queue.name} --client {taken.client}"
+    for part, side, remedy in (
+        ("ready", queue.stats.ready, "start more workers" if queue.at_work else START_ONE),
+        ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
+        ("parked", queue.stats.parked, f"latchwork queue redrive {name}, or discard them"),
+    ):
+        if side.left is not None and side.is_half_over:
+            what = f"the oldest {part} message expires in {shown_time(side.left)}, of a life of {shown_time(side.life)}"
+            yield PROBLEM, "expiring", what, remedy
+
+
+def expired(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield how many messages have expired lately, of a queue that is older than a message lives."""
+    age = taken.at - queue.made if queue.made else float("inf")
+    removed = "expired, or were removed one by one"
+    for part, side, how, remedy in (
+        ("ready", queue.stats.ready, "expired unread", "more workers, or a new queue with a longer message_expiry"),
+        ("sideline", queue.stats.sideline, removed, "bring back what is left before it expires too"),
+        ("parked", queue.stats.parked, removed, "redrive or discard what is left before it expires too"),
+    ):
+        ago = side.expired_ago
+        if side.expired and ago is not None and ago < EXPIRED_LATELY and age >= side.life:
+            noticed = f"the last was noticed {shown_time(ago)} ago"
+            if not ago:  # they are noted with the next claim; until then every look finds them
+                noticed = "when is not known, as nobody has taken messages from there since"
+            what = f"{part} messages that {how}: {side.expired:,} since the queue was made; {noticed}"
+            yield WARNING, "expired", what, f"these are gone; {remedy}"
+
+
+def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield the messages that nothing brings back, though a process does the upkeep."""
+    leader, name = taken.leader, f"{queue.name} --client {taken.client}"
+    if queue.stats.sideline.waiting and not comes_back(queue):
+        messages = side_count(queue.stats.sideline, "message")
+        what = f"{messages} in the sideline, which nothing brings back: the queue does not retry"
+        remedy = f"once: latchwork queue shovel {name}; from now on: latchwork queue set {name} --retry"
+        yield PROBLEM, "stranded", what, remedy
+    if leader is not None and leader.leads and (late := late_delivery(queue)):
+        who, remedy = new_leader(taken), "the log of the process that leads says why"
+        if leader.only_sweeps:
+            who = f"; {_only_sweeps(leader.name)}"
+            remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
+        yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
+    if queue.stats.unsettled:
+        first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
+        ago, which = shown_time(taken.at - first.since / 1000), id_shown(first.message_id)
+        others = f" and {more} more" if more else ""
+        why = shortened(one_line(first.record), ERROR_SHOWN)
+        what = f"the message {which}{others} waited {ago} for the write with which it goes: {why}"
+        remedy = "it comes once the record is made; if that never will be: latchwork queue discard"
+        yield WARNING, "stranded", what, f"{remedy} {name} --side delayed --id {which}"
+
+
+def side_count(side: Side, noun: str) -> str:
+    """Return how many messages a side has, or at most has."""
+    return ("" if side.is_exact else "at most ") + counted(side.waiting, noun)
+
+
+def comes_back(queue: QueueState) -> bool:
+    """Whether the upkeep brings back what is in its sideline."""
+    return queue.live.shovel is not None or queue.retries
+
+
+def late_delivery(queue: QueueState) -> str:
+    """Return that the delivery of its delayed messages is behind; empty if it is not."""
+    late = queue.stats.delayed_late
+    if late is None or late <= DELIVERED_WITHIN:
+        return ""
+    messages = counted(queue.stats.depth.delayed, "delayed message")
+    return f"{messages}, and for {shown_time(late)} nobody has looked at what is due"
+
+
+def _only_sweeps(name: str) -> str:
+    return f"{name} leads, a sweeper without the upkeep of a worker: it delivers no delayed messages"
+
+
+def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) -> str:
+    """Return why a message that is due has not come to a handler yet, with the remedy where there is one.
+
+    is_ready: whether it waits for a worker alone; else the upkeep has to bring it first.
+    """
+    late, leader = queue.stats.delayed_late or 0.0, taken.leader
+    threads, running = threads_of(queue)
+    if queue.paused:
+        since = queue.live.changed
+        ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
+        why = f"the queue is paused{by_whom(queue.live.changed_by)}{ago}: "
+        why += f"latchwork queue resume {queue.name} --client {taken.client}"
+    elif not is_ready and (leader is None or not leader.leads):
+        why = f"nobody does the upkeep, which brings it: {taken.upkeep}; {START_ONE}"
+    elif not is_ready and late > DELIVERED_WITHIN:
+        why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
+        why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
+    elif not queue.at_work:
+        why = f"no worker is there: {START_ONE}"
+    elif len(queue.at_work) == len(queue.draining):
+        why = f"all workers are about to stop: {START_ONE}"
+    elif absent := _absent(queue, taken):
+        why = absent
+    elif not is_ready:
+        why = "the upkeep brings it within some seconds"
+    elif running >= threads > 0:
+        of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
+        why = f"when its workers last reported, all were busy ({of}): start more, or scale it"
+    else:
+        why = "a worker takes it soon"
+    return why
+
+
+def _absent(queue: QueueState, taken: Snapshot) -> str:
+    """Return that each worker of a queue is overdue, or has not acted on the last change; empty if one is well."""
+    ago, workers = taken.at - queue.live.changed / 1000, queue.at_work
+    late = [one for one in workers if one.acts_on < queue.live.changed and ago > ACTS_WITHIN]
+    silent = [one for one in workers if one.is_overdue and not one.is_ahead]
+    if not all(one in silent or one in late for one in workers):
+        return ""
+    names = listed([short_name(one.worker) for one in workers])
+    who, has, them = f"its only worker {names}", "has", "it"
+    if len(workers) > 1:
+        who, has, them = f"its {len(workers)} workers, {names},", "have", "them"
+    parts = []
+    if silent:
+        parts.append(f"{has} not reported for {shown_time(min(one.ago for one in silent))}")
+    if late:
+        change = "change of its settings" if any(one.threads for one in late) else "resume"
+        parts.append(f"{has} not acted on the {change} of {shown_time(ago)} ago")
+    return f"{who} {', and '.join(parts)}: restart {them}"
