@@ -470,8 +470,40 @@ def test_a_burst_that_is_worked_off_is_no_warning_and_its_age_is_told_with_when_
     state, what = told(registry)["backlog"]
     assert state == OK
     assert what == (
-        "queue q of shop: 280 ready messages wait, the oldest for 6 min; at the rate of the last 6 min all are taken "
+        "queue q of shop: 280 ready messages wait, the oldest for 6 min; as in the last 6 min all are taken "
         "in 14 min; the only thread of 1 worker busy"
+    )
+
+
+def test_messages_that_a_rate_holds_up_are_said_to_wait_for_it_and_no_worker_is_asked_for(registry, queue, clock):
+    queue.publish_many(range(5))
+    clock.advance(31)
+    reports(queue, threads=4, running=1, rate_limited=7)
+    (found,) = findings_of(of_client(registry))
+    assert (found.kind, found.state) == ("backlog", OK)
+    assert "5 ready messages wait, the oldest for 31 s; 1 of 4 threads of 1 worker busy" in found.what
+    assert "in the last minute their rate let no handler begin, 7 times" in found.what
+    assert found.remedy.startswith("more workers do not help: the rate of its consumers, rate= in their program")
+    taken = of_client(registry)
+    assert why_it_waits(taken.queues[0], taken, is_ready=True).startswith("the rate of its consumers")
+
+
+def test_a_ready_message_behind_others_of_its_shard_is_not_said_to_be_taken_soon(registry):
+    queue = registry.create(QueueConfig("r", shards=1))
+    queue.publish_many(range(5), key="k")
+    queue.store.operate(queue.pointers.pointers_key(0), Put("in-hand", 1))
+    reports(queue, threads=2, running=1)
+    taken = of_client(registry)
+    assert why_it_waits(taken.queues[0], taken, is_ready=True) == (
+        "messages of its shard come first: its consumers keep an order, so each shard has one handler at a time"
+    )
+
+
+def test_workers_without_upkeep_are_not_told_to_start_one_more_of_the_same(registry, queue):
+    reports(queue)
+    taken = of_client(registry)
+    assert why_it_waits(taken.queues[0], taken).endswith(
+        "the workers there are without it: latchwork queue sweep --client shop --every 900"
     )
 
 

@@ -138,6 +138,11 @@ def is_held_by_order(queue: QueueState) -> bool:
     return queue.stats.in_order and running <= queue.shards < threads
 
 
+def rate_limited(queue: QueueState) -> int:
+    """Return how often in the last minute the rate of its consumers let no handler begin."""
+    return sum(one.rate_limited for one in queue.at_work)
+
+
 def has_workers(taken: Snapshot) -> bool:
     """Whether any process is known to work."""
     return any(not one.is_overdue for queue in taken.queues for one in queue.at_work)

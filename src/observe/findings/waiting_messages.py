@@ -14,14 +14,17 @@ from .finding import (
     OK,
     PROBLEM,
     START_ONE,
+    WAITED,
     WARNING,
     OfQueue,
     backlog_of,
     by_whom,
+    has_workers,
     id_shown,
     is_held_by_order,
     listed,
     new_leader,
+    rate_limited,
     threads_of,
 )
 
@@ -37,6 +40,8 @@ it, so that one burst does not count.
 """
 EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
+_IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
+_RATE = "the rate of its consumers, rate= in their program, says how many handlers may begin"
 DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
 
@@ -61,10 +66,10 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
             yield PROBLEM, "expiring", what, remedy
         else:
             yield WARNING, "backlog", what, remedy
-    elif ready.oldest_age >= WAITS_LONG:
+    elif ready.oldest_age >= (WAITED if rate_limited(queue) else WAITS_LONG):
         at_rate = ""
         if flow is not None and lasts:
-            at_rate = f"; at the rate of the last {shown_time(flow.over)} all are taken in {shown_time(lasts)}"
+            at_rate = f"; as in the last {shown_time(flow.over)} all are taken in {shown_time(lasts)}"
         yield OK, "backlog", f"{backlog_of([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
 
 
@@ -100,13 +105,17 @@ def _busy(queue: QueueState) -> str:
         return ""
     some = f"{running} of {counted(threads, 'thread')}"
     busy = some if running < threads else f"all {threads} threads" if threads > 1 else "the only thread"
-    return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy"
+    held_up = rate_limited(queue)
+    rate = f"; in the last minute their rate let no handler begin, {counted(held_up, 'time')}" if held_up else ""
+    return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy{rate}"
 
 
 def _more_workers(queue: QueueState, taken: Snapshot) -> str:
     threads, running = threads_of(queue)
-    if running < threads / 2:
-        return "its workers have free threads: do they limit their rate, or keep an order?"
+    if rate_limited(queue) and running < threads:
+        return f"more workers do not help: {_RATE}"
+    if queue.stats.in_order and running < threads:
+        return f"its workers have free threads: {_IN_ORDER}"
     scale = f"more threads in each: latchwork queue scale {queue.name} THREADS --client {taken.client}"
     if any(one.threads not in (0, queue.live.concurrency) for one in queue.at_work):
         scale = "more threads in their program, which fixes them"
@@ -204,7 +213,10 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         why = f"the queue is paused{by_whom(queue.live.changed_by)}{ago}: "
         why += f"latchwork queue resume {queue.name} --client {taken.client}"
     elif not is_ready and (leader is None or not leader.leads):
-        why = f"nobody does the upkeep, which brings it: {taken.upkeep}; {START_ONE}"
+        start = START_ONE
+        if has_workers(taken):
+            start = f"the workers there are without it: latchwork queue sweep --client {taken.client} --every 900"
+        why = f"nobody does the upkeep, which brings it: {taken.upkeep}; {start}"
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
         why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
@@ -219,6 +231,10 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     elif running >= threads > 0:
         of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
         why = f"when its workers last reported, all were busy ({of}): start more, or scale it"
+    elif queue.stats.in_order:
+        why = f"messages of its shard come first: {_IN_ORDER}"
+    elif rate_limited(queue):
+        why = _RATE
     else:
         why = "a worker takes it soon"
     return why

@@ -1,13 +1,13 @@
 """Who works on a queue: a record in which each process that consumes it reports (P5).
 
-Set `{client}_meta_set`, key `{queue}_WORKERS`. Three map bins by the name of a process. `workers`: `[server's ms, the
+Set `{client}_meta_set`, key `{queue}_WORKERS`. Map bins by the name of a process: `workers`: `[server's ms, the
 change of the settings that it acts on, threads, running, acknowledged, failed]`; `failures`: how many of these failed
 for each reason, in the order of `Reason`; `hung`: handlers that hang; `runs`: of the handlers that run longest
 `[message id, seconds, 1 if it was given up]`; `drains`: for how many seconds it has taken no more messages as it is
-about to stop, -1 where it takes some. Two more bins tell of processes that have ended.
-`settled`, a map: its name -> server's ms, of one that was killed, and what it had in hand was settled by another one;
-`stopped`: `[server's ms, name]` of the one that stopped last. For people, and for the tools that tell them: no message
-depends on it.
+about to stop, -1 where it takes some; `rated`: how often in the last minute the rate of its consumers let no handler
+begin. Two more bins tell of processes that have ended. `settled`, a map: its name -> server's ms, of one that was
+killed, and what it had in hand was settled by another one; `stopped`: `[server's ms, name]` of the one that stopped
+last. For people, and for the tools that tell them: no message depends on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .envelope import Reason
 from .record import lifetime
 from .shards import Shards
 
-WORKERS, FAILURES, HUNG, RUNS, DRAINS = "workers", "failures", "hung", "runs", "drains"
+WORKERS, FAILURES, HUNG, RUNS, DRAINS, RATED = "workers", "failures", "hung", "runs", "drains", "rated"
 SETTLED, STOPPED = "settled", "stopped"
 REPORT = 15.0
 """Seconds between two reports of a process."""
@@ -55,7 +55,7 @@ LONG, MOST_RUNS = 15.0, 3
 """Seconds from which on a handler that runs is reported with its message, and how many of one process are: those that
 run longest.
 """
-_BINS = (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, STOPPED)
+_BINS = (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, RATED, STOPPED)
 _READ: tuple[Op, ...] = (*map(Read, _BINS), Compute(SERVER_NOW))
 _ABSENT: tuple[Any, ...] = (*[None] * len(_BINS), 0)
 _STOP = ListOf((SERVER_NOW, Param("worker", str)))
@@ -90,6 +90,8 @@ class WorkerReport:
     longest: the handlers that ran longest at the report, of those that ran for long; their seconds are until now. An
         earlier version does not report them.
     drains: seconds for which it has taken no more messages, as it is about to stop; None = it takes some.
+    rate_limited: how often, in the minute before the report, the rate of its consumers let no handler begin. An earlier
+        version does not report it.
     ahead: seconds by which the report is ahead of the server's clock, which was set back since; `ago` is 0 then.
     """
 
@@ -106,6 +108,7 @@ class WorkerReport:
     longest: tuple[Running, ...] = ()
     drains: float | None = None
     ahead: float = 0.0
+    rate_limited: int = 0
 
     @property
     def is_silent(self) -> bool:
@@ -161,11 +164,12 @@ def _form(ttl: int) -> Form:
     report = MapPut(WORKERS, Param("worker", str), ListOf((SERVER_NOW, *numbers)))
     reasons = MapPut(FAILURES, Param("worker", str), ListOf(tuple(Param(one.value) for one in _REASONS)))
     hung = MapPut(HUNG, Param("worker", str), Param("hung"))
-    runs, drains = (
+    runs, drains, rated = (
         MapPut(RUNS, Param("worker", str), Param("runs", list)),
         MapPut(DRAINS, Param("worker", str), Param("drains")),
+        MapPut(RATED, Param("worker", str), Param("rated")),
     )
-    return Form(report, reasons, hung, runs, drains, exists=Exists.ANY, ttl=ttl)
+    return Form(report, reasons, hung, runs, drains, rated, exists=Exists.ANY, ttl=ttl)
 
 
 def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
@@ -174,7 +178,7 @@ def reporting(queue: HasWorkers, report: WorkerReport) -> Update:
         _key(queue), worker=report.worker, acts_on=report.acts_on, threads=report.threads, running=report.running,
         acked=report.acked, failed=report.failed, hung=report.hung,
         runs=[[one.message_id, round(one.seconds), int(one.given_up)] for one in report.longest],
-        drains=-1 if report.drains is None else round(report.drains),
+        drains=-1 if report.drains is None else round(report.drains), rated=report.rate_limited,
         **{one.value: report.reasons.get(one.value, 0) for one in _REASONS},
     )  # fmt: skip
 
@@ -185,7 +189,7 @@ def leaving(queue: HasWorkers, workers: Sequence[str]) -> Update:
 
 
 def _forgetting(workers: Sequence[str]) -> tuple[Op, ...]:
-    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED))
+    return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, RATED))
 
 
 def stopping(queue: HasWorkers, worker: str) -> Update:
@@ -230,8 +234,8 @@ def now_in(rows: Rows[Values]) -> int | None:
 
 
 def _reports(found: Any, *more: Any) -> list[WorkerReport]:
-    maps: list[Mapping[Any, Any]] = [one if isinstance(one, Mapping) else {} for one in (found, *more[:5])]
-    entries, failures, hung, runs, drains, settled = maps
+    maps: list[Mapping[Any, Any]] = [one if isinstance(one, Mapping) else {} for one in (found, *more[:6])]
+    entries, failures, hung, runs, drains, settled, rated = maps
     reports, now = [], more[-1]
     for worker, entry in sorted(entries.items(), key=str):
         try:
@@ -244,12 +248,13 @@ def _reports(found: Any, *more: Any) -> list[WorkerReport]:
             hangs: Any = hung.get(worker)
             drained: Any = drains.get(worker)
             over: Any = settled.get(worker)
+            held_up: Any = rated.get(worker)
             reports.append(
                 WorkerReport(
                     worker, ago, acts_on, threads, running, acked, failed, _reasons(failures.get(worker)),
                     hangs if is_int(hangs) and hangs > 0 else 0, is_int(over) and over >= at,
                     _longest(runs.get(worker), ago), drained + ago if is_int(drained) and drained >= 0 else None,
-                    max(0.0, (at - now) / 1000),
+                    max(0.0, (at - now) / 1000), held_up if is_int(held_up) and held_up > 0 else 0,
                 )
             )  # fmt: skip
     return reports

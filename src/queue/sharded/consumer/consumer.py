@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, cast
 
 from ....background import ERROR_BACKOFF, Activity, FailureLog
@@ -156,7 +157,13 @@ class Consumer(Unpicklable):
             self._prefetched,
             Pace(most),
             ShardLocks(queue) if ordered else None,
-            checked_rate(rate, per_key, batching=queue.config.batching is not None, seams=self._seams),
+            checked_rate(
+                rate,
+                per_key,
+                batching=queue.config.batching is not None,
+                seams=self._seams,
+                refused=partial(self._counters.add, "rate_limited"),
+            ),
         )
 
     def __repr__(self) -> str:

@@ -21,10 +21,18 @@ class Rate:
     """At most as many handlers as `limiter` allows, over all processes; with `per_key`, as many of each key.
 
     Safe to share between the workers of a consumer.
+
+    refused: called each time that the limiter lets no handler begin.
     """
 
-    def __init__(self, limiter: RateLimiter, per_key: Callable[[Delivery], str] | None, seams: Seams) -> None:
-        self._limiter, self._per_key, self._seams = limiter, per_key, seams
+    def __init__(
+        self,
+        limiter: RateLimiter,
+        per_key: Callable[[Delivery], str] | None,
+        seams: Seams,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._limiter, self._per_key, self._seams, self._refused = limiter, per_key, seams, refused
         self._limiters: dict[str, RateLimiter] = {}
         self._turns: dict[str, float] = {}
         self._lock = seams.lock()
@@ -52,7 +60,10 @@ class Rate:
         """Return seconds until a handler may begin; 0 = it may now, and is counted. Raises the store's errors."""
         limiter = self._limiters.get(key) or (self._limiter.of_key(key) if key else self._limiter)
         decision = limiter.try_acquire()
-        return 0.0 if decision.allowed else max(decision.retry_after, 0.001)
+        if decision.allowed:
+            return 0.0
+        self._refused()
+        return max(decision.retry_after, 0.001)
 
     def turn_of(self, key: str, wait: float) -> float:
         """Return after how many seconds a message of the key should come again, behind the messages that this process
@@ -78,7 +89,9 @@ class Rate:
         return max(0.0, self._closed_until - self._seams.monotonic())
 
 
-def checked_rate(rate: Any, per_key: Any, *, batching: bool, seams: Seams) -> Rate | None:
+def checked_rate(
+    rate: Any, per_key: Any, *, batching: bool, seams: Seams, refused: Callable[[], None] = lambda: None
+) -> Rate | None:
     """Return the rate that was asked for, None if there is none. Raises `InvalidRequest`."""
     if rate is None:
         if per_key is not None:
@@ -92,4 +105,4 @@ def checked_rate(rate: Any, per_key: Any, *, batching: bool, seams: Seams) -> Ra
         raise InvalidRequest(
             "rate for a queue with batching: call limiter.acquire(n=len(deliveries)) in the handler instead"
         )
-    return Rate(rate, per_key, seams)
+    return Rate(rate, per_key, seams, refused)

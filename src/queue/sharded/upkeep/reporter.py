@@ -221,6 +221,7 @@ class Reporter:
             sum(one.stuck for one in own),
             longest=tuple(run for run in longest[:MOST_RUNS] if run.seconds >= LONG),
             drains=None if None in drains else max(seconds for seconds in drains if seconds is not None),
+            rate_limited=counts[name, "rate_limited"],
         )  # fmt: skip
 
     def _tidy(self, queues: list[ShardedQueue]) -> None:
@@ -261,10 +262,12 @@ class _LastReport:
 
 
 def _counts(consumers: Iterable[Reported]) -> Counter[tuple[str, str]]:
-    """Return the messages that were acknowledged, and that failed and why, by queue."""
+    """Return by queue the messages that were acknowledged, and that failed and why, and how often a rate let no handler
+    begin.
+    """
     found: Counter[tuple[str, str]] = Counter()
     for consumer in consumers:
-        for what in ("acked", "failed", *(f"failed_{one.value}" for one in Reason)):
+        for what in ("acked", "failed", "rate_limited", *(f"failed_{one.value}" for one in Reason)):
             found[consumer.queue.name, what] += consumer.stats[what]
     return found
 

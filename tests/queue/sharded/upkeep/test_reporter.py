@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from latchwork.coord import RateLimiter
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
@@ -197,6 +198,24 @@ def test_a_consumer_reports_which_handlers_run_longest_and_since_when_it_drains(
         assert (38 <= one.seconds <= 40, one.given_up) == (True, False)
     assert 18 <= drains.drains <= 22
     assert drains.running == 5
+
+
+def test_a_consumer_reports_how_often_its_rate_let_no_handler_begin():
+    stage = Stage()
+    stage.act("publisher", lambda store: long_queue_on(store).publish_many(range(6)))
+
+    def body(store):
+        queue = long_queue_on(store)
+        rate = RateLimiter(store, "slow", limit=1, per=20)
+        with Consumer(queue, lambda _: None, upkeep=False, rate=rate):
+            store.seams.sleep(40)
+            return queue.workers()
+
+    stage.act("worker", body, after=1)
+    stage.play(until=1e3)
+    ((report,),) = [stage.said["worker"]]
+    assert report.rate_limited > 0
+    assert report.acked < 6
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
