@@ -199,6 +199,7 @@ class Consumer(_Runner[_Consumer]):
     concurrency = attribute[int]()
     running = attribute[int]()
     given_up = attribute[int]()
+    hung = attribute[int]()
     stuck = attribute[int]()
     saturated = attribute[bool]()
     busy = attribute[bool]()

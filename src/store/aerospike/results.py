@@ -99,9 +99,10 @@ _SAID: dict[int, str] = {
     -20: "the client's metrics are set up twice",
     TIMEOUT: "no answer in time",
     NOT_SERVED: "the server does not serve it now",
+    DEVICE_FULL: "the server takes no writes, as it is full",
 }
-"""The texts for the codes of the client, which are below zero: they say nothing about what a server did. And for two of
-which the client's own text says nothing, or `AEROSPIKE_OK`."""
+"""The texts for the codes of the client, which are below zero: they say nothing about what a server did. And for some
+of the server's, of which the client's own text says nothing, or `AEROSPIKE_OK`."""
 _GONE = "check that the server runs and can be reached from here; the client looks for it again each second"
 _REMEDIES: dict[int, str] = {
     **dict.fromkeys((-6, -8, -10, -14, -15), _GONE),
@@ -110,7 +111,7 @@ _REMEDIES: dict[int, str] = {
     -4: "check the host names in the store's URL",
     -11: "make fewer calls at once",
     NOT_SERVED: "it starts, or the node that has the record is away: try again later, and check that all nodes run",
-    8: "the server is out of memory or disk: free some, or add a node",
+    DEVICE_FULL: "free memory or disk there, or add a node",
     HOT_KEY: "too many writers wait for this one record: spread them over more shards, or slow down",
     12: "a bin holds another type than the operation needs: the record is damaged, or was made for something else",
     13: "the record would be larger than the namespace's max-record-size: store less in it",
@@ -210,6 +211,7 @@ def _error_by_verdict(
 def _what_happened(fault: ClientFault) -> str:
     """Return what happened: a text of Latchwork's for the client's own codes, the server's text for its answers."""
     ours, theirs = _SAID.get(fault.code, "the client failed" if fault.code < 0 else ""), fault.message.strip()
+    theirs = "" if theirs == "AEROSPIKE_OK" else theirs
     if ours:
         return f"{ours} ({theirs}, code {fault.code})" if theirs else f"{ours} (code {fault.code})"
     return f"{theirs or 'the server refused'} (code {fault.code})"

@@ -122,7 +122,7 @@ class Consumer(Unpicklable):
         wanted = None if concurrency is None else check_concurrency(concurrency, self._most)
         self._seams = queue.store.seams
         self._stopping = self._seams.event()
-        self._given_up = 0
+        self._given_up = self._hung = 0
         self._not_found = False
         self._lock = self._seams.lock()
         self._pid = 0
@@ -199,6 +199,11 @@ class Consumer(Unpicklable):
     def given_up(self) -> int:
         """Handlers that `stop` gave up."""
         return self._given_up
+
+    @property
+    def hung(self) -> int:
+        """Handlers that hung, past the queue's `handler_timeout`, when `stop` gave up the others."""
+        return self._hung
 
     @property
     def stuck(self) -> int:
@@ -286,7 +291,7 @@ class Consumer(Unpicklable):
             self._end(0.0)  # again, as an interrupt may have ended the first call early
         self.queue.message_log.flush(now=True)
         if self._tells:
-            self.state.life.stopped(self._given_up, self._runs.stuck)
+            self.state.life.stopped(self._given_up, self._hung)
         return not self._given_up
 
     def _ends(self) -> bool:
@@ -305,7 +310,8 @@ class Consumer(Unpicklable):
             self._survive(self._runs.interrupting)
         while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
             self._seams.sleep(0.02)
-        self._given_up += max(0, self._workers - self._runs.stuck)
+        self._hung = self._runs.stuck
+        self._given_up += max(0, self._runs.open_runs - self._hung)
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._settlements.settle_again(now=True)

@@ -261,7 +261,7 @@ class Worker(Unpicklable):
             for consumer in consumers:
                 consumer.stop(0)
             raise
-        given_up, hang = (sum(getattr(one, of) for one in consumers) for of in ("given_up", "stuck"))
+        given_up, hang = (sum(getattr(one, of) for one in consumers) for of in ("given_up", "hung"))
         self._life.stopped(given_up, hang)
         return all(done)
 

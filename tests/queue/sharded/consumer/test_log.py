@@ -114,6 +114,22 @@ def test_a_consumer_without_a_worker_logs_its_life_in_the_same_words(caplog):
     assert stopped == "the consumer of 'q' has stopped; all handlers had finished"
 
 
+def test_handlers_that_a_stop_has_cut_are_not_said_to_hang(caplog):
+    registry = QueueRegistry(MemoryStore(), "shop")
+    worker, begun, goes_on = Worker(registry), Event(), Event()
+    registry.create(QueueConfig("mails", shards=1, concurrency=2))
+    worker.handler("mails")(lambda _: (begun.set(), goes_on.wait(60)))
+    registry.get("mails").publish(1)
+    with caplog.at_level(logging.INFO, "latchwork.worker"):
+        worker.start()
+        assert begun.wait(60)
+        worker.stop(0.2)
+    goes_on.set()
+    cut, stopped = lines(caplog, logging.WARNING)
+    assert cut.startswith("the handler of 'mails' was cut at message ")
+    assert stopped == "the worker of 'shop' has stopped; handlers that had not finished: 1; their messages come again"
+
+
 def test_a_worker_that_stops_while_handlers_hang_says_how_many_end_with_its_process_and_not_that_all_had_finished(
     caplog,
 ):

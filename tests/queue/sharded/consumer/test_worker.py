@@ -285,7 +285,7 @@ def test_the_consumers_of_a_worker_stop_together_each_with_the_whole_grace():
 class _Stopping:
     """A consumer whose end waits for the ends of all others."""
 
-    running = given_up = stuck = 0
+    running = given_up = hung = 0
 
     def __init__(self, together, all_done):
         self.together, self.all_done, self.grace = together, all_done, None
