@@ -21,7 +21,7 @@ from typing import Any
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..plain import one_line
-from .extra import without_extra
+from .missing_packages import without_extra
 
 FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}

@@ -15,7 +15,7 @@ from typer.main import get_group
 
 from ..plain import LOG_LINE, PlainFormatter
 from ..version import __version__
-from .extra import without_extra
+from .missing_packages import without_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ COMMANDS = {
     "rwlock": CommandModule("coord.rwlock", "app", "Many readers or one writer, with fences."),
     "limit": CommandModule("coord.limit", "app", "Limit how often something happens."),
     "leader": CommandModule("coord.leader", "app", "Choose one of many."),
-    "queue": CommandModule("queue.one", "app", "Hand work to others: sharded queues, at least once."),
+    "queue": CommandModule("queue.commands", "app", "Hand work to others: sharded queues, at least once."),
     "schedule": CommandModule("queue.schedule", "app", "Publish messages again and again, each tick once."),
     "large": CommandModule("large", "app", "A circular queue larger than a record."),
     "outbox": CommandModule("outbox", "app", "Messages that a producer keeps until the store is available."),

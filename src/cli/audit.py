@@ -1,16 +1,24 @@
-"""`latchwork audit`: what people have done, by whichever tool."""
+"""`latchwork audit`: what people have done, by whichever tool; and the record of what a command does."""
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
 
-from ..observe.audit import DONE, Deed, audit_of
+from ..inputs import farm_or_default
+from ..observe.audit import DONE, Deed, audit_of, audited
 from ..plain import shown_time
 from ..queue.sharded.envelope import date
 from .options import CLIENT_VARIABLE
 from .session import Session, note
+
+NOBODYS = ("lock", "election")
+"""The kinds of what belongs to no client, as the first part of a target."""
 
 
 def audit(
@@ -35,7 +43,12 @@ def audit(
     """
     session: Session = context.obj
     now, found = session.store.seams.wall(), audit_of(session.store)
-    mine = [one for one in found if _is_of(one, client) and (not about or about in one.target.split("/"))]
+    targets = [(one, one.target.split("/")) for one in found]
+    mine = [
+        one
+        for one, target in targets
+        if (not client or target[0] in {client, *NOBODYS}) and (not about or about in target)
+    ]
     rows = [
         {
             "at": date(int(one.at * 1000)).isoformat(timespec="seconds"),
@@ -52,9 +65,20 @@ def audit(
         note(f"the newest {limit} of {len(mine)}; --limit shows more")
 
 
-NOBODYS = ("lock", "election")
-"""The kinds of what belongs to no client, as the first part of a target."""
+def noted(
+    session: Session, what: str, place: str, farm: str | None, *names: str, before: str = "", why: str = ""
+) -> AbstractContextManager[Deed]:
+    """Keep a record of what this person does in the block. Costs and raises as `audited`.
+
+    place: the client; or the kind of a thing that belongs to no client.
+    """
+    deed = Deed(farm_or_default(farm), person(), what, "/".join((place, *names)), why, before)
+    return audited(session.store, deed)
 
 
-def _is_of(deed: Deed, client: str | None) -> bool:
-    return not client or deed.target.split("/")[0] in (client, *NOBODYS)
+def person() -> str:
+    """Return who runs this command, for people: `user@host`."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a user without a name, as in a container
+        return f"uid {os.getuid()}@{socket.gethostname()}"

@@ -30,6 +30,29 @@ PART_TIME = 30.0
 NOT_TRIED = "not tried"
 
 
+def act(
+    queue: ShardedQueue, verb: str, side: str, messages: Sequence[str | Message], to: ShardedQueue | None = None
+) -> Mapping[str, Outcome]:
+    """Redrive, discard or move messages of a side, or cancel them; return the outcome of each, by its id.
+
+    to: where they are moved. Raises the store's errors, with the `outcomes` that are known in their details.
+    """
+    if verb != "cancel":
+        view = view_of(queue, side)
+        if to is not None:
+            return view.move(messages, to)
+        return view.redrive(messages) if verb == "redrive" else view.discard(messages)
+    outcomes: dict[str, Outcome] = {}
+    for message in messages:
+        id, name = (message, message) if isinstance(message, str) else (message.message_id, message.published_as)
+        try:
+            outcomes[id] = queue.cancel(name or id)
+        except LatchworkError as failure:
+            failure.details["outcomes"] = outcomes
+            raise
+    return outcomes
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Messages of one side of a queue, as they were found once. more: whether others match, or may.
@@ -158,27 +181,19 @@ class Run:
     def _take(self, queue: ShardedQueue, part: Sequence[int]) -> bool:
         """Do it to a part; whether anything is known of it."""
         messages = [self.chosen.messages[n] for n in part]
-        seams, told, other = queue.store.seams, dict[str, Outcome](), ""
+        told: Mapping[str, Outcome] = {}
+        other = ""
         for n in part:  # until the outcome is known, whatever interrupts it
             self.outcomes[n] = "unknown"
         try:
-            with Deadline(seams, PART_TIME):
-                told = self._done(queue, messages, told)
+            with Deadline(queue.store.seams, PART_TIME):
+                to = queue.registry.get(self.to) if self.to else None
+                told = act(queue, self.verb, self.chosen.side, messages, to)
         except LatchworkError as failure:
-            told |= failure.details.get("outcomes", {})
+            told = failure.details.get("outcomes", {})
             other = f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {failure.code}"
             self.failure = "" if told else str(failure)
         for n, message in zip(part, messages, strict=True):
             known = told.get(message.message_id)
             self.outcomes[n] = known.value if known is not None else other or Outcome.NOT_THERE.value
         return not self.failure
-
-    def _done(self, queue: ShardedQueue, messages: Sequence[Message], told: dict[str, Outcome]) -> dict[str, Outcome]:
-        if self.verb == "cancel":
-            for message in messages:
-                told[message.message_id] = queue.cancel(message.published_as or message.message_id)
-            return told
-        view = view_of(queue, self.chosen.side)
-        if self.verb == "move":
-            return view.move(messages, queue.registry.get(self.to))
-        return view.redrive(messages) if self.verb == "redrive" else view.discard(messages)

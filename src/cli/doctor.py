@@ -28,9 +28,9 @@ from ..store.model.ops import Compute, Put
 from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
-from .findings import lines_of
-from .in_hand import unsettled_in
+from .finding_lines import lines_of
 from .session import InAFile, Session, absent_file
+from .unsettled import unsettled_in
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17

@@ -36,13 +36,14 @@ def from_json(text: str) -> Any:
 
 
 def checked_json(option: str, text: str) -> Any:
-    """Return the value of an option that is a JSON document. Raises `InvalidRequest`."""
+    """Return the value of a JSON document. option: where it was given, for the error. Raises `InvalidRequest`."""
     try:
         return from_json(text)
     except InvalidRequest:
         raise
     except ValueError:
-        raise InvalidRequest(f"{option} {shown(text)} is not JSON; quote a string twice: '\"text\"'") from None
+        what = f"{option} {shown(text)}".lstrip()
+        raise InvalidRequest(f"{what} is not JSON; quote a string twice: '\"text\"'") from None
 
 
 def _text(value: Any) -> str:

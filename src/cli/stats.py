@@ -21,11 +21,11 @@ from ..plain import one_line
 from ..queue import QueueRegistry
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, State, states
-from .findings import block_of
+from .finding_lines import block_of
 from .options import CLIENT_VARIABLE, Farm, checked_every
-from .queue.queue import balance, no_queues
+from .queue.arguments import no_queues
+from .queue.facts import SAMPLE, all_rows, balance
 from .session import RowsOnTerminal, Session, absent_file, terminal
-from .snapshot import SAMPLE, all_rows
 
 OneClient = Annotated[
     str | None,

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from ..cli.audit import person
 from ..cli.coord.farms import FarmStores, urls_of
-from ..cli.noted import person
 from ..cli.options import CLIENT_VARIABLE, Farm
 from ..cli.session import Session, note
 from ..errors import InvalidRequest

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ..cli.jsontext import to_json
-from ..cli.queue.messages import header_of
+from ..cli.queue.arguments import header_of
 from ..cli.top import pages
 from ..errors import InvalidRequest, NotFound
 from ..logs import Log

@@ -9,8 +9,7 @@ from typing import Any
 
 from ..cli.bulk import MOST_CHOSEN, Run
 from ..cli.top import pages
-from ..cli.top.actions import Action
-from ..cli.top.bulk import of_all, run_of_filter
+from ..cli.top.actions import Action, of_all, run_of_filter
 from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..logs import Log
 from ..observe.audit import Deed

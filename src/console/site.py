@@ -19,8 +19,7 @@ from starlette.types import ASGIApp
 
 from ..cli.bulk import NOT_TRIED
 from ..cli.top import pages
-from ..cli.top.actions import Action
-from ..cli.top.bulk import SAMPLE
+from ..cli.top.actions import SAMPLE, Action
 from ..cli.top.feed import Place, outboxes_of
 from ..cli.top.table import BAD, BARS, Line, Row, Table
 from ..deadline import Deadline

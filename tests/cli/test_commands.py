@@ -20,7 +20,7 @@ import pytest
 from latchwork.cli import hoist, main
 from latchwork.cli.coord.waiting import holder_of
 from latchwork.cli.demo import NEXT
-from latchwork.cli.snapshot import all_rows
+from latchwork.cli.queue.facts import all_rows
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.coord.effects.attempts import Condition
 from latchwork.errors import FencedOut, InvalidRequest, Unavailable
@@ -1074,7 +1074,7 @@ class _Elected:
 
 def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(lw, monkeypatch):
     from latchwork.cli import session
-    from latchwork.cli.queue import queue as commands
+    from latchwork.cli.queue import sweep as commands
 
     clock = ManualClock()
     store = MemoryStore(clock)

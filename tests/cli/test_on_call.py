@@ -12,7 +12,7 @@ from rich.console import Console
 
 from latchwork import connect
 from latchwork.cli import doctor
-from latchwork.cli.noted import person
+from latchwork.cli.audit import person
 from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore

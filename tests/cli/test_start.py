@@ -11,7 +11,7 @@ import types
 import pytest
 
 from latchwork.cli.app import COMMANDS, loaded
-from latchwork.cli.extra import without_extra
+from latchwork.cli.missing_packages import without_extra
 
 from .commands import leaves
 

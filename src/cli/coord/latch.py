@@ -15,7 +15,7 @@ from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
 from ...store.port import Record
-from ..noted import noted
+from ..audit import noted
 from ..options import Client, Farm
 from ..session import Session
 from ..similar import meant

@@ -22,7 +22,7 @@ from ...queue.sharded.upkeep.upkeep import election_name
 from ...queue.sharded.workers import WorkerReport, workers_of
 from ...store import RecordStore
 from ...store.connect import VARIABLE
-from ..noted import person
+from ..audit import person
 from ..options import Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session

@@ -16,7 +16,7 @@ from ...plain import shown, shown_time
 from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Record, RecordStore
-from ..noted import noted, person
+from ..audit import noted, person
 from ..options import Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session

@@ -13,13 +13,10 @@ from ...errors import InvalidRequest
 from ...observe.audit import note_progress
 from ...plain import counted, shown
 from ...queue import Outcome, ShardedQueue
-from ...queue.sharded.look import SIDES
+from ..audit import noted
 from ..bulk import MOST_CHOSEN, NOT_TRIED, Run, choose
-from ..noted import noted
 from ..session import Session, note
-from .messages import header_of
-
-__all__ = ["MOST_CHOSEN", "Match", "to_all"]
+from .arguments import checked_side, header_of
 
 FAILED, NOT_FOUND = 1, 3
 """Exit codes: something is unknown, failed, or was not tried; all others were not there or are done."""
@@ -81,9 +78,7 @@ def to_all(
     session: Session, queue: ShardedQueue, verb: str, side: str, match: Match, to: str = "", *, farm: str | None
 ) -> None:
     """Do this to all messages of a side that match, and print the outcome of each."""
-    if side not in SIDES[1:]:
-        raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed")
-    chosen = choose(queue, side, match.given, most=match.most)
+    chosen = choose(queue, checked_side(side), match.given, most=match.most)
     run, many = Run(verb, chosen, to), counted(len(chosen.messages), "message")
     more = "; others match, or may" if chosen.more else ""
     if match.dry_run:

@@ -15,7 +15,8 @@ from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .queue import lines_of, queue_of
+from .arguments import queue_of
+from .facts import lines_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
 

@@ -28,7 +28,7 @@ from ..options import Client, Farm
 from ..run.foreground import Foreground
 from ..run.supervise import Supervisors, cannot_run
 from ..session import Session, note
-from .queue import Name, queue_of
+from .arguments import Name, queue_of
 
 log = Log(__name__)
 

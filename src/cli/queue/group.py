@@ -12,7 +12,8 @@ from ...plain import shown
 from ...queue import QueueGroup
 from ..options import Client, Farm
 from ..session import Session
-from .queue import queue_of, registry_of, show_stats
+from .arguments import queue_of, registry_of
+from .queue import show_stats
 
 app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
 

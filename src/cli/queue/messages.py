@@ -1,9 +1,10 @@
-"""`latchwork queue publish|peek`: put messages into a queue, and look at the ones that wait."""
+"""`latchwork queue publish|peek|search`: put messages into a queue, and look at the ones that wait."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,35 +12,13 @@ import typer
 from ...errors import InvalidRequest
 from ...plain import shown
 from ...queue import Message, QueueGroup, ShardedQueue
-from ..jsontext import from_json, to_json
+from ...queue.sharded.look import SIDES, view_of
+from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .consume import consume
-from .queue import Name, app, queue_of
+from .arguments import Name, Side, checked_side, header_of, queue_of
 
-SIDES = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
-
-
-def peek(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 10,
-    side: Annotated[str, typer.Option(help="main, sideline or parked")] = "main",
-    farm: Farm = None,
-) -> None:
-    """Look at messages; nothing changes.
-
-    Example: latchwork queue peek orders --client shop --side parked
-    """
-    session: Session = context.obj
-    if side not in SIDES:
-        raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked")
-    view = SIDES[side](queue_of(session, name, client, farm))
-    found = view.peek(limit)
-    session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
-    if not found and side == "main":
-        note(in_hand(view, client))
+PEEKED = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
 
 
 def publish(
@@ -65,7 +44,10 @@ def publish(
     headers = dict(header_of(pair) for pair in header or [])
     if not payload and sys.stdin.isatty():
         note("reads messages from standard input, a line each; Ctrl-D ends")
-    payloads = [_payload(given, queue) for given in payload or _lines()]
+    given: Sequence[str | bytes] = payload or [
+        line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")
+    ]
+    payloads = [_payload(one, queue) for one in given]
     if unique is None and on_duplicate == "keep":
         ids = queue.publish_many(payloads, key=key, headers=headers)
     elif unique is None or len(payloads) != 1:
@@ -78,8 +60,73 @@ def publish(
         session.say(*ids, published=ids)
 
 
-for _command in (publish, peek, consume):
-    app.command()(_command)
+def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
+    if queue.config.codec == "bytes":
+        return os.fsencode(given)
+    try:
+        text = given if isinstance(given, str) else given.decode()
+    except UnicodeDecodeError as failure:
+        raise InvalidRequest(
+            f"the line {shown(given)} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
+        ) from None
+    return checked_json("", text)
+
+
+def peek(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    limit: Annotated[int, typer.Option(help="the largest number of messages")] = 10,
+    side: Annotated[str, typer.Option(help="main, sideline or parked")] = "main",
+    farm: Farm = None,
+) -> None:
+    """Look at messages; nothing changes.
+
+    Example: latchwork queue peek orders --client shop --side parked
+    """
+    session: Session = context.obj
+    if side not in PEEKED:
+        raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked")
+    view = PEEKED[side](queue_of(session, name, client, farm))
+    found = view.peek(limit)
+    session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
+    if not found and side == "main":
+        note(in_hand(view, client))
+
+
+def search(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    side: Side = "parked",
+    reason: Annotated[str | None, typer.Option(help="only messages that are there for this reason")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="only messages in the shard of this key; not for delayed ones")
+    ] = None,
+    header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
+    older_than: Annotated[float | None, typer.Option(help="seconds since they were published")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="only the message with this id, as the logs have it")] = None,
+    limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
+    farm: Farm = None,
+) -> None:
+    """Find messages that were not received yet; changes nothing. Of the delayed messages, to which the failed ones
+    belong that are tried again, it finds the ones that are overdue, or due within the hour.
+
+    Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
+    """
+    session: Session = context.obj
+    wanted: dict[str, Any] = {"reason": reason, "older_than": older_than, "message_id": id, "limit": limit}
+    if header:
+        wanted["header"] = dict(header_of(pair) for pair in header)
+    if key is not None and side == "delayed":
+        raise InvalidRequest("--key with --side delayed: which shard a delayed message goes to may not be decided yet")
+    if key is not None:
+        wanted["key"] = key
+    queue = queue_of(session, name, client, farm)
+    found = view_of(queue, checked_side(side)).search(**wanted)
+    session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
+    if not found:
+        note(f"{only(side)}; {in_hand(queue, client, id)}")
 
 
 def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str:
@@ -88,37 +135,10 @@ def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str
     return f"what a handler has in hand is not shown here; latchwork queue show {queue.name} --client {client}{says}"
 
 
-def header_of(pair: str) -> tuple[str, str]:
-    """Return the name and the value of an option `--header`. Raises `InvalidRequest`."""
-    name, equals, value = pair.partition("=")
-    if not name or not equals:
-        raise InvalidRequest(f"--header is {shown(pair)}; write name=value")
-    return name, value
-
-
-def _lines() -> list[bytes]:
-    return [line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")]
-
-
-def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
-    if queue.config.codec == "bytes":
-        return os.fsencode(given)
-    text = given if isinstance(given, str) else _decoded(given)
-    try:
-        return from_json(text)
-    except InvalidRequest:
-        raise
-    except ValueError:
-        raise InvalidRequest(f"{shown(text)} is not JSON; quote a string twice: '\"text\"'") from None
-
-
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as failure:
-        raise InvalidRequest(
-            f"the line {shown(line)} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
-        ) from None
+def only(side: str) -> str:
+    """Return that one side alone was looked at, and how to look elsewhere."""
+    others = " or ".join(f"--side {one}" for one in SIDES[1:] if one != side)
+    return f"only {side} messages were looked at; {others} looks elsewhere"
 
 
 def row_of(message: Message, *, json_value: bool) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import why_unpublished
 from ...plain import shown, shown_time
 from ...queue import QueueRegistry, Schedule, ScheduleState
+from ..audit import noted
 from ..jsontext import checked_json
-from ..noted import noted
 from ..options import Client, Farm, Why
 from ..session import Session, note
 from ..similar import meant
-from .queue import no_queues, registry_of
+from .arguments import no_queues, registry_of
 
 app = typer.Typer(help="Publish messages again and again, each tick once.", no_args_is_help=True)
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ...observe.audit import Deed, audited
+from ...observe.audit import Deed, audited, note_progress
 from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
-from ...queue import Outcome, QueueRegistry, ShardedQueue
+from ...queue import Message, Outcome, QueueRegistry, ShardedQueue
 from ...queue.sharded.config import MAX_CONSUMERS
-from ...queue.sharded.look import view_of
 from ...store import RecordStore
+from ..bulk import MOST_CHOSEN, Run, act, choose
 from .feed import Feed
+from .pages import message_row
 
 MOST = 1_000
 """Parked messages that are redriven at once."""
+SAMPLE = 20
+"""Messages that are named before an action on all that match is confirmed."""
+SPARE = 0.8
+"""Seconds that are left of a page's time when choosing ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +177,59 @@ def consequence_of(verb: str, side: str, to: str, *, many: bool) -> str:
 
 def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to: str) -> str:
     """Return the outcome of each where there are few; else how many had which outcome, and those not done by name."""
-    if verb == "cancel":
-        outcomes = {message: queue.cancel(message) for message in messages}
-    elif verb == "move":
-        outcomes = view_of(queue, side).move(messages, queue.registry.get(to))
-    else:
-        view = view_of(queue, side)
-        outcomes = view.redrive(messages) if verb == "redrive" else view.discard(messages)
+    outcomes = act(queue, verb, side, messages, queue.registry.get(to) if to else None)
     if len(messages) == 1:
         (said,) = [one.value for one in outcomes.values()] or ["it was not there"]
         return f"{verb} {messages[0]}: {said}"
     counts = Counter(outcome.value for outcome in outcomes.values())
     others = [f"{message}: {outcome.value}" for message, outcome in outcomes.items() if outcome is not Outcome.DONE]
     return f"{verb}: " + "; ".join([", ".join(f"{n:,} {outcome}" for outcome, n in counts.items()), *others])
+
+
+def of_all(key: Sequence[str], run: Run) -> Action | str:
+    """Return what is done to all messages that were chosen; why it cannot be, where it cannot."""
+    chosen, name = run.chosen, one_line(key[2])
+    if refusal := refusal_of(run.verb, chosen.side, run.to):
+        return refusal
+    if not chosen.messages:
+        return f"nothing {chosen.side} in {name} matches" + (
+            " in the records that were looked at" if chosen.more else ""
+        )
+    shown_count = counted(len(chosen.messages), "message")
+    more = f" Others match, or may: it is at most {MOST_CHOSEN:,} at once." if chosen.more else ""
+
+    def done(queue: ShardedQueue, deed: Deed) -> str:
+        run.by = deed.who
+        return run.go(queue, lambda said: note_progress(queue.store, deed, said))
+
+    return Action(
+        f"{run.verb} {shown_count} of {name}{f' to {one_line(run.to)}' if run.to else ''}",
+        f"These {shown_count}, chosen now ({one_line(chosen.words)}), and no others.{more} "
+        f"{consequence_of(run.verb, chosen.side, run.to, many=True)} It goes on in parts, and can be stopped.",
+        (*key, shown_count),
+        on_queue(key, done),
+        before=f"{chosen.side}: {chosen.words}",
+    )  # fmt: skip
+
+
+def run_of_filter(
+    queue: ShardedQueue,
+    verb: str,
+    side: str,
+    text: str,
+    to: str = "",
+    *,
+    match: Mapping[str, Any] | None = None,
+    most: int = MOST_CHOSEN,
+) -> Run:
+    """Return the run of all messages of a side that match, and whose row has this text, as the filter of a page has it.
+
+    Costs and raises as `choose`.
+    """
+    now = queue.store.seams.wall()
+
+    def contains(message: Message) -> bool:
+        return text.casefold() in " ".join(message_row(side, message, now).cells).casefold()
+
+    also = contains if text else None
+    return Run(verb, choose(queue, side, match or {}, text=text, also=also, most=most, spare=SPARE), to)

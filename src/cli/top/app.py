@@ -11,11 +11,10 @@ from rich.cells import set_cell_size
 from ...plain import one_line, shown_time
 from ...queue.sharded.look import SIDES
 from ...queue.sharded.slots import Slot
+from ..audit import person
 from ..bulk import Run
-from ..noted import person
 from . import pages
-from .actions import Action, one_message, redrive_all, refusal_of, scale, some_messages, switch
-from .bulk import of_all, run_of_filter
+from .actions import Action, of_all, one_message, redrive_all, refusal_of, run_of_filter, scale, some_messages, switch
 from .coord_actions import break_lock, count_down, step_down
 from .feed import PATIENCE, Feed
 from .schedule_actions import switch_schedule, trigger

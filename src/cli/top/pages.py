@@ -24,7 +24,7 @@ from ...queue.sharded.slots import Slot
 from ...queue.sharded.stats import Side
 from ...queue.sharded.stream import StreamState, state_of
 from ...queue.sharded.workers import WorkerReport, short_name
-from ..findings import block_of
+from ..finding_lines import block_of
 from . import coord
 from .feed import Feed, Fetched
 from .table import BAD, DASH, FAINT, PLAIN, TITLE, WARN, Column, Line, Row, Table, age, row, spark, text, timed

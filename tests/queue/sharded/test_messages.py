@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from latchwork.cli.snapshot import all_rows
+from latchwork.cli.queue.facts import all_rows
 from latchwork.errors import InvalidRequest, LeaseLost, QueueOwned, RecordTooBig, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Reason, Shovel, Sweeper
 from latchwork.queue.sharded import subqueue as view

@@ -1,0 +1,226 @@
+"""`latchwork queue discard|redrive|move|cancel`: an action on messages, with the outcome of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Annotated
+
+import typer
+
+from ...errors import InvalidRequest, LatchworkError
+from ...plain import counted
+from ...queue import Outcome, QueueGroup, ShardedQueue, State
+from ..audit import noted
+from ..bulk import MOST_CHOSEN, act
+from ..options import Client, Farm
+from ..session import Session, note
+from .all_of import Match, to_all
+from .arguments import Ids, Name, Side, checked_side, named, queue_of
+from .messages import only, row_of
+from .show import tell_of_dead
+
+FAILED, NOT_FOUND = 1, 3
+"""Exit codes: an outcome is unknown; all are known, and some messages were not there."""
+TOLD = 3
+"""Messages at most of which it is said where they are instead."""
+
+All = Annotated[bool, typer.Option("--all", help="all that match the options below, chosen once, at most 10,000")]
+Reason = Annotated[str | None, typer.Option(help="with --all: that are there for this reason")]
+Key = Annotated[str | None, typer.Option(help="with --all: in the shard of this key; not for delayed ones")]
+Header = Annotated[list[str] | None, typer.Option(help="with --all: name=value; repeat for each")]
+OlderThan = Annotated[float | None, typer.Option(help="with --all: seconds since they were published")]
+Most = Annotated[int, typer.Option(help="with --all: the largest number of messages, 1 to 10000")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which")]
+Confirm = Annotated[str | None, typer.Option(help="the queue's name again, if everything is to go")]
+
+
+def discard(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    id: Ids = None,
+    side: Side = "parked",
+    all: All = False,
+    reason: Reason = None,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
+    confirm: Confirm = None,
+    farm: Farm = None,
+) -> None:
+    """Delete messages, and print the outcome of each. It is done, not there, or unknown.
+
+    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops, and says what was done. To discard
+    without anything that they must match, give --confirm. Exit code 3 if some were not there, 1 if the outcome of some
+    is unknown, or not all were tried.
+
+    Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
+    """
+    queue = queue_of(context.obj, name, client, farm)
+    match = Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("discard", id, all=all, confirm=confirm, name=name):
+        to_all(context.obj, queue, "discard", side, match, farm=farm)
+    else:
+        _to_each(context.obj, queue, "discard", side, id, farm)
+
+
+def redrive(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    limit: Annotated[int, typer.Option(help="the largest number of messages, without --all")] = 100,
+    reason: Annotated[str | None, typer.Option(help="only messages that were parked for this reason")] = None,
+    dry_run: DryRun = False,
+    id: Ids = None,
+    side: Side = "parked",
+    all: All = False,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    farm: Farm = None,
+) -> None:
+    """Bring parked messages back, with no attempts counted. With --id: just these, of any side.
+
+    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once. With --all too: of
+    those that match, of any side, as they are chosen at the beginning; Ctrl-C stops.
+
+    Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
+    """
+    session: Session = context.obj
+    queue = queue_of(session, name, client, farm)
+    checked_side(side)
+    match = Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("redrive", id, all=all, own=("reason", "dry-run")):
+        to_all(session, queue, "redrive", side, match, farm=farm)
+    elif id and (reason is not None or dry_run):
+        raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
+    elif id:
+        _to_each(session, queue, "redrive", side, id, farm)
+    elif side != "parked":
+        raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
+    else:
+        with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
+            found = queue.redrive(limit, reason=reason, dry_run=dry_run)
+            if deed is not None:
+                deed.after = counted(len(found), "message")
+        session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
+        if found:
+            note(f"{'would be ' if dry_run else ''}brought back: {counted(len(found), 'message')}")
+
+
+def move(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    to: Annotated[str, typer.Option(help="the queue that they go to")],
+    id: Ids = None,
+    side: Side = "parked",
+    all: All = False,
+    reason: Reason = None,
+    key: Key = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
+    farm: Farm = None,
+) -> None:
+    """Move messages to another queue of the client. Prints the outcome of each, as `discard` does.
+
+    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops.
+
+    Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
+    """
+    queue, target = queue_of(context.obj, name, client, farm), queue_of(context.obj, to, client, farm)
+    match = Match(reason, key, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("move", id, all=all):
+        to_all(context.obj, queue, "move", side, match, to, farm=farm)
+    else:
+        _to_each(context.obj, queue, "move", side, id, farm, to=target)
+
+
+def cancel(
+    context: typer.Context,
+    name: Name,
+    client: Client,
+    id: Ids = None,
+    all: All = False,
+    reason: Reason = None,
+    header: Header = None,
+    older_than: OlderThan = None,
+    most: Most = MOST_CHOSEN,
+    dry_run: DryRun = False,
+    confirm: Confirm = None,
+    farm: Farm = None,
+) -> None:
+    """Cancel messages, in whatever state they are.
+
+    Prints the outcome of each. What waits is gone: done. What a consumer has is asked: its handler's next
+    `delivery.check()` ends it. With --all: of the delayed messages, due within the hour, those that match; Ctrl-C
+    stops. To cancel without anything that they must match, give --confirm.
+
+    Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+
+    Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
+    """
+    queue = queue_of(context.obj, name, client, farm)
+    match = Match(reason, None, header, older_than, most, dry_run=dry_run)
+    if match.is_of_all("cancel", id, all=all, confirm=confirm, name=name):
+        to_all(context.obj, queue, "cancel", "delayed", match, farm=farm)
+        return
+    outcomes = _to_each(context.obj, queue, "cancel", "", id, farm)
+    asked = [one for one, outcome in outcomes.items() if outcome is Outcome.ASKED][:TOLD]
+    tell_of_dead(queue, client, {queue.status(one).worker for one in asked})
+
+
+def _to_each(
+    session: Session,
+    queue: ShardedQueue,
+    verb: str,
+    side: str,
+    given: list[str] | None,
+    farm: str | None,
+    *,
+    to: ShardedQueue | None = None,
+) -> Mapping[str, Outcome]:
+    """Do this to the messages that are named; print and return the outcome of each.
+
+    side: empty = whatever state they are in. Where some failed for certain, the outcomes of the others go to stderr.
+    """
+    if side:
+        checked_side(side)
+    ids, before = named(given), f"{side}, to {to.name}" if to else side
+    try:
+        with noted(session, verb, queue.registry.client_id, farm, queue.name, *ids, before=before) as deed:
+            outcomes = act(queue, verb, side, ids, to)
+            counts = Counter(outcome.value for outcome in outcomes.values())
+            deed.after = ", ".join(f"{n:,} {outcome}" for outcome, n in counts.items())
+    except LatchworkError as failure:
+        for name, outcome in failure.details.get("outcomes", {}).items():
+            note(f"{name}: {outcome.value}")
+        raise
+    session.table([{"message_id": name, "outcome": outcome.value} for name, outcome in outcomes.items()])
+    if Outcome.UNKNOWN in outcomes.values():
+        raise typer.Exit(FAILED)
+    if Outcome.NOT_THERE in outcomes.values():
+        if side:
+            note(f"not there: {only(side)}")
+            _tell_where(queue, [name for name, outcome in outcomes.items() if outcome is Outcome.NOT_THERE][:TOLD])
+        raise typer.Exit(NOT_FOUND)
+    return outcomes
+
+
+def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
+    """Say where messages are that were looked for elsewhere."""
+    if isinstance(queue, QueueGroup):
+        return
+    found = {one: queue.status(one) for one in ids}
+    for one, status in found.items():
+        if status.state not in (State.UNKNOWN, State.DONE):
+            who = f": {status.worker or 'a consumer'} has it in hand" if status.state is State.RUNNING else ""
+            note(f"{one} is {status.state.value}{who}")
+    tell_of_dead(queue, queue.registry.client_id, {status.worker for status in found.values()})
