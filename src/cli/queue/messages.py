@@ -10,7 +10,7 @@ import typer
 
 from ...errors import InvalidRequest
 from ...plain import shown
-from ...queue import Message, QueueGroup, ShardedQueue
+from ...queue import Message, ShardedQueue
 from ..jsontext import from_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -84,7 +84,7 @@ for _command in (publish, peek, consume):
 
 def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str:
     """Return that messages in hand are not shown, and where they are: for a person who found none."""
-    says = f" --id {message} says who has it" if message and not isinstance(queue, QueueGroup) else " lists it"
+    says = f" --id {message} says who has it" if message and not queue.reader else " lists it"
     return f"what a handler has in hand is not shown here; latchwork queue show {queue.name} --client {client}{says}"
 
 

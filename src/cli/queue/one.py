@@ -18,7 +18,7 @@ from ...observe.audit import Deed
 from ...observe.findings import why_it_waits
 from ...observe.snapshot import Snapshot, view_of
 from ...plain import counted, shown, shown_time
-from ...queue import Outcome, QueueGroup, QueueRegistry, ShardedQueue, State, Status
+from ...queue import Outcome, QueueRegistry, ShardedQueue, State, Status
 from ...queue.sharded.consumer.recover import LOOKED, dead_workers, left_by
 from ...queue.sharded.consumer.recover import recover as recovered
 from ...queue.sharded.envelope import Envelope, date
@@ -246,7 +246,7 @@ def show(context: typer.Context, name: Name, client: Client, id: Ids = None, far
     rows, statuses = [], dict[str, Status]()
     for one in id:
         found, waits = None, None
-        if not isinstance(queue, QueueGroup):
+        if not queue.reader:
             found, waits = queue.status(one), queue.delayed.waits_for(one)
             statuses[one] = found
             if found.hint is not None:
@@ -498,7 +498,7 @@ def _only(side: str) -> str:
 
 def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
     """Say where messages are that were looked for elsewhere."""
-    if isinstance(queue, QueueGroup):
+    if queue.reader:
         return
     found = {one: queue.status(one) for one in ids}
     for one, status in found.items():

@@ -40,7 +40,7 @@ from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ....store.rows import Rows
 from ..batches.blocks import GONE, Blocks, place_of_text
-from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
+from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
 from ..naming import NameRows, Naming, no_names
 from ..places import DELAYED, Places, cancelled_in
@@ -177,7 +177,7 @@ class DelayedMessages:
         self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
-        self.group = config.tag if isinstance(config, GroupConfig) else None
+        self.group = config.tag if config.of else None
         self._k: dict[int, int] = {}
         self._has_control = False
         self._numbers = count()

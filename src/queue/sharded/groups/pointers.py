@@ -13,11 +13,8 @@ from ....store.model.form import Form, plain
 from ....store.model.record import Row
 from ....store.rows import Rows
 from ...rows import read_each
-from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
 from ..members import Members
-from ..places import MAIN, SIDE, Places
-from ..places import PARKED as PARKED_SIDE
 from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
 from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
 from ..shared_acks import SharedAck, acknowledge_shared
@@ -375,23 +372,3 @@ def counted(stored: Any) -> int:
 def shared_pointers_key(queue: Shards, tag: str, shard: int) -> Key:
     """Return the key of a group's pointers over the slots of a shard of its queue."""
     return Key(queue.meta_set, f"{queue.name}@{tag}_SHARED_SHARD_{shard}_POINTERS")
-
-
-def shards_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[Shards, Shards, Shards]:
-    """Return the main queue, the sideline and the parked messages of a queue."""
-    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
-    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
-    name = stored_name(config)
-    main, sideline, parked = (
-        Shards(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep) for suffix, ttl in lives.items()
-    )
-    if not isinstance(config, GroupConfig):
-        # A trace leads to a result, which is stored up to a message's life after it.
-        traced = expiry + whole_seconds(config.results) if config.results else 0
-        places = Places(store, client_id, name, max(lives[PARKED], traced))
-        for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
-            shards.places, shards.side = places, side
-    else:
-        shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)
-        main = GroupPointers(config.name, shared, main)
-    return main, sideline, parked

@@ -22,7 +22,6 @@ from ....store.rows import Rows
 from ...rows import read_each
 from ..active import ActiveShards
 from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
-from ..batches.ends import Home, settle
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..outcome import Outcome
 from ..peek import CHUNK, messages_in, unfired
@@ -47,7 +46,7 @@ _DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
 """The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
 
 
-class TargetQueue(Home, Protocol):
+class TargetQueue(Protocol):
     """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
 
     pointers: Shards
@@ -57,6 +56,7 @@ class TargetQueue(Home, Protocol):
     @property
     def reader(self) -> str: ...
     def target(self, queue: Any) -> Any: ...
+    def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
     def open_for_publishing(self) -> None: ...
     def shard_of(self, key: str) -> int: ...
 
@@ -175,7 +175,7 @@ class SideView(Subqueue):
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""
-        return settle(self._main, self.pointers, held)
+        return self._main.settle_in(self.pointers, held)
 
     def search(
         self,

@@ -24,7 +24,7 @@ from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_
 from ....store.model.ops import Op
 from ..cancel import drop_arrivals
 from ..envelope import Envelope, Reason
-from ..groups.pointers import shards_of
+from ..parts import parts_of
 from ..pointers import FIRE, KNOWN
 from ..record import QueueRecords, lifetime, sweep_note
 from ..shards import Shards
@@ -152,7 +152,7 @@ class _Sweep:
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        shards = shards_of(store, first.client_id, first.config)
+        shards = parts_of(store, first.client_id, first.config)
         drop_arrivals(shards[0])
         swept = sides(*shards)
         self.queue = swept[first.kind]
