@@ -97,7 +97,7 @@ class QueueGroup(Subscription):
     def follow(self, queue: Subscription) -> None:
         """Notice at once what this process publishes to the queue."""
         self.active.follow(queue.active)
-        self.pointers.shared.follow(queue.pointers.members)
+        self.pointers.shared.follow(queue.pointers.readers)
 
     def check_there(self) -> None:
         """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from ...store import RecordStore
+from .batches.counting import BatchCounting
+from .cancel import drop_arrivals
 from .config import PARKED, SIDELINE, QueueConfig, whole_seconds
+from .groups.members import Members
 from .groups.pointers import GroupPointers, SharedPointers
 from .places import MAIN, SIDE, Places
 from .places import PARKED as PARKED_SIDE
@@ -24,6 +27,9 @@ def parts_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[S
     # A trace leads to a result, which is stored up to a message's life after it.
     traced = expiry + whole_seconds(config.results) if config.results else 0
     places = Places(store, client_id, config.name, max(lives[PARKED], traced))
+    counting = BatchCounting(store, client_id, names=config.results is not None)
     for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
-        shards.places, shards.side = places, side
+        shards.places, shards.side, shards.counting = places, side, counting
+    main.readers, main.results = Members(main), whole_seconds(config.results) if config.results else 0
+    drop_arrivals(main)
     return main, sideline, parked

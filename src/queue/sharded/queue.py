@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from ...errors import InvalidRequest
@@ -13,10 +12,9 @@ from ...inputs import checked_switch
 from ...plain import shown
 from ...store.rows import Rows
 from .batches.ends import settle
-from .batches.names import naming
 from .batches.records import BatchRecords
-from .cancel import Cancelling, drop_arrivals
-from .config import QueueConfig, Span, whole_seconds
+from .cancel import Cancelling
+from .config import QueueConfig, Span
 from .delayed.stored import MAX_NAME
 from .envelope import checked_id
 from .group import QueueGroup
@@ -48,10 +46,6 @@ class ShardedQueue(Subscription):
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
         super().__init__(registry, config, live)
-        drop_arrivals(self.pointers)
-        if config.results is not None:
-            self.pointers.results = whole_seconds(config.results)
-            self.pointers.naming = self.delayed.naming = partial(naming, registry.client_id)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         self.unique_keys = UniqueKeys(registry.store, registry.client_id, config.name, self.parked.pointers.ttl)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.

@@ -78,7 +78,7 @@ class Subscription(Subqueue):
         waits = backoff if config.retries is None else None  # else it waits among the delayed messages
         super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
-        self.delayed.places = main.places
+        self.delayed.places, self.delayed.counting = main.places, main.counting
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
         self.used = False

@@ -38,10 +38,11 @@ from ...rows import read_each
 from ..config import QueueConfig
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
+from ..rules import GROUPS
 from ..shards import Shards
 from ..slots import Slot
-from ..stamps import GROUPS, releasing
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers, counted
+from .stamps import releasing
 
 log = Log(__name__)
 
@@ -306,7 +307,7 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
     form = releasing(shared.tag)
     rows = shared.store.repeat_many([Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
     rows.raise_unless(NotFound, Refused)
-    shared.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
+    shared.readers.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
 
 
 def _may_be_done(row: Row) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unreadable
@@ -14,13 +14,24 @@ from ....store.model.record import Row
 from ....store.rows import Rows
 from ...rows import read_each
 from ..envelope import Envelope, from_all, kept_for
-from ..members import Members
+from ..hooks import Readers
 from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
+from ..rules import GROUPS, StampRules, Taking
 from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
-from ..shared_acks import SharedAck, acknowledge_shared
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, Taking, adopting, group_ack_of, passing, stamp_rules_of
 from ..sweep_record import SubqueueKind
+from .members import Members
+from .stamps import (
+    ACKED,
+    SHARED,
+    TRIES,
+    SharedAck,
+    acknowledge_shared,
+    adopting,
+    group_ack_of,
+    passing,
+    stamp_rules_of,
+)
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
@@ -63,6 +74,7 @@ class SharedPointers(Shards):
         self, store: RecordStore, client_id: str, of: str, tag: str, shards: int, *, ttl: int, sweep: float
     ) -> None:
         super().__init__(store, client_id, of, shards, ttl=ttl, sweep=sweep)
+        self.readers = Members(self)
         self.tag, self.stamp_rules = tag, stamp_rules_of(tag)
         self._group_ack = group_ack_of(tag)
         self._loaded: dict[int, int] = {}
@@ -103,15 +115,15 @@ class SharedPointers(Shards):
             states.append(known if here.damage is None else here)
         return states
 
-    def follow(self, members: Members) -> None:
+    def follow(self, readers: Readers) -> None:
         """Note what a publisher of this process has reserved."""
-        self.members = members
+        self.readers = readers
 
     def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
         """Return the claim of up to `n` pointers, of the pointers that this process knows to be reserved."""
         if shard not in self._loaded or shard not in self._joined_at:
             self.states([shard])
-        loaded = max(self._loaded[shard], self.members.loaded(shard))
+        loaded = max(self._loaded[shard], self.readers.loaded(shard))
         form, fence = _CLAIMING[None if turn is None else turn.more], {} if turn is None else {"fence": turn.fence}
         return form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
 
@@ -177,7 +189,7 @@ class SharedPointers(Shards):
             if not one or self.tag not in (one.bins.get(GROUPS) or {})  # none where only its id is kept
         ]
 
-    def discard(self, slots: Sequence[Slot], count: Callable[[Sequence[object]], None]) -> None:  # noqa: ARG002 - batches are the queue's own
+    def discard(self, slots: Sequence[Slot]) -> None:
         """Acknowledge the messages of these slots for the group's stream. Two calls; one more if no other reader waits.
 
         A refused row was acknowledged by an earlier attempt. A record that cannot be read stays; its error is raised

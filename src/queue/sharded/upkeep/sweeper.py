@@ -18,7 +18,7 @@ from ..groups.making import MADE, forget_dead
 from ..pointers import FIRE, KNOWN, LOAD, STREAM, Pointers
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
-from ..stamps import GROUPS
+from ..rules import GROUPS
 from ..subscription import Subscription
 from ..sweep_record import Mark, SubqueueKind, SweepRecord, mark_name
 from .lost_shards import begin_again

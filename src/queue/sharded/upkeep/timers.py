@@ -306,7 +306,7 @@ class QueueTimers:
         keys = [self._delayed.entry(one) for one in cancelled]
         entries = [Entry.of(one.bins) for one in readable(read_each(self._store, keys, "batch", "cancelled")) if one]
         try:
-            self._delayed.leave_batches([entry.batch for entry in entries if entry.cancelled is not None])
+            self._delayed.counting.gone([entry.batch for entry in entries if entry.cancelled is not None])
         except LatchworkError as failure:
             if not is_for_good(failure):
                 return False
