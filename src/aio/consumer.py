@@ -18,6 +18,7 @@ from ..forks import awaited_as_called
 from ..inputs import checked_number, is_async
 from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import HandlerCall, Runs, check_called
+from ..queue.sharded.subscription import Subscription
 from ..queue.sharded.tasks.signature import Signature
 from ..queue.sharded.tasks.task import Upcast, checked_upcast
 from ..seams import Task as Activity
@@ -25,7 +26,7 @@ from .bridge import Verb, verb_of
 from .coord import RateLimiter
 from .lag import LoopWatch
 from .pool import Pool
-from .queue import Delivery, QueueRegistry, ShardedQueue
+from .queue import Delivery, QueueGroup, QueueRegistry, ShardedQueue, Subscribed
 from .task import Task, TaskDecorator
 from .twin import WAY_OUT, Twin, attribute, sync_of, sync_or_none
 
@@ -61,7 +62,7 @@ class _Consumer(sync.Consumer):
     _runs: _Runs
     checks = staticmethod(partial(check_called, wanted="an async function"))
 
-    def __init__(self, queue: sync.ShardedQueue, handler: Handler, **settings: Any) -> None:
+    def __init__(self, queue: Subscription, handler: Handler, **settings: Any) -> None:
         self.checks(handler)
         self._user: Any = handler
         self._is_async = is_async(handler)
@@ -208,7 +209,7 @@ class Consumer(_Runner[_Consumer]):
 
     def __init__(
         self,
-        queue: ShardedQueue,
+        queue: ShardedQueue | QueueGroup,
         handler: Handler,
         *,
         concurrency: int | None = None,
@@ -221,7 +222,7 @@ class Consumer(_Runner[_Consumer]):
         per_key: Callable[[sync.Delivery], str] | None = None,
     ) -> None:
         made = _Consumer(
-            sync_of("queue", queue, ShardedQueue), handler, concurrency=concurrency, ignorable=ignorable,
+            sync_of("queue", queue, Subscribed), handler, concurrency=concurrency, ignorable=ignorable,
             ordered=ordered, grace=grace, upkeep=upkeep, prefetch=prefetch,
             rate=sync_or_none("rate", rate, RateLimiter), per_key=per_key,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from .. import queue as sync
 from ..coord.effects.step import LEASE, PATIENCE
@@ -18,9 +18,11 @@ from ..queue.sharded.config import Span
 from ..queue.sharded.outcome import Outcome
 from ..queue.sharded.publishing.batch_results import BatchResults
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
+from ..queue.sharded.registry import AnyQueue
 from ..queue.sharded.sideline.delayed import DelayedView as SyncDelayed
 from ..queue.sharded.sideline.one import SideView as SyncSide
 from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
+from ..queue.sharded.subscription import Subscription
 from .bridge import Gate
 from .bridged import BridgedStore
 from .step import OnceStep
@@ -31,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 W = TypeVar("W")
 Q = TypeVar("Q", bound=Subqueue)
+S = TypeVar("S", bound=Subscription)
 
 
 class Delivery(Twin[sync.Delivery]):
@@ -147,9 +150,9 @@ class SideView(_Subqueue[SyncSide]):
     discard = verb(SyncSide.discard)
     redrive = verb(SyncSide.redrive)
 
-    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
+    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue | QueueGroup) -> dict[str, Outcome]:
         """Move the messages that are named to another queue; return the outcome of each."""
-        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, ShardedQueue)))
+        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, Subscribed)))
 
 
 class DelayedView(Twin[SyncDelayed]):
@@ -159,9 +162,9 @@ class DelayedView(Twin[SyncDelayed]):
     discard = verb(SyncDelayed.discard)
     redrive = verb(SyncDelayed.redrive)
 
-    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue) -> dict[str, Outcome]:
+    async def move(self, ids: Iterable[str | sync.Message], queue: ShardedQueue | QueueGroup) -> dict[str, Outcome]:
         """Move the messages that are named to another queue; return the outcome of each."""
-        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, ShardedQueue)))
+        return await self._run(partial(self.of.move, ids, sync_of("queue", queue, Subscribed)))
 
 
 class Publication(Twin[sync.Publication]):
@@ -269,43 +272,18 @@ class QueueBatch(Twin[sync.QueueBatch]):
             await self.close()
 
 
-class ShardedQueue(_Subqueue[sync.ShardedQueue]):
-    """A work queue: see `latchwork.queue.ShardedQueue`. Made by `QueueRegistry`.
-
-    A `publish` whose task is cancelled is finished: `ended(error).result` has the id of the message.
-    """
-
-    publish = verb(sync.ShardedQueue.publish)
-    publish_many = verb(sync.ShardedQueue.publish_many)
-    batch = verb_as(sync.ShardedQueue.batch, QueueBatch)
-    list_batches = verb_as(sync.ShardedQueue.list_batches, listed(QueueBatch))
-
-    async def group(self, name: str, *, start: str | datetime = "now", **settings: Any) -> QueueGroup:
-        """Return the group of this name, made if it does not exist, as `latchwork.queue.ShardedQueue.group`."""
-        return QueueGroup(await self._run(partial(self.of.group, name, start=start, **settings)), self._store)
-
-    async def groups(self) -> list[QueueGroup]:
-        """Return the groups of this queue, by name. Two calls."""
-        return [QueueGroup(group, self._store) for group in await self._run(self.of.groups)]
-
-    def publisher(
-        self, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
-    ) -> Publisher:
-        """Return a publisher for the tasks of a service, as `latchwork.queue.ShardedQueue.publisher`. No I/O."""
-        made = self.of.publisher(linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
-        return Publisher(made, self._store)
+class Subscribed(_Subqueue[S]):
+    """What a consumer works on: a queue, or a group of one."""
 
     config = attribute[sync.QueueConfig]()
+    queue_name = attribute[str]()
     concurrency = attribute[int]()
-    depth = verb(sync.ShardedQueue.depth)
-    redrive = verb(sync.ShardedQueue.redrive)
-    cancel = verb(sync.ShardedQueue.cancel)
-    status = verb(sync.ShardedQueue.status)
-    result = verb(sync.ShardedQueue.result)
-    pause = verb(sync.ShardedQueue.pause)
-    resume = verb(sync.ShardedQueue.resume)
-    scale = verb(sync.ShardedQueue.scale)
-    workers = verb(sync.ShardedQueue.workers)
+    depth = verb(Subscription.depth)
+    redrive = verb(Subscription.redrive)
+    pause = verb(Subscription.pause)
+    resume = verb(Subscription.resume)
+    scale = verb(Subscription.scale)
+    workers = verb(Subscription.workers)
 
     def shard_of(self, key: str) -> int:
         """Return the shard that messages of this key go to. No I/O."""
@@ -327,17 +305,58 @@ class ShardedQueue(_Subqueue[sync.ShardedQueue]):
         return DelayedView(self.of.delayed, self._store)
 
 
-class QueueGroup(ShardedQueue):
+class ShardedQueue(Subscribed[sync.ShardedQueue]):
+    """A work queue: see `latchwork.queue.ShardedQueue`. Made by `QueueRegistry`.
+
+    A `publish` whose task is cancelled is finished: `ended(error).result` has the id of the message.
+    """
+
+    publish = verb(sync.ShardedQueue.publish)
+    publish_many = verb(sync.ShardedQueue.publish_many)
+    batch = verb_as(sync.ShardedQueue.batch, QueueBatch)
+    list_batches = verb_as(sync.ShardedQueue.list_batches, listed(QueueBatch))
+    cancel = verb(sync.ShardedQueue.cancel)
+    status = verb(sync.ShardedQueue.status)
+    result = verb(sync.ShardedQueue.result)
+
+    async def group(self, name: str, *, start: str | datetime = "now", **settings: Any) -> QueueGroup:
+        """Return the group of this name, made if it does not exist, as `latchwork.queue.ShardedQueue.group`."""
+        return QueueGroup(await self._run(partial(self.of.group, name, start=start, **settings)), self._store)
+
+    async def groups(self) -> list[QueueGroup]:
+        """Return the groups of this queue, by name. Two calls."""
+        return [QueueGroup(group, self._store) for group in await self._run(self.of.groups)]
+
+    def publisher(
+        self, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
+    ) -> Publisher:
+        """Return a publisher for the tasks of a service, as `latchwork.queue.ShardedQueue.publisher`. No I/O."""
+        made = self.of.publisher(linger=linger, waiting=waiting, waiting_bytes=waiting_bytes)
+        return Publisher(made, self._store)
+
+
+class QueueGroup(Subscribed[sync.QueueGroup]):
     """A durable subscription of a queue: see `latchwork.queue.QueueGroup`."""
 
-    of: sync.QueueGroup
     group_name = attribute[str]()
-    queue_name = attribute[str]()
     drop = verb(sync.QueueGroup.drop)
+    cancel = verb(sync.QueueGroup.cancel)
+    groups = verb(sync.QueueGroup.groups)
+    list_batches = verb(sync.QueueGroup.list_batches)
+    publish = verb(sync.QueueGroup.publish)
+    publish_many = verb(sync.QueueGroup.publish_many)
+    batch = verb(sync.QueueGroup.batch)
+    group = verb(sync.QueueGroup.group)
+    status = verb(sync.QueueGroup.status)
+    result = verb(sync.QueueGroup.result)
+
+    def publisher(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: publish to the queue, and it gets the messages."""
+        self.of.publisher()
 
 
-def _queue(queue: sync.ShardedQueue, store: BridgedStore) -> ShardedQueue:
-    return QueueGroup(queue, store) if isinstance(queue, sync.QueueGroup) else ShardedQueue(queue, store)
+def _queue(queue: AnyQueue, store: BridgedStore) -> ShardedQueue | Any:
+    return QueueGroup(cast(sync.QueueGroup, queue), store) if queue.reader else ShardedQueue(queue, store)
 
 
 class QueueRegistry(Twin[sync.QueueRegistry]):

@@ -13,7 +13,7 @@ from ..cli.top import pages
 from ..errors import InvalidRequest, NotFound
 from ..logs import Log
 from ..plain import one_line, shown
-from ..queue import Message, QueueGroup, ShardedQueue, State, Status
+from ..queue import Message, ShardedQueue, State, Status
 from ..queue.sharded.envelope import date
 from ..queue.sharded.look import SIDES, look_at
 from .reader import Reader
@@ -84,7 +84,7 @@ def message_of(reader: Reader, key: Sequence[str], wanted: str, redact: Redact |
 
 
 def _read(queue: ShardedQueue, wanted: str) -> tuple[Status | None, Mapping[str, Any], str, Message | None]:
-    status = None if isinstance(queue, QueueGroup) else queue.status(wanted)
+    status = None if queue.reader else queue.status(wanted)
     for side in (*SIDES[1:], SIDES[0]):
         if found := look_at(queue, side, 1, message_id=wanted).messages:
             return status, queue.steps(wanted), side, found[0]

@@ -23,7 +23,7 @@ from ..plain import shown_time
 from ..queue.sharded.delayed.schedules import ScheduleRecords, ScheduleState
 from ..queue.sharded.history import LastMinutes, Minute
 from ..queue.sharded.in_flight import CLAIMED, in_flight
-from ..queue.sharded.queue import QueueGroup, ShardedQueue
+from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.slots import MAX_PROCESS
@@ -437,7 +437,7 @@ class ClientView:
         # 1. The queues.
         listed, unreadable = self._list()
         interval = sweep_interval([queue for queue, _ in listed])  # of all queues: the upkeep sweeps them together
-        followed = {queue.queue_name for queue, _ in listed if isinstance(queue, QueueGroup)}
+        followed = {queue.queue_name for queue, _ in listed if queue.reader}
         if self._only is not None:
             listed = [(queue, bins) for queue, bins in listed if queue.name == self._only]
             unreadable = {name: failure for name, failure in unreadable.items() if name == self._only}
@@ -536,7 +536,7 @@ class ClientView:
             queue.live,
             stats,
             tuple(workers),
-            queue.queue_name if isinstance(queue, QueueGroup) else None,
+            queue.queue_name if queue.reader else None,
             has_groups,
             queue.config.retries is not None,
             sweep_interval([queue]),

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
-from ..inputs import checked_kind
 from ..queue.sharded import stream as ranges
-from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.subscription import Subscription, checked_subscription
 from ..store.connect import connect
 from ..store.port import RecordStore
 from .offsets import created, pointers_of
@@ -46,14 +45,14 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
     return sum(_finish(spark, end, store, ended=not query.isActive) for end in ends)
 
 
-def release(queue: ShardedQueue, stream_id: str) -> None:
+def release(queue: Subscription, stream_id: str) -> None:
     """Release a queue that a stream owns: consumers may use it, or a later start of a query takes it again.
 
     For a query that ended before its first batch was done: `acknowledge` cannot know what such a query read. Messages
     that it has read and not acknowledged are delivered again. A query of this stream that still runs is fenced off.
     Four calls. Raises `QueueOwned` if another stream owns it.
     """
-    checked_kind("queue", queue, ShardedQueue)
+    checked_subscription(queue)
     ranges.release(queue.pointers, ranges.take(queue.pointers, stream_id))
 
 

@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from ..errors import InvalidRequest
 from ..plain import shown
-from ..queue.sharded.queue import QueueGroup
 from .options import Options, parse
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class LatchworkSource(DataSource):
     def _options_of_write(self) -> Options:
         """Return the options, for a queue that can be published to."""
         options = parse(self.options)
-        if isinstance(options.open(), QueueGroup):
+        if options.open().reader:
             raise InvalidRequest(
                 f"{shown(options.queue)} is a group, and a group publishes nothing: write to its queue"
             )

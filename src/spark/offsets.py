@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InvalidRequest
 from ..plain import shown
 from ..queue.sharded.pointers import ShardPointers
-from ..queue.sharded.queue import ShardedQueue
+from ..queue.sharded.subscription import Subscription
 from .options import Options
 
 VERSION = 1
@@ -50,7 +50,7 @@ class Offsets:
         return pointers_of(offset, self._created, states)
 
 
-def created(queue: ShardedQueue) -> int:
+def created(queue: Subscription) -> int:
     """Return when the queue was created, in ms by the server; 0 if its record does not say. One read."""
     at: int = queue.registry.records.read(queue.name, "createdAt").get("createdAt", 0)
     return at

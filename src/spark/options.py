@@ -12,8 +12,8 @@ from urllib.parse import quote
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default, whole_of
 from ..plain import shown
-from ..queue.sharded.queue import OF, ShardedQueue
-from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.config import OF
+from ..queue.sharded.registry import AnyQueue, QueueRegistry
 from ..queue.sharded.stream import MAX_STREAM
 from ..store.connect import VARIABLE, connect
 
@@ -50,7 +50,7 @@ class Options:
     group: str | None = None
     shards: tuple[int, ...] | None = None  # None = all
 
-    def open(self) -> ShardedQueue:
+    def open(self) -> AnyQueue:
         """Return the queue, whose record lives on by that while it is active. One read, seldom a write; raises
         `NotFound`.
         """

@@ -19,9 +19,9 @@ from ..coord.election.election import Leadership
 from ..coord.election.term import Term
 from ..errors import FencedOut, LatchworkError, Refused
 from ..logs import Log
-from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import QueueRecords
 from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.subscription import Subscription
 from ..queue.sharded.sweep_record import SweepRecord, pointer_bin
 from ..queue.sharded.upkeep.report import ShardReport, ShardTask, SweepReport
 from ..queue.sharded.upkeep.sweep import BATCH, EPOCH_GUARD, sweep_shards
@@ -47,7 +47,7 @@ Range = tuple[ShardTask, ...]
 class QueueSweep(NamedTuple):
     """A queue and what there is to sweep in it."""
 
-    queue: ShardedQueue
+    queue: Subscription
     tasks: list[ShardTask]
 
 

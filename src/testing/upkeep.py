@@ -7,10 +7,9 @@ from typing import cast
 from ..background import FailureLog
 from ..coord.election import Leadership
 from ..errors import InvalidRequest
-from ..inputs import checked_kind
 from ..logs import Log
-from ..queue.sharded.queue import QueueGroup, ShardedQueue
-from ..queue.sharded.registry import QueueRegistry
+from ..queue.sharded.registry import AnyQueue, QueueRegistry
+from ..queue.sharded.subscription import checked_subscription
 from ..queue.sharded.upkeep.ending import Ending
 from ..queue.sharded.upkeep.shovel import Shovel
 from ..queue.sharded.upkeep.sweeper import Sweeper
@@ -23,7 +22,7 @@ ROUNDS = 6
 """Sweeps that an abandoned message needs at most: its slot is marked, passed and brought back, each a sweep later."""
 
 
-def bring_back(queue: ShardedQueue) -> None:
+def bring_back(queue: AnyQueue) -> None:
     """Let time pass and upkeep run until what failed, and what dead consumers had, is ready again.
 
     Sweeps and shovels run as upkeep runs them, a sweep duration apart, six times, on the store's `ManualClock`, for the
@@ -34,7 +33,7 @@ def bring_back(queue: ShardedQueue) -> None:
 
     Raises `InvalidRequest` where the store's clock is not a `ManualClock`.
     """
-    clock = checked_kind("queue", queue, ShardedQueue).store.seams
+    clock = checked_subscription(queue).store.seams
     if not isinstance(clock, ManualClock):
         raise InvalidRequest(f"the store's seams are {type(clock).__name__}; make it with a ManualClock")
     kept, leadership = _Kept(queue), cast(Leadership, _Alone())
@@ -51,11 +50,11 @@ def bring_back(queue: ShardedQueue) -> None:
 class _Kept:
     """The queue that is kept up, and its groups."""
 
-    def __init__(self, queue: ShardedQueue) -> None:
+    def __init__(self, queue: AnyQueue) -> None:
         self._seams = queue.store.seams
-        self._queues = [queue, *([] if isinstance(queue, QueueGroup) else queue.groups())]
+        self._queues: list[AnyQueue] = [queue, *queue.groups()]
 
-    def queues(self) -> list[ShardedQueue]:
+    def queues(self) -> list[AnyQueue]:
         return self._queues
 
     def failure_log(self) -> FailureLog:

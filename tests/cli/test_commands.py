@@ -844,7 +844,7 @@ def test_json_values_are_numbers_and_documents_as_they_are(lw):
 
 
 def test_reasons_that_were_only_looked_at_in_part_say_so(lw, monkeypatch):
-    for module in ("snapshot", "stats"):
+    for module in ("queue.facts", "stats"):
         monkeypatch.setattr(import_module(f"latchwork.cli.{module}"), "SAMPLE", 2)
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--no-retry")
     lw("queue", "publish", "q", "1", "2", *SHOP)

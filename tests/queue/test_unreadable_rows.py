@@ -15,7 +15,7 @@ from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace
 from latchwork.queue.sharded.envelope import BINS, Envelope
 from latchwork.queue.sharded.groups.making import forget_dead
 from latchwork.queue.sharded.groups.passing import passed_by_groups
-from latchwork.queue.sharded.shared_acks import _DROP
+from latchwork.queue.sharded.groups.stamps import _DROP
 from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.stats import all_stats
 from latchwork.queue.sharded.upkeep.ending import Ending
@@ -331,7 +331,7 @@ def test_a_queue_whose_sweep_pointers_are_damaged_gets_a_group_from_its_oldest_o
 def test_nothing_is_written_where_nobody_can_tell_who_waits_and_all_others_are(store, queue):
     queue.group("g")
     damage_row(store, queue.pointers.pointers_key(0))
-    queue.pointers.members.forget()
+    queue.pointers.readers.forget()
     first, second = queue.pointers.write([Slot(0, 1), Slot(1, 1)], [Envelope("a", "m1"), Envelope("b", "m2")])
     assert (type(first), second) == (Corrupt, WriteResult.DONE)
     assert store.get(queue.pointers.key((0, 1))) is None
@@ -344,7 +344,7 @@ def test_messages_beside_one_that_cannot_be_read_are_finished_for_a_reader_that_
     shard = second.shard
     for n in (1, 3):
         store.operate(queue.pointers.key((shard, n)), Put("groups", {}), Put("data", None))
-    queue.pointers.finish([Slot(shard, n) for n in (1, 2, 3)])
+    queue.pointers.readers.finish([Slot(shard, n) for n in (1, 2, 3)])
     assert [store.get(queue.pointers.key((shard, n))) for n in (1, 3)] == [None, None]
 
 

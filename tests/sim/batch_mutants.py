@@ -14,7 +14,7 @@ from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import ends, records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
-from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.hooks import RowsBeside
 from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.publishing.batch_results import BatchResults
@@ -85,7 +85,7 @@ class _OwnBlockAlone:
 
 
 def _without_names() -> Any:
-    return mock.patch.object(shards, "NameRows", return_value=NameRows({}))
+    return mock.patch.object(shards, "RowsBeside", return_value=RowsBeside({}))
 
 
 def _as_if_closed(self: Any, state: Any, number: int, *, real: Any = BatchRecords.look) -> Any:

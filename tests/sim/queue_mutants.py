@@ -13,21 +13,23 @@ from msgspec import structs
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import shards, shared_acks, subqueue
+from latchwork.queue.sharded import shards, subqueue
 from latchwork.queue.sharded.consumer.consumer import Consumer
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups import pointers as group_pointers
-from latchwork.queue.sharded.members import Members
+from latchwork.queue.sharded.groups import stamps as group_stamps
+from latchwork.queue.sharded.groups.members import Members
+from latchwork.queue.sharded.groups.stamps import SHARED, group_ack_of, stamp_rules_of
 from latchwork.queue.sharded.pending import PendingSlots
 from latchwork.queue.sharded.publishing.publication import Pending
 from latchwork.queue.sharded.publishing.publisher import Publisher
+from latchwork.queue.sharded.rules import GROUPS
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import Shards
 from latchwork.queue.sharded.sideline import one
-from latchwork.queue.sharded.stamps import GROUPS, SHARED, group_ack_of, stamp_rules_of
 from latchwork.queue.sharded.subqueue import Subqueue
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import NEVER, Bin, Param, exists, has
@@ -234,7 +236,7 @@ def _all_are_alone(self: Any, held: Any, *, real: Any = Shards.remove) -> Any:
 def _deleted_by_its_own() -> Any:
     stack = ExitStack()
     stack.enter_context(mock.patch.object(Shards, "remove", _all_are_alone))
-    stack.enter_context(mock.patch.object(Shards, "_ack_shared", lambda self, held: Rows([False] * len(held))))
+    stack.enter_context(mock.patch.object(Members, "settle", lambda self, held: Rows([False] * len(held))))
     stack.enter_context(mock.patch.object(shards, "_ALONE", shards.QUEUE_STAMP_RULES.mine))
     return stack
 
@@ -242,8 +244,8 @@ def _deleted_by_its_own() -> Any:
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
     for guard in ("LAST", "_NOTHING_LEFT"):
-        stack.enter_context(mock.patch.object(shared_acks, guard, exists("msgId")))
-    stack.enter_context(mock.patch.object(shared_acks, "_none_wait", return_value=True))
+        stack.enter_context(mock.patch.object(group_stamps, guard, exists("msgId")))
+    stack.enter_context(mock.patch.object(group_stamps, "_none_wait", return_value=True))
     return stack
 
 

@@ -14,8 +14,8 @@ from latchwork.queue.sharded.consumer.handler import Runs
 from latchwork.queue.sharded.delayed.entries import Due, later
 from latchwork.queue.sharded.pointers import RETURNED
 from latchwork.queue.sharded.queue import ShardedQueue
+from latchwork.queue.sharded.rules import SEEN
 from latchwork.queue.sharded.shards import Shards
-from latchwork.queue.sharded.stamps import SEEN
 from latchwork.queue.sharded.upkeep import sweep
 from latchwork.store import Add, Bin, MapPut, Put, Update, exists, missing
 from latchwork.store.model.form import Form

@@ -9,7 +9,7 @@ from typing import Any
 from ...observe.findings import findings_of
 from ...observe.snapshot import QueueState, Snapshot, view_of
 from ...plain import shown_time
-from ...queue import QueueGroup, QueueRegistry, ShardedQueue
+from ...queue import QueueRegistry, ShardedQueue
 from ...queue.sharded.in_flight import InFlight, in_flight
 from ...queue.sharded.peek import sample
 from ...queue.sharded.stats import QueueStats
@@ -76,7 +76,7 @@ def _row(queue: ShardedQueue, facts: QueueStats) -> dict[str, Any]:
         "delayed": depth.delayed,
         "retrying": depth.retrying,
         "parked": depth.parked,
-        "batches": 0 if isinstance(queue, QueueGroup) else len(queue.batches.names()),
+        "batches": 0 if queue.reader else len(queue.batches.names()),
         "expired": depth.expired,
         "published": depth.loaded,
         "received": depth.fired,

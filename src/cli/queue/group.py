@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -24,9 +24,9 @@ Group = Annotated[str, typer.Argument(help="the group")]
 def _group(session: Session, name: str, group: str, client: str, farm: str | None) -> QueueGroup:
     """Return the group that a command means. Raises `NotFound`."""
     found = queue_of(session, f"{name}@{group}", client, farm)
-    if not isinstance(found, QueueGroup):
+    if not found.reader:
         raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another")
-    return found
+    return cast(QueueGroup, found)
 
 
 @app.command("list")

@@ -11,7 +11,7 @@ import typer
 
 from ...errors import InvalidRequest
 from ...plain import shown
-from ...queue import Message, QueueGroup, ShardedQueue
+from ...queue import Message, ShardedQueue
 from ...queue.sharded.look import SIDES, view_of
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
@@ -131,7 +131,7 @@ def search(
 
 def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str:
     """Return that messages in hand are not shown, and where they are: for a person who found none."""
-    says = f" --id {message} says who has it" if message and not isinstance(queue, QueueGroup) else " lists it"
+    says = f" --id {message} says who has it" if message and not queue.reader else " lists it"
     return f"what a handler has in hand is not shown here; latchwork queue show {queue.name} --client {client}{says}"
 
 

@@ -11,7 +11,7 @@ import typer
 from ...observe.findings import why_it_waits
 from ...observe.snapshot import Snapshot, view_of
 from ...plain import counted, shown, shown_time
-from ...queue import QueueGroup, QueueRegistry, ShardedQueue, State, Status
+from ...queue import QueueRegistry, ShardedQueue, State, Status
 from ...queue.sharded.consumer.recover import LOOKED, dead_workers, left_by
 from ...queue.sharded.consumer.recover import recover as recovered
 from ...queue.sharded.envelope import Envelope, date
@@ -76,7 +76,7 @@ def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence
     """Print where these messages are, and why those that are due have not come."""
     # 1. Where each is. A group knows the steps alone.
     statuses: dict[str, Status] = {}
-    if not isinstance(queue, QueueGroup):
+    if not queue.reader:
         statuses = {one: queue.status(one) for one in ids}
     for one, status in statuses.items():
         if status.hint is not None:

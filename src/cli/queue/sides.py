@@ -11,7 +11,7 @@ import typer
 
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import counted
-from ...queue import Outcome, QueueGroup, ShardedQueue, State
+from ...queue import Outcome, ShardedQueue, State
 from ..audit import noted
 from ..bulk import MOST_CHOSEN, act
 from ..options import Client, Farm
@@ -216,7 +216,7 @@ def _to_each(
 
 def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:
     """Say where messages are that were looked for elsewhere."""
-    if isinstance(queue, QueueGroup):
+    if queue.reader:
         return
     found = {one: queue.status(one) for one in ids}
     for one, status in found.items():

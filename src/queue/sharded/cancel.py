@@ -9,12 +9,11 @@ from typing import Any
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
-from .batches.blocks import GONE, Blocks, place_of_text
 from .outcome import Outcome
 from .places import ASKING, TAKEN, Place, Trace, dropping
+from .rules import GROUPS
 from .shards import Shards
 from .slots import Slot
-from .stamps import GROUPS
 from .status import Finder
 
 ROUNDS = 6
@@ -144,6 +143,4 @@ def _drop(shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
     me, now, ttl = shards.store.seams.unique(), shards.now_ms(), shards.cancelled_ttl
     with suppress(LatchworkError):
         rows = shards.store.repeat_many([dropping(shards.key(slot), of, me, now, ttl) for slot, of in messages])
-        texts = [row[0] for row in rows if isinstance(row, tuple)]
-        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
-        Blocks(shards.store, shards.client_id).take_out(places, GONE)
+        shards.counting.gone([row[0] for row in rows if isinstance(row, tuple)])

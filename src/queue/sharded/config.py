@@ -226,12 +226,27 @@ class QueueConfig:
         for field, unit in _UNITS.items():
             _whole(field, getattr(self, field), unit)
 
+    @property
+    def of(self) -> str:
+        """The name of the queue, of a group's settings; else "", as `tag`."""
+        return ""
+
+    @property
+    def tag(self) -> str:
+        """What tells a group from others that had its name before (docs/protocols P17)."""
+        return ""
+
+    @property
+    def stored_name(self) -> str:
+        """The name in the keys of its pointers and messages."""
+        return f"{self.of}@{self.tag}" if self.of else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig(QueueConfig):
     """The settings of a group of a queue: the queue's own where no others were given.
 
-    name: `{queue}@{group}`, under which its record is kept.  of, tag: docs/protocols P17.
+    name: `{queue}@{group}`, under which its record is kept.
     """
 
     of: str = ""
@@ -241,6 +256,8 @@ class GroupConfig(QueueConfig):
 _OF_A_GROUP = (
     "concurrency", "handler_type", "handler_timeout", "max_deliveries", "retry", "backoff", "shovel", "batching",
 )  # fmt: skip
+OF = "@"
+"""Stands between the names of a queue and of its group."""
 MAX_GROUP = 64
 """Characters in the name of a group."""
 
@@ -256,13 +273,8 @@ def group_config(queue: QueueConfig, name: str, mark: str, settings: Mapping[str
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the queue has warned of its limits
         return GroupConfig(
-            **{**values, **settings, "name": f"{queue.name}@{name}"}, of=queue.name, tag=f"{name}~{mark}"
+            **{**values, **settings, "name": f"{queue.name}{OF}{name}"}, of=queue.name, tag=f"{name}~{mark}"
         )
-
-
-def stored_name(config: QueueConfig) -> str:
-    """Return the name in the keys of a queue's pointers and messages."""
-    return f"{config.of}@{config.tag}" if isinstance(config, GroupConfig) else config.name
 
 
 _KINDS: dict[str, type] = {"handler_type": str, "shovel": ShovelConfig, "batching": BatchingConfig}
@@ -303,7 +315,7 @@ def milliseconds(span: timedelta) -> int:
 
 def _check_name(config: QueueConfig) -> None:
     name, what, whole = config.name, "queue name", ""
-    if isinstance(config, GroupConfig):
+    if config.of:
         what, whole = "group name", ", with its queue's name and the @: give the group a shorter one"
     if not isinstance(name, str) or not 1 <= len(name.encode(errors="replace")) <= MAX_NAME:
         raise InvalidRequest(f"{what} {shown(name)}: it must be text of 1 to {MAX_NAME} bytes{whole}")

@@ -25,7 +25,6 @@ from ...store.model.record import KEEP, Exists, Key, Update, check_guard, checke
 from ...store.model.values import checked_bin
 from ...store.port import RecordStore
 from ...store.rows import Rows
-from .batches.blocks import Blocks, place_of
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
 from .envelope import Codec, Envelope, Reason, date, kept_error, storable
@@ -467,20 +466,10 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
         if outcome is False:
             force_setattr(delivery, "stop", partial(lost, [delivery]))
         failures.append(outcome or lost([delivery]))
-    _ask_batches([one for one in open_ if one.held.envelope.batch is not None])
+    with suppress(LatchworkError):  # then the next extension asks again
+        for n in queue.counting.cancelled([one.held.envelope for one in open_]):
+            force_setattr(open_[n], "cancelled", True)
     return failures
-
-
-def _ask_batches(deliveries: Sequence[Delivery]) -> None:
-    """Find out whose batch was cancelled. One call, or none; where it fails, the next extension asks again."""
-    places = {one: place for one in deliveries if not one.view.reader and (place := place_of(one.held.envelope))}
-    if places:
-        pointers = deliveries[0].view.pointers
-        with suppress(LatchworkError):
-            cancelled = Blocks(pointers.store, pointers.client_id).cancelled(place.batch for place in places.values())
-            for delivery, place in places.items():
-                if place.batch in cancelled:
-                    force_setattr(delivery, "cancelled", True)
 
 
 def _held_too_long(delivery: Delivery) -> LeaseLost:

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import BinMismatch, Corrupt, LatchworkError, NotFound
-from ...inputs import checked_kind, checked_number, is_int
+from ...inputs import checked_number, is_int
 from ...store import Compute, Key, MapPut, Put, RecordStore, Update
 from ...store.decode import MAX_COUNTER
 from ...store.model.expr import Const, MapValue
@@ -24,9 +24,9 @@ from ...store.rows import Rows
 from ..rows import read_each, readable
 from .config import QueueConfig
 from .envelope import Reason
-from .queue import ShardedQueue
 from .shards import Shards
 from .stats import QueueStats
+from .subscription import Subscription, checked_subscription
 from .workers import WorkerReport
 
 MINUTES = "minutes"
@@ -114,13 +114,13 @@ class HasHistory(Protocol):
     config: QueueConfig
 
 
-def history(queue: ShardedQueue, *, days: float = 1.0) -> tuple[Minute, ...]:
+def history(queue: Subscription, *, days: float = 1.0) -> tuple[Minute, ...]:
     """Return the minutes that were noted in the last `days`, up to 15, the oldest first. One call.
 
     A minute without an entry is not known: no process did the upkeep, or the store was away. What is damaged is left
     out. Raises `InvalidRequest`, and the store's errors.
     """
-    checked_kind("queue", queue, ShardedQueue)
+    checked_subscription(queue)
     now, most = queue.store.seams.wall(), checked_number("days", days, 0, KEPT_DAYS)
     since = now - most * DAY
     # The day after is read too: the server's clock may be ahead of this one.

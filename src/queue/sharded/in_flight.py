@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ...inputs import is_int
 from ...store import Update
 from ...store.rows import chunked
-from .queue import QueueGroup, ShardedQueue
 from .slots import Slot, process_in
+from .subscription import Subscription
 from .sweep_record import SubqueueKind, pointer_bin
 
 CLAIMED = 1_000
@@ -52,14 +52,14 @@ class InFlight(NamedTuple):
         return len(self.held)
 
 
-def in_flight(queue: ShardedQueue, bins: Mapping[str, Any] | None = None, most: int = CLAIMED) -> InFlight:
+def in_flight(queue: Subscription, bins: Mapping[str, Any] | None = None, most: int = CLAIMED) -> InFlight:
     """Return what consumers hold, as far as it is among the `most` slots that were claimed last. A call, and one for
     each 1,000 slots.
 
     bins: of the queue's record, with which no slot is looked at that a sweep has found to be settled.
     """
     pointers = queue.pointers
-    bins = {} if bins is None or isinstance(queue, QueueGroup) else bins  # whose shards are numbered otherwise there
+    bins = {} if bins is None or queue.reader else bins  # whose shards are numbered otherwise there
     states, swept = pointers.states(), bins.get(pointer_bin(SubqueueKind.MAIN))
     each, is_all = max(1, most // pointers.shards), True
     slots = []

@@ -9,17 +9,17 @@ from ...errors import InvalidRequest
 from ...plain import shown
 from .envelope import Message
 from .peek import Look, look
-from .queue import ShardedQueue
 from .sideline.delayed import HOUR, DelayedView, due_of
 from .sideline.one import Criteria, SideView
 from .slots import Slot
+from .subscription import Subscription
 
 SIDES = ("ready", "delayed", "sideline", "parked")
 MOST_READ = 10_000
 """Records that one look reads, at most."""
 
 
-def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
+def view_of(queue: Subscription, side: str) -> SideView | DelayedView:
     """Return the side of a queue of this name, but for what is ready."""
     views: dict[str, SideView | DelayedView] = {
         "delayed": queue.delayed, "sideline": queue.sideline, "parked": queue.parked,
@@ -28,7 +28,7 @@ def view_of(queue: ShardedQueue, side: str) -> SideView | DelayedView:
 
 
 def look_at(
-    queue: ShardedQueue,
+    queue: Subscription,
     side: str,
     limit: int,
     *,

@@ -18,8 +18,8 @@ from ...store.model.form import Form
 from ...store.model.ops import Op
 from ...store.model.record import Exists
 from .envelope import CONTENT, UNIQUE
+from .rules import ALONE, SEEN
 from .slots import Slot, slot_text
-from .stamps import ALONE, SEEN
 
 PLACES, CANCELLED = "places", "cancelled"
 MOST = 8

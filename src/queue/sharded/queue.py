@@ -2,83 +2,38 @@
 
 from __future__ import annotations
 
-import warnings
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
-from msgspec.structs import replace as replace_struct
-
-from ...coord.effects.step import DoneStep
-from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
+from ...errors import InvalidRequest
 from ...forks import reset_in_child
 from ...inputs import checked_switch
-from ...plain import exact_time, shown
-from ...retry import Poll
-from ...store import RecordStore
+from ...plain import shown
 from ...store.rows import Rows
 from .batches.ends import settle
-from .batches.names import naming
 from .batches.records import BatchRecords
-from .cancel import Cancelling, drop_arrivals
-from .config import GroupConfig, QueueConfig, Span, check_concurrency, whole_seconds
-from .delayed.entries import Due, checked_due, later, limit_of
+from .cancel import Cancelling
+from .config import QueueConfig, Span
 from .delayed.stored import MAX_NAME
-from .delivery import Delivery, failed, lost, raise_first, record_outcomes
-from .delivery import Outcome as Settled
-from .depth import QueueDepth, depth_of, looked_through
-from .effects import MessageEffects
-from .envelope import Codec, Envelope, Message, Reason, checked_id, interrupted, not_begun, reason_of
-from .groups.making import DROPPED, check_there, complete, end, was_dropped
-from .groups.pointers import GroupPointers, shards_of
+from .envelope import checked_id
+from .group import QueueGroup
 from .outcome import Outcome
-from .pointers import ShardPointers
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.unique import storing_unique
-from .publishing.with_write import Publish, queue_of
-from .record import LastSweep, Live, QueueRecords
+from .publishing.with_write import Publish
+from .record import Live
 from .results import result
-from .sideline.delayed import DelayedView
-from .sideline.one import SideView
-from .sideline.redrive import redrive
+from .shards import Shards
 from .slots import Stamped
 from .status import Finder, Status, status
-from .subqueue import FailurePolicy, Subqueue
-from .transfer import into
+from .subscription import Registry, Subscription
 from .unique_keys import UniqueKeys
-from .workers import WorkerReport, workers_of
 
 
-class Registry(Protocol):
-    """The registry that made a queue, as far as its queues use it: `QueueRegistry` is one."""
-
-    store: RecordStore
-    client_id: str
-    farm_id: str
-    idle_look: float
-    records: QueueRecords
-    next_refresh: float
-
-    def refresh_if_due(self) -> None: ...
-    def get(self, name: str) -> ShardedQueue: ...
-    def publishable(self, name: str) -> ShardedQueue: ...
-    def set_concurrency(self, queue: ShardedQueue, n: int, by: str | None = None) -> None: ...
-    def resume(self, queue: ShardedQueue, by: str | None = None) -> None: ...
-    def follow(self, queues: Sequence[ShardedQueue]) -> None: ...
-    def last_sweep(self, name: str) -> LastSweep: ...
-    def make_group(
-        self, queue: ShardedQueue, name: str, start: str | datetime, settings: Mapping[str, Any]
-    ) -> QueueGroup: ...
-    def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]: ...
-    def forget(self, group: QueueGroup) -> None: ...
-
-
-class ShardedQueue(Subqueue):
+class ShardedQueue(Subscription):
     """A queue made by `QueueRegistry`. Safe to share between threads; share it, as they look for messages together.
 
     Every acknowledged publish is delivered at least once, or stays visible among the failed messages; only acknowledged
@@ -90,26 +45,11 @@ class ShardedQueue(Subqueue):
     """
 
     def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
-        self.registry, self.config, self.live = registry, config, live
-        main, sideline, parked = shards_of(registry.store, registry.client_id, config)
-        codec = Codec(config.codec)
-        most, backoff = config.max_deliveries, config.backoff
-        waits = backoff if config.retries is None else None  # else it waits among the delayed messages
-        super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
-        self.delayed = DelayedView(registry.store, registry.client_id, config)
-        self.delayed.places = main.places
-        self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
-        self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
-        drop_arrivals(main)
-        if config.results is not None and main.places is not None:  # a group's messages have no results of their own
-            main.results = whole_seconds(config.results)
-            main.naming = self.delayed.naming = partial(naming, registry.client_id)
+        super().__init__(registry, config, live)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         self.unique_keys = UniqueKeys(registry.store, registry.client_id, config.name, self.parked.pointers.ttl)
         # Processes begin at different shards, or many short-lived publishers would all write to the first.
         self._turn = int(self.store.seams.uniform(0, config.shards))
-        self.used = False
-        self.made_at: Any = None  # when its record was created (ms, server), as read last
         self.reset_after_fork()
         reset_in_child(self)
 
@@ -117,26 +57,28 @@ class ShardedQueue(Subqueue):
         """Replace the lock in a forked child: a thread of the parent may hold it."""
         self._lock = self.store.seams.lock()
 
-    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
-        """Delete messages that were handled, each once its batch has counted it."""
-        return settle(self, self.pointers, held)
-
     @property
     def reader(self) -> str:
         """The name of the group that reads it; "" for the queue's own consumers."""
         return ""
 
+    @property
+    def queue_name(self) -> str:
+        """Its own name."""
+        return self.name
+
+    def for_publishing(self) -> ShardedQueue:
+        """Return this queue; of a group it raises `InvalidRequest`, as nobody publishes to one."""
+        return self
+
+    def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+        """Delete messages that were handled, each once its batch has counted it."""
+        return settle(self, part, held)
+
     def target(self, queue: Any) -> ShardedQueue:
         """Return the queue that a `Publish` goes to: one of the client, by its name or itself; None = this one."""
-        if queue is None:
-            return self
-        return self.registry.publishable(queue if isinstance(queue, str) else queue_of(queue).name)
-
-    def _open(self) -> bool:
-        self.used = True
-        if self.store.seams.monotonic() >= self.registry.next_refresh:
-            self.registry.refresh_if_due()
-        return self.live.concurrency > 0
+        target: ShardedQueue = self if queue is None else super().target(queue)
+        return target
 
     # ---- publishing
 
@@ -252,9 +194,6 @@ class ShardedQueue(Subqueue):
 
         Raises `Refused` where groups wait for it, and the store's errors, with nothing done.
         """
-        if self.pointers.places is None:
-            name = checked_id(message_id, MAX_NAME)
-            return Outcome.DONE if self.delayed.cancel(name) else Outcome.NOT_THERE
         return Cancelling(self._find(message_id)).run()
 
     def result(self, message_id: str, timeout: float | None = None) -> Any:
@@ -276,146 +215,15 @@ class ShardedQueue(Subqueue):
 
     def _find(self, message_id: str) -> Finder:
         places = self.pointers.places
-        if places is None:
-            raise InvalidRequest(f"{self!r} is a group: ask the queue for a message")
+        assert places is not None  # noqa: S101 - only those of a group are
         sides = (self.pointers, self.sideline.pointers, self.parked.pointers)
         return Finder(sides, self.delayed, places, checked_id(message_id, MAX_NAME))
-
-    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
-        """Store the message for later, then delete it here, as `Delivery.nack` does with a delay."""
-        envelope = failed(self.pointers, delivery.held, None, reason_of(reason), error)
-        raise_first([delivery], [self._postpone(delivery, envelope, delay, reason)])
-
-    def put_off(self, delivery: Delivery, delay: float) -> Settled:
-        """Deliver a message that was not begun again after `delay` seconds, without counting the attempt. Four calls.
-
-        True = done; False = it comes again, but had been handed to another consumer or deleted; an error = it comes
-        again, and the sweeper may bring it a second time. Raises the store's errors if it was not stored for later, or
-        perhaps not.
-        """
-        return self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
-
-    def _postpone(self, delivery: Delivery, envelope: Envelope, delay: timedelta | float, done: str) -> Settled:
-        """Store a message for later, then delete it here; return the outcome. Raises if it was not stored."""
-        due = checked_due(self.config, delay, None) or Due(0, absolute=False)
-        if delivery.settled:
-            raise lost([delivery])
-        store = later(self.delayed, self.pointers, [due])
-        outcomes = self._move([delivery], lambda *given: store(*given).raise_unless(), [envelope])
-        record_outcomes(self.pointers, outcomes, done)
-        return outcomes[0]
-
-    # ---- what has failed
-
-    def _fail(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope]) -> Rows[bool]:
-        """Let failed messages come back after their backoff, and park the ones that had their last attempt."""
-        pauses = self.config.retries
-        if pauses is None:
-            return super()._fail(deliveries, envelopes)
-        last = self.config.max_deliveries
-        ends = [n for n, envelope in enumerate(envelopes) if envelope.attempts >= last]
-        rest = [n for n, envelope in enumerate(envelopes) if envelope.attempts < last]
-        parked = [replace_struct(envelopes[n], reason=Reason.EXHAUSTED.value) for n in ends]
-        outcomes = Rows([False] * len(deliveries)).merge(ends, self._parked([deliveries[n] for n in ends], parked))
-        return outcomes.merge(rest, self._retry([deliveries[n] for n in rest], [envelopes[n] for n in rest], pauses))
-
-    def _retry(self, deliveries: Sequence[Delivery], envelopes: Sequence[Envelope], pauses: Poll) -> Rows[bool]:
-        """Store messages for later, each for its own pause, then delete them here; return the outcomes. Three calls."""
-        limit = limit_of(self.config).total_seconds()
-
-        def store(held: Sequence[Stamped], some: Sequence[Envelope]) -> Rows[str]:
-            spans = [min(pauses.pause(max(1, one.attempts), self.store.seams), limit) for one in some]
-            dues = [Due(round(span * 1000), absolute=False) for span in spans]
-            return later(self.delayed, self.pointers, dues)(held, some)
-
-        # A message that has no room for its time, as another program's may be, is tried again at once.
-        return self._move(deliveries, store, envelopes).recover(
-            InvalidRequest,
-            lambda places: self._move(
-                [deliveries[n] for n in places], into(self.pointers), [envelopes[n] for n in places]
-            ),
-        )
-
-    def check_there(self) -> None:
-        """Raise `NotFound` where nobody can read any more what is stored for later: of a group that was dropped."""
-
-    def was_dropped(self) -> bool:
-        """Whether its record is gone as somebody has dropped it; else the store has lost the record."""
-        return False
-
-    def make_again(self) -> None:
-        """Make what else the store has lost, after its record."""
-
-    def ends(self, record: Mapping[str, Any]) -> bool:  # noqa: ARG002 - of a group its record says so
-        """Whether a sweep is to leave it alone, as it has just ended."""
-        return False
-
-    def open_for_publishing(self) -> None:
-        """Note that the queue is in use. Raises `Refused` where it is known to be deactivated."""
-        self.used = True
-        if self.store.seams.monotonic() >= self.registry.next_refresh:
-            self.registry.refresh_if_due()
-        if not self.live.active:
-            raise Refused(
-                f"the queue {self.name!r} is deactivated: `activate` it, or create it again, to publish to it"
-            )
 
     def turns(self, n: int) -> int:
         """Return the shard where `n` shares of messages without a key begin; the next ones begin after them."""
         with self._lock:
             start, self._turn = self._turn, self._turn + n
         return start
-
-    def shard_of(self, key: str) -> int:
-        """Return the shard that messages of this key go to: CRC-32 of its UTF-8 bytes, modulo the number of shards."""
-        if not isinstance(key, str):
-            raise InvalidRequest(f"key is {shown(key)}; it must be text")
-        return zlib.crc32(key.encode(errors="surrogatepass")) % self.config.shards
-
-    # ---- looking
-
-    def depth(self) -> QueueDepth:
-        """Return how much is in the queue, its sideline, parked and delayed. Five calls. Where messages have
-        expired unread: 0.25 s, and one call more for each such shard, or some 20 if it has more than 1,000.
-        """
-        depth = depth_of(*self.states_now())
-        try:
-            waiting = self.delayed.waiting()
-            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying)
-        except (Corrupt, Unreadable):  # all the rest is known
-            return replace(depth, damaged=depth.damaged + 1)
-
-    def states(self) -> tuple[list[ShardPointers], list[ShardPointers], list[ShardPointers]]:
-        """Return the pointers of all shards: of the queue, its sideline and its parked messages. Three calls."""
-        return self.pointers.states(), self.sideline.pointers.states(), self.parked.pointers.states()
-
-    def states_now(self) -> list[list[ShardPointers]]:
-        """Return the pointers as `states` does, and how many of the oldest messages have expired. Four calls, or as
-        `depth` says.
-        """
-        views = (self.pointers, self.sideline.pointers, self.parked.pointers)
-        return looked_through(list(zip(views, self.states(), strict=True)))
-
-    def steps(self, message_id: str) -> dict[str, DoneStep]:
-        """Return the steps of a message that are done (`Delivery.once`), by name, also of one that is gone. One call.
-
-        Raises `Corrupt` where their record is damaged.
-        """
-        effects = MessageEffects(self.pointers.client_id, self.reader, checked_id(message_id))
-        return effects.done(self.store)
-
-    def redrive(self, limit: int, *, reason: str | None = None, dry_run: bool = False) -> list[Message]:
-        """Move up to `limit` parked messages back, parked for `reason` or for any; return them.
-
-        dry_run: change nothing, only return them.
-
-        They start again with no attempts; the header `latchwork-attempts` has the former number, and they keep their
-        last reason and error. Raises `InvalidRequest` for a reason outside the closed set, and the store's errors:
-        `details["redriven"]` of the error has the ids of the messages that were moved. One that cannot be moved keeps
-        no other from it; where the store is unavailable, the others stay. `Unavailable` also where 100,000 slots of a
-        shard, one after the other, hold no message: another call goes on behind them.
-        """
-        return redrive(self.parked, self, limit, reason=reason, dry_run=dry_run)
 
     # ---- groups
 
@@ -438,7 +246,8 @@ class ShardedQueue(Subqueue):
         groups; `AlreadyExists` if a queue, or a group of another queue, is called `{queue}@{name}`; the store's errors:
         then repeat the call to complete it.
         """
-        return self.registry.make_group(self, name, start, settings)
+        made: QueueGroup = self.registry.make_group(self, name, start, settings)
+        return made
 
     def groups(self) -> list[QueueGroup]:
         """Return the groups of this queue, by name. Two calls."""
@@ -488,152 +297,3 @@ class ShardedQueue(Subqueue):
         One whose record is damaged is left out, with a warning that names the record.
         """
         return [QueueBatch(self, self.batches, state) for state in self.batches.states()]
-
-    # ---- the number of consumers
-
-    @property
-    def concurrency(self) -> int:
-        """Consumers that are wanted, as last read from the queue's record; 0 = paused."""
-        return self.live.concurrency
-
-    def pause(self, *, by: str | None = None) -> None:
-        """Stop consumers everywhere: within 3 s no handler begins. Messages continue to expire. Two calls.
-
-        Handlers that have begun go on to their end. `workers` says which processes act on it.
-
-        by: who pauses it, for people; None = this process.
-        """
-        life = exact_time(self.config.message_expiry)
-        warnings.warn(f"queue {self.name!r} is paused; its messages go on expiring, each after {life}", stacklevel=2)
-        self.registry.set_concurrency(self, 0, by)
-
-    def resume(self, *, by: str | None = None) -> None:
-        """Start consumers again within 3 s, with the number that was set last, at least 1. Three calls."""
-        self.registry.resume(self, by)
-
-    def scale(self, n: int, *, by: str | None = None) -> None:
-        """Ask for `n` worker threads in each process that consumes it, 0 to 100, within 3 s. Two calls. Raises
-        `TooManyConsumers`.
-        """
-        self.registry.set_concurrency(self, check_concurrency(n), by)
-
-    def workers(self) -> list[WorkerReport]:
-        """Return the last report of each process in which a consumer of this queue runs, or ran until it died, by
-        name. One call.
-
-        A process reports each 15 s, and at once when it acts on a change of the settings. Programs that call `receive`
-        themselves do not report. Raises the store's errors.
-        """
-        return workers_of([self])[0]
-
-
-OF = "@"
-"""Stands between the names of a queue and of its group."""
-
-
-class QueueGroup(ShardedQueue):
-    """A group of a queue, made by `ShardedQueue.group`. Groups, and the queue's own consumers, are independent of each
-    other. Safe to share between threads; share it, as they look for messages together.
-
-    It has the verbs of a queue, except publishing: `receive`, `ack_many`, `depth`, `peek`, `sideline`, `parked`,
-    `redrive`, `pause`, `scale`, and a `Consumer` or a `Worker` of it. `QueueRegistry.get` and the command find it as
-    `{queue}@{group}`.
-
-    At least once for each group. A message is stored once, and deleted when the last group that it was published to has
-    acknowledged it, or when it expires; a group that does not consume blocks no other. One that fails in a group is
-    stored once more, for the group alone. Not promised: an order; and a message published before the group was made
-    reaches it only if it still exists then.
-    """
-
-    pointers: GroupPointers
-    config: GroupConfig
-
-    def __init__(self, registry: Registry, config: GroupConfig, live: Live) -> None:
-        super().__init__(registry, config, live)
-        self._queue_name = config.of
-
-    @property
-    def group_name(self) -> str:
-        """The group's name within its queue."""
-        return self.config.name.removeprefix(f"{self._queue_name}{OF}")
-
-    @property
-    def reader(self) -> str:
-        """The group's name within its queue."""
-        return self.group_name
-
-    @property
-    def queue_name(self) -> str:
-        """The name of the queue whose messages it gets."""
-        return self._queue_name
-
-    def target(self, queue: Any) -> ShardedQueue:
-        """Return the queue that a `Publish` goes to; None = the one that the group reads."""
-        return super().target(self.queue_name if queue is None else queue)
-
-    def _given_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
-        """Return messages to the tail of the group's own shards: the slots of the queue are not the group's alone."""
-        back = [interrupted(delivery.held.envelope) for delivery in deliveries]
-        outcomes = self._move(deliveries, into(self.pointers), back)
-        self.active.look_soon()
-        return outcomes
-
-    def follow(self, queue: ShardedQueue) -> None:
-        """Notice at once what this process publishes to the queue."""
-        self.active.follow(queue.active)
-        self.pointers.shared.follow(queue.pointers.members)
-
-    def check_there(self) -> None:
-        """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""
-        check_there(self.registry.records, self.config)
-
-    def was_dropped(self) -> bool:
-        """Whether another process has dropped the group; False where the store has lost its record. Two calls."""
-        return was_dropped(self.registry.records, self.config, self.pointers.shared, self.made_at)
-
-    def make_again(self) -> None:
-        """Join the queue's shards again, from their beginning. Some six calls."""
-        complete(self.registry.records, self.config, self.pointers.shared, "oldest", [0] * self.config.shards)
-
-    def ends(self, record: Mapping[str, Any]) -> bool:
-        """Go on with the end of the group if its record says that it was dropped; whether it was."""
-        if DROPPED in record:
-            self.drop()  # the process that dropped it has died, or still does, or has left much of it to the upkeep
-        return DROPPED in record
-
-    def drop(self) -> bool:
-        """End the subscription; whether nothing of it is left. Six calls, and one or two for each 1,000 messages that
-        it had left.
-
-        Messages that waited for this group alone are deleted, also in its sideline and parked. Its consumers get
-        `NotFound`, and `LeaseLost` for a message that they still hold. A message whose publisher was between its two
-        calls may stay until it expires.
-
-        A call looks at 100,000 slots of each shard at most. False: there are more, and the upkeep goes on with as
-        many in each of its sweeps; so does another call. It also goes on if this call is interrupted, or fails. Until
-        the end the name is not free.
-
-        Raises `NotFound` if it was dropped before, and the store's errors.
-        """
-        others = [self.sideline.pointers, self.parked.pointers]
-        over = end(self.registry.records, self.config, self.pointers, others, self.delayed.control)
-        self.registry.forget(self)
-        return over
-
-    def publish(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: publish to the queue itself."""
-        raise InvalidRequest(f"{self!r} is a group: publish to {shown(self.queue_name)}, and it gets the message")
-
-    publish_many = publish
-
-    def batch(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: a batch belongs to the queue itself."""
-        raise InvalidRequest(f"{self!r} is a group: a batch is of the queue {shown(self.queue_name)}, which it reads")
-
-    def publisher(self, **_: Any) -> NoReturn:
-        """Refuse: make it of the queue itself."""
-        self.publish()
-
-    def group(self, name: str, **_: Any) -> NoReturn:
-        """Refuse: make it of the queue itself."""
-        raise InvalidRequest(f"{self!r} is a group: make {shown(name)} of the queue {shown(self.queue_name)}")

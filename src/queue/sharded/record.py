@@ -384,7 +384,7 @@ def _settings_ops(config: QueueConfig) -> tuple[Op, ...]:
         settings["backoff"] = [float(n) for n in (backoff.low, backoff.high, backoff.factor, backoff.jitter)]
     if config.results is not None:
         settings["results"] = whole_seconds(config.results)
-    group = (Put("groupOf", config.of), Put("tag", config.tag)) if isinstance(config, GroupConfig) else ()
+    group = (Put("groupOf", config.of), Put("tag", config.tag)) if config.of else ()
     return (
         *group,
         Put("handlerType", config.handler_type or ""),

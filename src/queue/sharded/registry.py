@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, cast
 from weakref import WeakSet
 
 from ...coord.lease import checked_owner
@@ -32,11 +32,12 @@ from ...store.model.record import checked_key
 from ..rows import read_each
 from .active import IDLE_LOOK
 from .bell import Bell
-from .config import GroupConfig, QueueConfig, group_config
+from .config import QueueConfig, group_config
 from .delayed.schedules import MAX_NAME, Schedule, ScheduleRecords, ScheduleState
+from .group import QueueGroup
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
-from .groups.pointers import shards_of
-from .queue import QueueGroup, ShardedQueue
+from .parts import parts_of
+from .queue import ShardedQueue
 from .record import (
     LIVE_BINS,
     LastSweep,
@@ -55,6 +56,10 @@ from .record import (
 )
 
 log = Log(__name__)
+
+AnyQueue: TypeAlias = ShardedQueue | Any
+"""A queue; by the name of a group a `QueueGroup`, which has the verbs of a queue and refuses some. Not a union of both:
+each caller would have to ask which it is, though the name that it gave says so."""
 
 made_here: Counter[str] = Counter()
 """How many queues and groups this process has made, by client: its upkeep looks for new ones where that has changed."""
@@ -90,9 +95,9 @@ class QueueRegistry:
         self.bell = Bell(store, Key(f"{client_id}_meta_set", f"@{self.farm_id}_BELL"))
         """Rung by who has made a queue."""
         self._schedules = ScheduleRecords(store, client_id, self.farm_id)
-        self._queues: dict[str, ShardedQueue] = {}
+        self._queues: dict[str, AnyQueue] = {}
         # Every object of a name that is still referred to: also the ones that `_queues` no longer has.
-        self._held: dict[str, WeakSet[ShardedQueue]] = {}
+        self._held: dict[str, WeakSet[AnyQueue]] = {}
         self.reset_after_fork()
         reset_in_child(self)
         self._indexed = False
@@ -171,7 +176,7 @@ class QueueRegistry:
             )
         return kept
 
-    def get(self, name: str) -> ShardedQueue:
+    def get(self, name: str) -> AnyQueue:
         """Return the queue of this name, active or not. Raises `NotFound`, which names a similar queue if there is one;
         that takes one more call.
         """
@@ -198,16 +203,14 @@ class QueueRegistry:
 
     def publishable(self, name: str) -> ShardedQueue:
         """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""
-        queue = self.get(name)
-        if isinstance(queue, QueueGroup):
-            queue.publish()  # raises
+        queue: ShardedQueue = self.get(name).for_publishing()
         return queue
 
-    def queues(self, active: bool | None = True) -> list[ShardedQueue]:
+    def queues(self, active: bool | None = True) -> list[AnyQueue]:
         """Return all queues that are active, or not, or (None) both, as the store has them now, by name."""
         return [queue for queue, _ in self.listed(active=active)]
 
-    def listed(self, *, active: bool | None = True) -> list[tuple[ShardedQueue, dict[str, Any]]]:
+    def listed(self, *, active: bool | None = True) -> list[tuple[AnyQueue, dict[str, Any]]]:
         """Return the queues, each with its record; unreadable ones are left out, with a warning in the log."""
         found, unreadable = self.scan(active=active)
         for failure in unreadable.values():
@@ -216,7 +219,7 @@ class QueueRegistry:
 
     def scan(
         self, *, active: bool | None = True
-    ) -> tuple[list[tuple[ShardedQueue, dict[str, Any]]], dict[str, Unreadable]]:
+    ) -> tuple[list[tuple[AnyQueue, dict[str, Any]]], dict[str, Unreadable]]:
         """Return the queues, each with its record, and the errors of unreadable ones by name."""
         if active is not None:
             checked_switch("active", active)
@@ -256,7 +259,7 @@ class QueueRegistry:
         self.records.change(queue.config, Put("active", "true"))
         self._reread(queue)
 
-    def set_retry(self, name: str, retry: bool = True) -> ShardedQueue:
+    def set_retry(self, name: str, retry: bool = True) -> AnyQueue:
         """Change whether failed messages of a queue, or of a group, are tried again; return it. Three calls.
 
         For a queue that was made by an earlier version, which did not retry. What is in its sideline comes back too,
@@ -390,17 +393,14 @@ class QueueRegistry:
             self._notify_upkeep()
             record = self.records.record(wanted.name)
         config = config_of(wanted.name, record.bins)
-        if not isinstance(config, GroupConfig) or config.of != queue.name or config.shards != queue.config.shards:
-            what = "is a queue"
-            if isinstance(config, GroupConfig):
-                is_own = config.of == queue.name
-                what = f"was made for {config.shards} shards" if is_own else f"is a group of the queue {config.of!r}"
+        if config.of != queue.name or config.shards != queue.config.shards:
+            what = f"is a group of the queue {config.of!r}" if config.of else "is a queue"
+            what = f"was made for {config.shards} shards" if config.of == queue.name else what
             raise AlreadyExists(f"{wanted.name!r} {what}: use another name, or drop it")
         gone = Refused(f"the group {name!r} of queue {queue.name!r} is being dropped: ask for it again later")
         if DROPPED in record.bins:
             raise gone
-        group = self._adopt(config, record.bins)
-        assert isinstance(group, QueueGroup)  # noqa: S101 - its record says so
+        group = cast(QueueGroup, self._adopt(config, record.bins))
         if MADE in record.bins:
             self.records.renew(config, record)
             return group
@@ -419,7 +419,7 @@ class QueueRegistry:
 
     def _groups(self, queue: ShardedQueue) -> list[tuple[QueueGroup, dict[str, Any]]]:
         listed = self.listed(active=None)
-        return [(one, bins) for one, bins in listed if isinstance(one, QueueGroup) and one.queue_name == queue.name]
+        return [(cast(QueueGroup, one), bins) for one, bins in listed if one.config.of == queue.name]
 
     def groups_of(self, queue: ShardedQueue) -> list[QueueGroup]:
         """Return what `ShardedQueue.groups` returns."""
@@ -431,11 +431,9 @@ class QueueRegistry:
         if record is None or MADE not in record.bins or DROPPED in record.bins:
             return None
         config = config_of(group.name, record.bins)
-        if not isinstance(config, GroupConfig) or config.of != group.queue_name or config.tag == group.config.tag:
+        if config.of != group.queue_name or config.tag == group.config.tag:
             return None
-        found = self._adopt(config, record.bins)
-        assert isinstance(found, QueueGroup)  # noqa: S101 - its record says so
-        return found
+        return cast(QueueGroup, self._adopt(config, record.bins))
 
     def forget(self, group: QueueGroup) -> None:
         """Forget a group that was dropped."""
@@ -445,18 +443,18 @@ class QueueRegistry:
 
     # ---- the number of consumers
 
-    def set_concurrency(self, queue: ShardedQueue, n: int, by: str | None = None) -> None:
+    def set_concurrency(self, queue: AnyQueue, n: int, by: str | None = None) -> None:
         """Store how many consumers are wanted, when that was asked for, and by whom; None = by this process."""
         self.records.change(queue.config, *concurrency_ops(n, checked_owner(by, self.store.seams)))
         queue.pointers.bell.announce()
         self._reread(queue)
 
-    def resume(self, queue: ShardedQueue, by: str | None = None) -> None:
+    def resume(self, queue: AnyQueue, by: str | None = None) -> None:
         """Store the number of consumers that was last wanted, at least 1."""
         wanted = resume_to(queue.name, self.records.read(queue.name, "settings"))
         self.set_concurrency(queue, wanted or queue.config.concurrency or 1, by)
 
-    def follow(self, queues: Sequence[ShardedQueue]) -> None:
+    def follow(self, queues: Sequence[AnyQueue]) -> None:
         """Read what may have changed in the settings of these queues, for all who use them in this process. One call,
         none for no queues.
 
@@ -478,15 +476,15 @@ class QueueRegistry:
         self.bell.ring()
 
     def _create(self, config: QueueConfig) -> None:
-        queues = shards_of(self.store, self.client_id, config)
-        self.records.create(config, [queue.settled() for queue in queues])
+        parts = parts_of(self.store, self.client_id, config)
+        self.records.create(config, [part.settled() for part in parts])
 
     def _ensure_index(self) -> None:
         if not self._indexed:
             self.store.ensure_index(self.records.set, "active")
             self._indexed = True
 
-    def _adopted(self) -> dict[str, ShardedQueue]:
+    def _adopted(self) -> dict[str, AnyQueue]:
         with self._lock:
             return dict(self._queues)
 
@@ -526,7 +524,7 @@ class QueueRegistry:
         self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
         self._adopt(config, self.records.read(name))
 
-    def _keep_if_used(self, queue: ShardedQueue) -> None:
+    def _keep_if_used(self, queue: AnyQueue) -> None:
         with self._lock:
             held = tuple(self._held[queue.name])
         used = [one for one in held if one.used]
@@ -536,7 +534,7 @@ class QueueRegistry:
         for one in used:
             one.used = False
 
-    def _reread(self, queue: ShardedQueue) -> None:
+    def _reread(self, queue: AnyQueue) -> None:
         live = live_of(queue.name, self.records.read(queue.name))
         with self._lock:
             self._update_live(queue.name, live)
@@ -545,7 +543,7 @@ class QueueRegistry:
         for queue in self._held.get(name, ()):
             queue.live = live
 
-    def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> ShardedQueue:
+    def _adopt(self, config: QueueConfig, bins: dict[str, Any], *, asked: bool = False) -> AnyQueue:
         """Return the one object of this queue, with what was just read; `asked`: and with the codec of `config`."""
         live = live_of(config.name, bins)
         with self._lock:
@@ -557,30 +555,27 @@ class QueueRegistry:
             queue.made_at = bins.get("createdAt")
             return queue
 
-    def _object(self, config: QueueConfig, live: Live) -> ShardedQueue:
+    def _object(self, config: QueueConfig, live: Live) -> AnyQueue:
         """Return the object with exactly these settings if it is still referred to, or a new one."""
         held = self._held.setdefault(config.name, WeakSet())
         queue = next((one for one in held if one.config == config), None)
         if queue is None:
-            if isinstance(config, GroupConfig):
-                queue = QueueGroup(self, config, live)
-            else:
-                queue = ShardedQueue(self, config, live)
+            queue = (QueueGroup if config.of else ShardedQueue)(self, config, live)
             held.add(queue)
             self._acquaint(queue)
         return queue
 
-    def _acquaint(self, new: ShardedQueue) -> None:
+    def _acquaint(self, new: AnyQueue) -> None:
         """Let the groups of a queue in this process notice at once what is published to it here."""
-        every = [one for held in self._held.values() for one in held]
-        for queue, group in ((one, new) if isinstance(new, QueueGroup) else (new, one) for one in every):
-            if isinstance(group, QueueGroup) and group.queue_name == queue.name:
-                group.follow(queue)
+        for one in [one for held in self._held.values() for one in held]:
+            for queue, group in ((new, one), (one, new)):
+                if group.config.of == queue.name:
+                    cast(QueueGroup, group).follow(queue)
 
 
 def _is_other(one: QueueConfig, other: QueueConfig) -> bool:
     """Whether these are settings of two queues, or of a group that was dropped and made again."""
-    return bool(differences(one, other)) or getattr(one, "tag", None) != getattr(other, "tag", None)
+    return bool(differences(one, other)) or one.tag != other.tag
 
 
 def _swept(stored: Any, shard: int) -> int:

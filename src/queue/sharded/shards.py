@@ -7,13 +7,11 @@ stamps the records it finds there. The main queue, its sideline and its parked m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
-
-from msgspec.structs import replace
 
 from ...errors import (
     AlreadyExists,
@@ -66,8 +64,7 @@ from .envelope import (
     not_begun,
     tombstone,
 )
-from .members import Members, names
-from .naming import NameRows, Naming, no_names
+from .hooks import NOBODY, UNCOUNTED, Counting, Readers, RowsBeside
 from .places import MAIN, TAKEN, Places, cancelled_in, slot_place
 from .pointers import (
     EXPIRED,
@@ -83,9 +80,8 @@ from .pointers import (
     STREAM,
     ShardPointers,
 )
-from .shared_acks import SharedAck, acknowledge_shared, finish
+from .rules import ALONE, GROUPS, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking
 from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from .stamps import ALONE, GROUPS, OWN, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking, own_ack
 from .sweep_record import SubqueueKind
 
 CLAIMS = 64
@@ -139,7 +135,7 @@ _LISTED = MapValue(RETURNED, Param("slot", str), str).eq(Param("by", str))
 _TEXT_OR_NONE = (str, type(None))
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
 _ALONE = all_of(Bin("delivery", str).eq(Param("me", str)), ALONE)
-"""This delivery's, and no group's. Only a removal that keeps the id takes the payload from a message that a delivery
+"""This delivery's, and nobody else's. Only a removal that keeps the id takes the payload from a message that a delivery
 holds, so a removal that keeps no id need not check for a payload.
 """
 _UNAWAITED = exists("data") & ALONE
@@ -162,7 +158,8 @@ class Shards:
         self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
             store, client_id, name, shards, ttl, sweep,
         )  # fmt: skip
-        self.naming: Naming = no_names
+        self.readers: Readers = NOBODY
+        self.counting: Counting = UNCOUNTED
         self._data_set, self.meta_set, self._prefix = (
             f"{client_id}_data_set",
             f"{client_id}_meta_set",
@@ -173,7 +170,6 @@ class Shards:
         """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
         it.
         """
-        self.members = Members(store, self.pointers_key, LOAD)
         self.bell = Bell(store, Key(self.meta_set, f"{name}_BELL"))
 
     def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard
@@ -265,7 +261,7 @@ class Shards:
 
         One made twice leaves holes (P1). Where a shard had nothing left to fire, the next `write` rings the bell.
         """
-        seen = [self.members.loaded(shard) for shard in counts]
+        seen = [self.readers.loaded(shard) for shard in counts]
         rows = self.store.repeat_many([_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()])
         firsts: dict[int, int | LatchworkError] = {}
         undone = False
@@ -273,7 +269,7 @@ class Shards:
             if isinstance(row, LatchworkError):
                 firsts[shard] = self._not_reserved(shard, row)
                 continue
-            load, fire, stream, groups = row
+            load, fire, stream, others = row
             if not (
                 0 <= fire <= load <= MAX_COUNTER and load - fire <= MAX_UNFIRED and isinstance(stream, _TEXT_OR_NONE)
             ):
@@ -282,12 +278,17 @@ class Shards:
                 continue
             firsts[shard] = first = load - n + 1
             undone = undone or first <= before
-            self.members.note(shard, load, groups)
-            if fire >= load - n or groups:  # the groups' positions are not known here
+            self.readers.note(shard, load, others)
+            if fire >= load - n or others:  # how far these are is not known here
                 self.bell.ring_later()
         if undone:  # the store came back empty, or older, and nothing that was noted is true any more
-            self.members.forget()
+            self.readers.forget()
         return firsts
+
+    def forget_reserved(self) -> None:
+        """Forget what was reserved last, as that may be undone: LOAD is then lower."""
+        self.readers.forget()
+        self.bell.ring_later()  # it may have been due for other messages too
 
     def _not_reserved(self, shard: int, failure: LatchworkError) -> LatchworkError:
         """Return why no pointers were reserved: `Corrupt` if they would never be claimed."""
@@ -319,9 +320,9 @@ class Shards:
         """
         if not slots:
             return Rows()
-        readers = self.members.waiting(slots)
-        if readers.errors():
-            return readers.then(
+        others = self.readers.waiting(slots)
+        if others.errors():
+            return others.then(
                 lambda places: self.write(
                     [slots[n] for n in places], [envelopes[n] for n in places], fired=fired,
                     traced=[place for place, n in enumerate(places) if n in traced], fresh=fresh,
@@ -331,28 +332,28 @@ class Shards:
         stamp = (Put("fireTS", now),) if fired else ()
         rows = [
             bare_update(self.key(slot), envelope, now, self.ttl)
-            if envelope.bare and not fired and not tags
+            if envelope.bare and not fired and not names
             else Update(
-                self.key(slot), envelope.ops(now) + stamp + names(tags, envelope, moved=fired),
+                self.key(slot), envelope.ops(now) + stamp + self.readers.tags(names, envelope, moved=fired),
                 exists=Exists.CREATE, ttl=self.ttl,
             )
-            for slot, envelope, tags in zip(slots, envelopes, readers.values(()), strict=True)
+            for slot, envelope, names in zip(slots, envelopes, others.values(()), strict=True)
         ]  # fmt: skip
         noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
-        naming = NameRows({} if fired else self.naming(envelopes))
-        sent = self._sent([*rows, *noted.values(), *naming.updates] if noted or naming.updates else rows)
-        unnamed = naming.taken_from(sent)
+        beside = RowsBeside({} if fired else self.counting.rows(envelopes))
+        sent = self._sent([*rows, *noted.values(), *beside.updates] if noted or beside.updates else rows)
+        uncounted = beside.taken_from(sent)
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
             if cancelled := [list(noted)[n] for n in cancelled_in(traces)]:
                 self.places.drop(self, [(slots[n], envelopes[n].msg_id) for n in cancelled])
-        if not unnamed and sent.count(()) == len(sent):  # all are written, as nearly always
+        if not uncounted and sent.count(()) == len(sent):  # all are written, as nearly always
             return Rows([WriteResult.DONE] * len(sent))
         written = sent.then(lambda places: [WriteResult.DONE] * len(places))
         written = written.recover(
             AlreadyExists, lambda places: self._whose_are([rows[n].key for n in places], [envelopes[n] for n in places])
         )
-        there = {n: why for n, why in unnamed.items() if written[n] is WriteResult.DONE}
+        there = {n: why for n, why in uncounted.items() if written[n] is WriteResult.DONE}
         return written.merge(there, there.values())
 
     def _sent(self, rows: Sequence[Update]) -> Rows[Any]:
@@ -669,7 +670,7 @@ class Shards:
 
         cancelled: they are not done. What is left of each says so, for as long as it would live (P26).
         """
-        # 1. A message that no group waits for goes, if its delivery still holds it.
+        # 1. A message that no other reader waits for goes, if its delivery still holds it.
         cancelled = cancelled and self.places is not None
         own = [n for n, h in enumerate(held) if h.envelope.groups is None]
         gone = [] if cancelled else [n for n in own if not self._kept_for(held[n])]
@@ -683,64 +684,33 @@ class Shards:
         marked = [n for n in own if cancelled or self._kept_for(held[n])]
         if marked:
             outcomes.merge(marked, self._stripped([held[n] for n in marked], cancelled=cancelled))
-        # 3. Groups wait for the others, or have adopted a message since it was stamped.
+        # 3. Other readers wait for the rest, or for a message since it was stamped.
         among = [n for n, outcome in enumerate(outcomes) if outcome is False]
-        return outcomes.merge(among, self._ack_shared([held[n] for n in among]))
+        return outcomes.merge(among, self.readers.settle([held[n] for n in among]))
 
     def _kept_for(self, held: Stamped) -> int:
         """Return seconds for which something of a message stays once it is removed."""
         return held.envelope.keep_id if held.result is None else max(held.envelope.keep_id, self.results)
 
-    def _ack_shared(self, held: Sequence[Stamped]) -> Rows[bool]:
-        """Acknowledge for the queue's own consumers messages that groups may wait for (P17)."""
-        acks = []
-        for at, me, one, result in held:
-            update, keep = own_ack(self.key(at), one.data, me), one.keep_id
-            if result is not None:  # the last of the groups keeps it as it keeps an id
-                keep = max(keep, self.results)
-                update = replace(update, ops=(Put(RESULT, result), Put("keepId", keep), *update.ops))
-            acks.append(SharedAck(update, me, keep))
-        return acknowledge_shared(self.store, acks, OWN)
-
-    def finish(self, slots: Sequence[Slot]) -> None:
-        """Delete messages that no reader waits for, and whose last reader died before it deleted them. Rare.
-
-        A record that cannot be read stays.
-        """
-        if not slots:
-            return
-        keys = [self.key(slot) for slot in slots]
-        rows = zip(keys, read_each(self.store, keys, "keepId"), strict=True)
-        finish(self.store, [(key, kept_for(row.bins.get("keepId"))) for key, row in rows if isinstance(row, Record)])
-
-    def discard(self, slots: Sequence[Slot], count: Callable[[Sequence[object]], None]) -> None:
+    def discard(self, slots: Sequence[Slot]) -> None:
         """Delete messages for a stream, also messages of another library, which carry no id; tombstones stay (P5).
 
-        count: is given the bins `batch` of the messages before they are deleted.
-
-        Three calls. Messages that were published exactly once keep their id (P6). For messages that groups wait for,
-        two calls more (P17). A record that cannot be read stays; its error is raised once all others are done.
+        Three calls. Messages that were published exactly once keep their id (P6). For messages that others wait for,
+        two calls more (P17); for counted ones, one. A record that cannot be read stays; its error is raised once all
+        others are done.
         """
         records = read_each(self.store, [self.key(slot) for slot in slots], "keepId", GROUPS, "batch")
         there = {slot: record for slot, record in zip(slots, records, strict=True) if isinstance(record, Record)}
-        count([record.bins.get("batch") for record in there.values()])
+        self.counting.done([record.bins.get("batch") for record in there.values()])
         ttls = {slot: kept_for(one.bins.get("keepId")) for slot, one in there.items() if GROUPS not in one.bins}
         plain, kept = [slot for slot, ttl in ttls.items() if not ttl], [slot for slot, ttl in ttls.items() if ttl]
         gone = self.store.delete_many([Removal(self.key(slot), _UNAWAITED) for slot in plain], repeatable=True)
         stripped = self.store.repeat_many([_dropping(ttls[slot]).fill(self.key(slot)) for slot in kept])
-        # A group may have adopted it since it was read.
+        # Another reader may have adopted it since it was read.
         rows = zip((*plain, *kept), (*gone, *stripped), strict=True)
         refused = {slot for slot, row in rows if isinstance(row, Refused)}
-        among = [slot for slot in there if slot in refused or slot not in ttls]
-        me = self.store.seams.unique()
-        found, unread = self.look(among).sift(among)
-        acks = [
-            SharedAck(own_ack(self.key(slot), one.data, me, any_delivery=True), me, one.keep_id)
-            for slot, one in found.items()
-            if one is not None
-        ]
-        acked = acknowledge_shared(self.store, acks, OWN)
-        for some in (gone, stripped, acked, Rows(unread.values()), records):
+        among = self.readers.discard([slot for slot in there if slot in refused or slot not in ttls])
+        for some in (gone, stripped, among, records):
             some.raise_unless(Refused, NotFound)
 
     def _stripped(self, held: Sequence[Stamped], *, cancelled: bool) -> Rows[bool]:

@@ -18,10 +18,10 @@ from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through
 from .envelope import MAX_TIME
 from .groups.pointers import GROUP_STATE_BINS
 from .pointers import ShardPointers
-from .queue import ShardedQueue
 from .record import LastSweep, last_sweep_of
 from .registry import QueueRegistry
 from .shards import Shards
+from .subscription import Subscription
 from .sweep_record import LAST
 
 
@@ -118,7 +118,7 @@ def all_stats(registry: QueueRegistry) -> list[QueueStats]:
     return [stats for stats in stats_of_each(registry.listed(active=None)) if stats is not None]
 
 
-def stats_of(queue: ShardedQueue) -> QueueStats:
+def stats_of(queue: Subscription) -> QueueStats:
     """Return the statistics of one queue. Three calls; more where messages have expired, as `ShardedQueue.depth` says.
 
     Raises `NotFound` where it is gone.
@@ -129,7 +129,7 @@ def stats_of(queue: ShardedQueue) -> QueueStats:
     return stats
 
 
-def stats_of_each(queues: Sequence[tuple[ShardedQueue, Mapping[str, Any]]]) -> list[QueueStats | None]:
+def stats_of_each(queues: Sequence[tuple[Subscription, Mapping[str, Any]]]) -> list[QueueStats | None]:
     """Return the statistics of these queues of one client, each given with its record; None for a group that has no
     pointers, as it is being made, or dropped.
 
@@ -151,17 +151,17 @@ def stats_of_each(queues: Sequence[tuple[ShardedQueue, Mapping[str, Any]]]) -> l
     ]
 
 
-def _parts(queue: ShardedQueue) -> tuple[Shards, ...]:
+def _parts(queue: Subscription) -> tuple[Shards, ...]:
     return queue.pointers, queue.sideline.pointers, queue.parked.pointers
 
 
-def _keys(queue: ShardedQueue) -> list[list[Key]]:
+def _keys(queue: Subscription) -> list[list[Key]]:
     """Return the keys of the pointers of each part of a queue, and last that of its record of delayed messages."""
     return [*(part.state_keys(range(part.shards)) for part in _parts(queue)), [queue.delayed.control]]
 
 
 def _states(
-    queue: ShardedQueue, rows: Sequence[Sequence[Record | LatchworkError | None]]
+    queue: Subscription, rows: Sequence[Sequence[Record | LatchworkError | None]]
 ) -> list[list[ShardPointers]] | None:
     """Return the states of each part of a queue by the rows of `_keys`; None for a group that has none."""
     try:
@@ -171,7 +171,7 @@ def _states(
 
 
 def _stats(
-    queue: ShardedQueue,
+    queue: Subscription,
     bins: Mapping[str, Any],
     states: Sequence[list[ShardPointers]],
     control: Record | LatchworkError | None,
@@ -204,7 +204,7 @@ def _stats(
     )
 
 
-def _oldest_parked(queue: ShardedQueue, states: Sequence[ShardPointers]) -> Parked | None:
+def _oldest_parked(queue: Subscription, states: Sequence[ShardPointers]) -> Parked | None:
     """Return the message that was parked first. No call."""
     heads = [state.head for state in states if state.head is not None and state.head.ttl >= 0]
     if not heads:
@@ -217,7 +217,7 @@ def _oldest_parked(queue: ShardedQueue, states: Sequence[ShardPointers]) -> Park
     return Parked(name, error if isinstance(error, str) else "", ago)
 
 
-def _sides(queue: ShardedQueue, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:
+def _sides(queue: Subscription, states: Sequence[Sequence[ShardPointers]]) -> list[Side]:
     """Return what waits in each part of a queue, by the next message of each shard. No call."""
     now, sides = queue.store.seams.wall(), []
     for part, some in zip(_parts(queue), states, strict=True):

@@ -20,9 +20,9 @@ from .delayed.stored import Entry, is_retry
 from .envelope import MAX_TIME, UNIQUE, date, from_bins
 from .places import DELAYED, MAIN, PARKED, SIDE, TAKEN, Place, Places, Trace, first_slot
 from .pointers import ShardPointers
+from .rules import RESULT, SEEN
 from .shards import Shards
 from .slots import process_in
-from .stamps import RESULT, SEEN
 
 CHUNK = 1_000
 """Records that are read in one call."""

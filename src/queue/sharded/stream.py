@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -23,13 +22,12 @@ from ...store.model.expr import SERVER_NOW, Bound, largest
 from ...store.model.ops import Op
 from ...store.rows import chunked
 from ..rows import read_each
-from .batches.blocks import Blocks, place_of_text
 from .envelope import BINS, Envelope
+from .groups.stamps import SHARED
 from .ledger.ledger import LEDGER_TTL
 from .pointers import FIRE, LOAD, STREAM, ShardPointers
 from .shards import Shards
 from .slots import Slot
-from .stamps import SHARED
 from .subqueue import GRACE
 
 EPOCH, ACKED = "stream-epoch", "stream-acked"
@@ -310,13 +308,4 @@ def _given_up(queue: Shards, shard: int, pointers: Sequence[int]) -> list[int]:
 def _discard(queue: Shards, shard: int, pointers: Sequence[int]) -> None:
     """Delete what is at these pointers."""
     part_, inner = queue.part_of(shard)
-    part_.discard([Slot(inner, pointer) for pointer in pointers], partial(_count, queue))
-
-
-def _count(queue: Shards, texts: Sequence[object]) -> None:
-    """Count messages in their batches, which the bins `batch` name (P18), before they are deleted. No call if there are
-    none. Raises the first error of a message that could not be counted.
-    """
-    places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
-    for failure in filter(None, Blocks(queue.store, queue.client_id).mark(places).failures):
-        raise failure
+    part_.discard([Slot(inner, pointer) for pointer in pointers])

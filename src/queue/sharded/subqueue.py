@@ -21,7 +21,6 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
-from .batches.blocks import GONE, Blocks, place_of
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -293,20 +292,18 @@ class Subqueue(Unpicklable, ABC):
         return deliveries
 
     def _without_cancelled(self, held: list[Stamped]) -> list[Stamped]:
-        """Drop messages of batches that were cancelled; return the others. One call where any is of a batch.
+        """Drop messages that nobody waits for any more; return the others. One call where any is counted.
 
         Where that fails, none is handed out now.
         """
-        batches = {n: place.batch for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
-        if not batches or self.reader:
-            return held
         received = self.store.seams.monotonic()
         try:
-            cancelled = Blocks(self.store, self.pointers.client_id).cancelled(batches.values())
+            gone = self.pointers.counting.cancelled([one.envelope for one in held])
         except BaseException:  # whatever it is, they must not wait for the sweep
             self.pending.add(ClaimedSlot(one.slot, one.delivery, received + GRACE) for one in held)
             raise
-        gone = {n for n, batch in batches.items() if batch in cancelled}
+        if not gone:
+            return held
         self.drop_cancelled([Delivery(None, held[n], self, received) for n in gone])
         return [one for n, one in enumerate(held) if n not in gone]
 
@@ -568,10 +565,8 @@ class Subqueue(Unpicklable, ABC):
         outcomes.merge(open_, attempted(len(held), lambda: self.pointers.remove(held, cancelled=True)))
         mark_settled(deliveries, outcomes)
         record_outcomes(self.pointers, outcomes, "cancelled")
-        gone = outcomes.sift([place_of(delivery.held.envelope) for delivery in deliveries])[0]
-        if places := [place for place in gone if place is not None]:
-            with suppress(LatchworkError):  # the batch then waits for it: cancel it again
-                Blocks(self.store, self.pointers.client_id).take_out(places, GONE)
+        with suppress(LatchworkError):  # who counts on it then waits for it: cancel it again
+            self.pointers.counting.gone(list(outcomes.sift([one.held.envelope.batch for one in deliveries])[0]))
         return outcomes
 
     def interrupting(self, deliveries: Sequence[Delivery], *, begun: bool = True) -> None:

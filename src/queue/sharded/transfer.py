@@ -176,8 +176,7 @@ class _Loading(Struct, eq=False):
         each is a transaction of its own.
         """
         self.at_once = False
-        self.queue.members.forget()
-        self.queue.bell.ring_later()  # it may have been due for other messages too
+        self.queue.forget_reserved()
 
     def run(self) -> Rows[Slot]:
         """Return where each message now is, or why it is not."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import Shovel
-from latchwork.queue.sharded import envelope, shards, stamps, stream
+from latchwork.queue.sharded import envelope, rules, shards, stream
 from latchwork.queue.sharded.envelope import BINS, DAMAGED, KEPT_ID
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.shards import Shards
@@ -88,7 +88,7 @@ def unlike_any(monkeypatch, message_id):
         found = original(bins)
         return replace(found, data=object()) if found and found.msg_id == message_id else found
 
-    monkeypatch.setattr(stamps, "from_bins", from_bins)
+    monkeypatch.setattr(rules, "from_bins", from_bins)
     monkeypatch.setattr(shards, "from_all", lambda rows: [from_bins(bins) for bins in rows])
 
 

@@ -13,7 +13,7 @@ from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import subqueue, transfer
 from latchwork.queue.sharded.active import ActiveShards
-from latchwork.queue.sharded.members import Members
+from latchwork.queue.sharded.groups.members import Members
 from latchwork.queue.sharded.shards import Shards
 from latchwork.retry import RetryPolicy
 from latchwork.store import RecordStore, SQLiteStore

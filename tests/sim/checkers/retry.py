@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from latchwork.queue.sharded.stamps import SEEN
+from latchwork.queue.sharded.rules import SEEN
 
 from ..faults.kinds import Kind
 from ..faults.network import Change

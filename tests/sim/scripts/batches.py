@@ -13,7 +13,7 @@ from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry, State, Status
 from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import records
-from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.hooks import RowsBeside
 from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.status import Found
 from latchwork.queue.sharded.upkeep import ending
@@ -211,7 +211,7 @@ def counted_by_the_wrong_slot():
 
 
 def without_names(_):
-    return NameRows({})
+    return RowsBeside({})
 
 
 def as_if_closed(self, state, number, *, real=records.BatchRecords.look):
@@ -228,7 +228,7 @@ def by_its_mark_alone(finds):
 
 
 RULES = [
-    ("P18.14", named_with_its_message, patched(shards, "NameRows", without_names)),
+    ("P18.14", named_with_its_message, patched(shards, "RowsBeside", without_names)),
     ("P18.15", vouched_for_while_they_are_read, patched(records.BatchRecords, "look", as_if_closed)),
     ("P18.16", counted_and_not_acknowledged_yet, patched(results, "may_come", lambda *_: False)),
     ("P18.17", acknowledged_while_it_is_looked_for, patched(records.BatchRecords, "look", as_read_before)),

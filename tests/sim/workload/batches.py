@@ -11,7 +11,7 @@ from unittest import mock
 from latchwork.background import FailureLog
 from latchwork.logs import Log
 from latchwork.queue import Publish, QueueConfig
-from latchwork.queue.sharded.batches import blocks, names, records
+from latchwork.queue.sharded.batches import blocks, counting, records
 from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.queue import ShardedQueue
@@ -60,7 +60,7 @@ class Batches(Sharded):
         """In half of the runs a batch has several blocks."""
         size = blocks.BLOCK if seed % 2 else 3
         with ExitStack() as stack:
-            for module in (blocks, names, records, results):
+            for module in (blocks, counting, records, results):
                 stack.enter_context(mock.patch.object(module, "BLOCK", size))
             yield
 

@@ -7,7 +7,8 @@ from collections import defaultdict
 from functools import partial
 from typing import Any, ClassVar
 
-from latchwork.queue.sharded.queue import QueueGroup, ShardedQueue
+from latchwork.queue.sharded.group import QueueGroup
+from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
@@ -168,7 +169,7 @@ class Groups(Sharded):
         slots = [Slot(state.shard, n) for state in pointers.states() for n in range(1, state.loaded + 1)]
         records = self.operator_store.get_many([pointers.key(slot) for slot in slots])
         self.stored = {one.key.name: one.bins for one in records if one and {"data", "shared"} & one.bins.keys()}
-        self.living = {view.config.tag for view in views.values() if isinstance(view, QueueGroup)}
+        self.living = {view.config.tag for view in views.values() if view.reader}
 
     def _drain_view(self, name: str, view: ShardedQueue) -> None:
         while True:

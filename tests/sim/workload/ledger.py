@@ -8,7 +8,7 @@ from typing import Any
 
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.queue import ShardedQueue
-from latchwork.queue.sharded.stamps import SEEN
+from latchwork.queue.sharded.rules import SEEN
 
 from ..checkers import ledger as promises
 from ..faults.kinds import Kind

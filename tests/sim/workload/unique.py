@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from latchwork.queue.sharded.config import PARKED, QueueConfig
-from latchwork.queue.sharded.stamps import SEEN
+from latchwork.queue.sharded.rules import SEEN
 
 from ..checkers import unique as promises
 from ..faults.network import Change

@@ -34,7 +34,7 @@ from ....store.model.ops import Op
 from ....store.port import MAX_TTL
 from ...rows import read_each, readable
 from .blocks import BLOCK, OUT, STEP, BatchPlace, Block, Blocks, Counts, batch_id
-from .names import Names, names_key
+from .counting import Names, names_key
 
 T = TypeVar("T", bound=Struct)
 

@@ -17,8 +17,8 @@ from ....seams import Task
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
-from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from ..subscription import Subscription, checked_subscription
 from ..upkeep.reporter import reporter_of
 from ..upkeep.upkeep import upkeep_of
 from .hand import Hand
@@ -95,7 +95,7 @@ class Consumer(Unpicklable):
 
     def __init__(
         self,
-        queue: ShardedQueue,
+        queue: Subscription,
         handler: Handler,
         *,
         concurrency: int | None = None,
@@ -107,8 +107,7 @@ class Consumer(Unpicklable):
         rate: RateLimiter | None = None,
         per_key: Callable[[Delivery], str] | None = None,
     ) -> None:
-        if not isinstance(queue, ShardedQueue):
-            raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
+        checked_subscription(queue)
         self.checks(handler)
         checked_number("grace", grace)
         self.queue, self.handler, self.grace = queue, handler, grace

@@ -22,10 +22,10 @@ from ....store.rows import Rows
 from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
 from ..pending import ClaimedSlot
-from ..queue import ShardedQueue
 from ..results import WITH_ITS_PROCESS
 from ..slots import Slot, Stamped
 from ..subqueue import GRACE, ClaimNotes
+from ..subscription import Subscription
 from ..transfer import CHUNK
 
 log = Log("latchwork.worker")
@@ -211,7 +211,7 @@ def noted_in(memory: mmap.mmap) -> list[Noted]:
     return sorted(found, key=attrgetter("queue", "shard", "pointer"))
 
 
-def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts: bool) -> dict[str, int]:
+def settle_for(queue: Subscription, noted: Sequence[Noted], why: str, *, counts: bool) -> dict[str, int]:
     """Settle what a process that has died had in hand of this queue; return how many were acknowledged, failed, given
     back, handed back, and taken over.
 
@@ -249,7 +249,7 @@ def settle_for(queue: ShardedQueue, noted: Sequence[Noted], why: str, *, counts:
     return told
 
 
-def _take_over(queue: ShardedQueue, noted: Sequence[Noted]) -> int:
+def _take_over(queue: Subscription, noted: Sequence[Noted]) -> int:
     """Wait here for the slots that the process waited for, and for those of its claims; return how many there are."""
     until = queue.store.seams.monotonic() + GRACE
     known = {Slot(one.shard, one.pointer) for one in noted if one.stage is not Stage.ASKED}
@@ -270,7 +270,7 @@ def _take_over(queue: ShardedQueue, noted: Sequence[Noted]) -> int:
     return len(over)
 
 
-def _still_held(queue: ShardedQueue, noted: Sequence[Noted]) -> list[tuple[Delivery, Stage]]:
+def _still_held(queue: Subscription, noted: Sequence[Noted]) -> list[tuple[Delivery, Stage]]:
     """Return the messages that those deliveries still hold, and how far the work on each was."""
     slots = [Slot(one.shard, one.pointer) for one in noted]
     received = queue.store.seams.monotonic()

@@ -30,8 +30,8 @@ from ....seams import Seams
 from ....store.rows import chunked
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
-from ..queue import ShardedQueue
 from ..results import kept
+from ..subscription import Subscription
 from ..transfer import CHUNK
 from ..workers import Running
 from .hand import Hand
@@ -126,7 +126,7 @@ class Invoker:
 
     def __init__(
         self,
-        queue: ShardedQueue,
+        queue: Subscription,
         handler: Callable[[Any], Any],
         ignorable: tuple[type[BaseException], ...],
         counters: Counters,
@@ -233,7 +233,7 @@ class Settlements:
     hand: where the messages that the consumer has in hand are noted, until they are settled.
     """
 
-    def __init__(self, queue: ShardedQueue, counters: Counters, *, ordered: bool = False) -> None:
+    def __init__(self, queue: Subscription, counters: Counters, *, ordered: bool = False) -> None:
         self.hand = Hand()
         self._queue, self._seams, self._counters = queue, queue.store.seams, counters
         self._ordered = ordered
@@ -494,7 +494,7 @@ class Runs:
     """The runs of one consumer. Safe between its workers and its supervisor."""
 
     def __init__(
-        self, queue: ShardedQueue, settlements: Settlements, counters: Counters, ends: Callable[[], bool]
+        self, queue: Subscription, settlements: Settlements, counters: Counters, ends: Callable[[], bool]
     ) -> None:
         self._queue, self._settlements, self._seams, self._counters = queue, settlements, queue.store.seams, counters
         self._ends = ends

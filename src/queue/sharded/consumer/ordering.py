@@ -12,9 +12,9 @@ from ....errors import LatchworkError
 from ....logs import Log
 from ....seams import Event
 from ..delivery import Delivery
-from ..queue import ShardedQueue
 from ..slots import ShardHolder
 from ..subqueue import MAX_RECEIVE
+from ..subscription import Subscription
 
 log = Log(__name__)
 
@@ -39,7 +39,7 @@ class HeldShard:
     shard: int
     grant: Grant
     until: float
-    queue: ShardedQueue
+    queue: Subscription
     end: Callable[[], None]
     leave: Callable[[], None]
     is_given_up: bool = False
@@ -87,7 +87,7 @@ class HeldShard:
 class ShardLocks:
     """The shards of a queue, to be held one by one by the workers of a consumer."""
 
-    def __init__(self, queue: ShardedQueue) -> None:
+    def __init__(self, queue: Subscription) -> None:
         self._queue, self._seams = queue, queue.store.seams
         self._guard = self._seams.lock()
         batching = queue.config.batching

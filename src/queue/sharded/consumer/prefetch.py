@@ -14,8 +14,8 @@ from ....inputs import is_int
 from ....plain import shown
 from ..delivery import Delivery, extend_all
 from ..envelope import Reason
-from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
+from ..subscription import Subscription
 from .handler import EXTENSIONS, Settlements, extend
 
 PREFETCH = 16
@@ -95,7 +95,7 @@ class Prefetched:
     A message that comes back because its consumer died is behind all others: it may have been the cause.
     """
 
-    def __init__(self, queue: ShardedQueue, settlements: Settlements) -> None:
+    def __init__(self, queue: Subscription, settlements: Settlements) -> None:
         self._settlements, self._seams = settlements, queue.store.seams
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._safe = self._sweep / 2

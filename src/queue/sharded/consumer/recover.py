@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 from ....errors import InvalidRequest
 from ....plain import shown, shown_time
 from ..in_flight import InHand, in_flight
-from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
 from ..slots import MAX_PROCESS
+from ..subscription import Subscription
 from ..workers import SILENT, WorkerReport, settling, short_name
 from .hand import Noted, Stage, settle_for
 
@@ -44,7 +44,7 @@ def dead_workers(reports: Sequence[WorkerReport]) -> dict[str, WorkerReport]:
     return {name: one for name, one in dead.items() if name not in alive}
 
 
-def left_by(queue: ShardedQueue, workers: Collection[str] = ()) -> Left:
+def left_by(queue: Subscription, workers: Collection[str] = ()) -> Left:
     """Return what workers that died have in hand. Nothing changes. Three calls, and one for each 1,000 slots that were
     claimed since the last sweep.
 
@@ -60,12 +60,12 @@ def left_by(queue: ShardedQueue, workers: Collection[str] = ()) -> Left:
     if not names:
         return Left({}, (), is_all=True)
     registry = cast(QueueRegistry, queue.registry)
-    bins = None if isinstance(queue, QueueGroup) else registry.records.read(queue.name)
+    bins = None if queue.reader else registry.records.read(queue.name)
     found = in_flight(queue, bins, LOOKED)
     return Left(dead, tuple(one for one in found.held if one.worker in names), found.is_all)
 
 
-def recover(queue: ShardedQueue, left: Left, by: str) -> dict[str, int]:
+def recover(queue: Subscription, left: Left, by: str) -> dict[str, int]:
     """Bring back what these workers had in hand; return how many were `failed`, as the sweep would have them, and
     `given back`, uncounted, as the worker was about to stop. Up to eight calls per 1,000.
 

@@ -11,8 +11,8 @@ from ....seams import Event, Seams
 from ..config import BatchingConfig
 from ..delivery import Delivery
 from ..envelope import MAX_ERROR, Reason
-from ..queue import ShardedQueue
 from ..subqueue import MAX_RECEIVE
+from ..subscription import Subscription
 from .handler import HandlerCall, Invoker, Runs, Settlements, Verdict, text_of
 from .life import Life
 from .ordering import HeldShard, ShardLocks
@@ -46,7 +46,7 @@ class ConsumerState:
     pause: count and log a failure, then wait for as long as is due after that many failures in a row.
     """
 
-    queue: ShardedQueue
+    queue: Subscription
     runs: Runs
     wanted: int | None
     stopping: Event
@@ -84,7 +84,7 @@ class Turns:
 
     consumer: ConsumerState
     seams: Seams
-    queue: ShardedQueue
+    queue: Subscription
     invoker: Invoker
     runs: Runs
     settlements: Settlements

@@ -23,8 +23,8 @@ from ....plain import shown
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
-from ..queue import QueueGroup, ShardedQueue
 from ..registry import QueueRegistry
+from ..subscription import Subscription
 from ..tasks.known import REPORT, report
 from ..tasks.signature import Signature
 from ..tasks.task import Task, TaskDecorator, Upcast, checked_for_tasks, checked_upcast
@@ -224,7 +224,7 @@ class Worker(Unpicklable):
             raise
         return self
 
-    def _consumer(self, queue: ShardedQueue, handled: Handled) -> Consumer:
+    def _consumer(self, queue: Subscription, handled: Handled) -> Consumer:
         consumer = self._consumer_of(
             queue,
             handled.handler,
@@ -345,8 +345,7 @@ class Worker(Unpicklable):
     def _take_up_again(self) -> None:
         """Put a new consumer in the place of one whose group was dropped, where the group was made again."""
         for name, consumer in self.consumers.items():
-            queue = consumer.queue
-            again = self.registry.made_again(queue) if consumer.not_found and isinstance(queue, QueueGroup) else None
+            again = consumer.queue.made_again() if consumer.not_found else None
             if again is None:
                 continue
             log.info("%s takes up %s, which was dropped and made again", self, name)

@@ -39,10 +39,9 @@ from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
 from ....store.rows import Rows
-from ..batches.blocks import GONE, Blocks, place_of_text
-from ..config import MAX_EXPIRY, GroupConfig, QueueConfig, whole_seconds
+from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
-from ..naming import NameRows, Naming, no_names
+from ..hooks import UNCOUNTED, Counting, RowsBeside
 from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
@@ -177,13 +176,13 @@ class DelayedMessages:
         self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
-        self.group = config.tag if isinstance(config, GroupConfig) else None
+        self.group = config.tag if config.of else None
         self._k: dict[int, int] = {}
         self._has_control = False
         self._numbers = count()
         self.places: Places | None = None
         """The traces of the queue's messages (P26); None of a group."""
-        self.naming: Naming = no_names
+        self.counting: Counting = UNCOUNTED
         self._last: dict[tuple[Due, int], tuple[int, float]] = {}
 
     def entry(self, message_id: str) -> Key:
@@ -252,9 +251,9 @@ class DelayedMessages:
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]  # fmt: skip
         noted = self._noted(names, envelopes, now)
-        naming = NameRows(self.naming(envelopes) if is_new else {})
-        sent = self.store.repeat_many([*made, *noted.values(), *naming.updates])
-        unnamed = naming.taken_from(sent)
+        beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
+        sent = self.store.repeat_many([*made, *noted.values(), *beside.updates])
+        uncounted = beside.taken_from(sent)
         rows = Rows(map(self._ours, made, sent[: len(made)], tokens))
         stored, _ = rows.sift(range(len(rows)))
         ids: dict[int, list[str]] = defaultdict(list)
@@ -272,7 +271,7 @@ class DelayedMessages:
         failures = self._enter(ids, ttl, last)
         if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
             self._drop([names[n] for n in cancelled])
-        return rows.then(lambda places: [failures.get(buckets[n]) or unnamed.get(n) or names[n] for n in places])
+        return rows.then(lambda places: [failures.get(buckets[n]) or uncounted.get(n) or names[n] for n in places])
 
     def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""
@@ -327,7 +326,7 @@ class DelayedMessages:
             found = self._entry_at(key)
             if found and found.by != by and found.cancelled not in (None, "", SEALED) and not found.moving:
                 # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
-                self.leave_batches([found.batch])
+                self.counting.gone([found.batch])
                 again = Bound(_AS_CANCELLED, {"by": found.cancelled})
                 (row,) = self.store.repeat_many([Update(key, (*_EMPTY, *made.ops), again, ttl=made.ttl)])
                 if not isinstance(row, Refused | NotFound):
@@ -475,19 +474,12 @@ class DelayedMessages:
         self.left_batches(texts)
 
     def left_batches(self, texts: Sequence[object]) -> None:
-        """Remove cancelled messages from the count of their batches, as `leave_batches` does.
+        """Remove cancelled messages from the count of their batches, which these bins name (P18).
 
         If that fails, or the process dies, the upkeep does it when the messages would be due.
         """
         with suppress(LatchworkError):
-            self.leave_batches(texts)
-
-    def leave_batches(self, texts: Sequence[object]) -> None:
-        """Remove messages from the count of their batches, which the bins `batch` name (P18). No call if there are
-        none. Raises the store's errors.
-        """
-        places = [place for text in texts if isinstance(text, str) and (place := place_of_text(text))]
-        Blocks(self.store, self.client_id).take_out(places, GONE)
+            self.counting.gone(texts)
 
     def count(self) -> int:
         """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""

@@ -35,13 +35,14 @@ from ....store.model.expr import Bound, MapSize
 from ....store.model.record import Row
 from ....store.rows import chunked
 from ...rows import read_each
-from ..config import GroupConfig
+from ..config import QueueConfig
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
+from ..rules import GROUPS
 from ..shards import Shards
 from ..slots import Slot
-from ..stamps import GROUPS, releasing
 from .pointers import FIRST, JOINED, GroupPointers, SharedPointers, counted
+from .stamps import releasing
 
 log = Log(__name__)
 
@@ -71,7 +72,7 @@ def checked_start(start: Start) -> Start:
 
 
 def complete(
-    records: QueueRecords, config: GroupConfig, shared: SharedPointers, start: Start, oldest: Sequence[int]
+    records: QueueRecords, config: QueueConfig, shared: SharedPointers, start: Start, oldest: Sequence[int]
 ) -> bool:
     """Do what is left of making a group whose record is there; False if it was dropped meanwhile.
 
@@ -107,7 +108,7 @@ def _pointers(joined: int, first: int) -> tuple[Put, ...]:
     return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first), Put(KNOWN, 1))
 
 
-def _made(records: QueueRecords, config: GroupConfig, begun: Mapping[str, int]) -> bool:
+def _made(records: QueueRecords, config: QueueConfig, begun: Mapping[str, int]) -> bool:
     """Note that the group is made; whether it is."""
     guard = Bound(_UNMADE, {"tag": config.tag})
     ops = (Put("sharedSweep", begun), Put(MADE, 1))
@@ -194,7 +195,7 @@ def leave(shared: SharedPointers) -> list[int]:
 
 
 def end(
-    records: QueueRecords, config: GroupConfig, pointers: GroupPointers, others: Sequence[Shards], delayed: Key
+    records: QueueRecords, config: QueueConfig, pointers: GroupPointers, others: Sequence[Shards], delayed: Key
 ) -> bool:
     """Drop a group, or go on with that where it stopped; whether it is over. False: the group's record says how far it
     came, for the next call.
@@ -246,14 +247,14 @@ def _by_shard(pointers: Sequence[int]) -> dict[str, int]:
     return {str(shard): pointer for shard, pointer in enumerate(pointers)}
 
 
-def check_there(records: QueueRecords, config: GroupConfig) -> None:
+def check_there(records: QueueRecords, config: QueueConfig) -> None:
     """Raise `NotFound` if the group was dropped, or made again under another tag. One call."""
     bins = _bins(records, config.name, "tag", DROPPED)
     if bins.get("tag") != config.tag or DROPPED in bins:
         raise _dropped(config)
 
 
-def was_dropped(records: QueueRecords, config: GroupConfig, shared: SharedPointers, made_at: Any) -> bool:
+def was_dropped(records: QueueRecords, config: QueueConfig, shared: SharedPointers, made_at: Any) -> bool:
     """Whether a group without a record was dropped; False where the store has lost the record. Two calls.
 
     A drop leaves the queue as it was, and no shard of it that names the group. A store that came back empty has no
@@ -273,7 +274,7 @@ def _map(stored: Any) -> Mapping[Any, Any]:
     return stored if isinstance(stored, Mapping) else {}
 
 
-def _dropped(config: GroupConfig) -> NotFound:
+def _dropped(config: QueueConfig) -> NotFound:
     return NotFound(f"there is no group {config.name!r} any more: it was dropped")
 
 
@@ -306,7 +307,7 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
     form = releasing(shared.tag)
     rows = shared.store.repeat_many([Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
     rows.raise_unless(NotFound, Refused)
-    shared.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
+    shared.readers.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
 
 
 def _may_be_done(row: Row) -> bool:

@@ -9,9 +9,9 @@ from ....store import Record
 from ...rows import read_each
 from ..pointers import FIRE
 from ..record import QueueRecords
+from ..rules import GROUPS, SEEN
 from ..shards import Shards
 from ..slots import Slot
-from ..stamps import GROUPS, SEEN
 from ..sweep_record import MARKS, SubqueueKind, SweepRecord, mark_name, pointer_bin
 from .pointers import counted, shared_pointers_key
 
@@ -27,7 +27,7 @@ def passed_by_groups(queue: Shards, slots: Collection[Slot]) -> set[Slot]:
     It may have found them empty, and a sweep may have passed them since. A slot of which this cannot be read is not
     among them. Else two calls, or three.
     """
-    waiting = zip(slots, queue.members.waiting(list(slots)).values(()), strict=True)
+    waiting = zip(slots, queue.readers.waiting(list(slots)).values(()), strict=True)
     pairs = [(slot, tag) for slot, tags in waiting for tag in tags]
     if not pairs:
         return set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unreadable
@@ -13,17 +13,25 @@ from ....store.model.form import Form, plain
 from ....store.model.record import Row
 from ....store.rows import Rows
 from ...rows import read_each
-from ..config import PARKED, SIDELINE, GroupConfig, QueueConfig, stored_name, whole_seconds
 from ..envelope import Envelope, from_all, kept_for
-from ..members import Members
-from ..places import MAIN, SIDE, Places
-from ..places import PARKED as PARKED_SIDE
+from ..hooks import Readers
 from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
+from ..rules import GROUPS, StampRules, Taking
 from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
-from ..shared_acks import SharedAck, acknowledge_shared
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from ..stamps import ACKED, GROUPS, SHARED, TRIES, StampRules, Taking, adopting, group_ack_of, passing, stamp_rules_of
 from ..sweep_record import SubqueueKind
+from .members import Members
+from .stamps import (
+    ACKED,
+    SHARED,
+    TRIES,
+    SharedAck,
+    acknowledge_shared,
+    adopting,
+    group_ack_of,
+    passing,
+    stamp_rules_of,
+)
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
@@ -66,6 +74,7 @@ class SharedPointers(Shards):
         self, store: RecordStore, client_id: str, of: str, tag: str, shards: int, *, ttl: int, sweep: float
     ) -> None:
         super().__init__(store, client_id, of, shards, ttl=ttl, sweep=sweep)
+        self.readers = Members(self)
         self.tag, self.stamp_rules = tag, stamp_rules_of(tag)
         self._group_ack = group_ack_of(tag)
         self._loaded: dict[int, int] = {}
@@ -106,15 +115,15 @@ class SharedPointers(Shards):
             states.append(known if here.damage is None else here)
         return states
 
-    def follow(self, members: Members) -> None:
+    def follow(self, readers: Readers) -> None:
         """Note what a publisher of this process has reserved."""
-        self.members = members
+        self.readers = readers
 
     def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
         """Return the claim of up to `n` pointers, of the pointers that this process knows to be reserved."""
         if shard not in self._loaded or shard not in self._joined_at:
             self.states([shard])
-        loaded = max(self._loaded[shard], self.members.loaded(shard))
+        loaded = max(self._loaded[shard], self.readers.loaded(shard))
         form, fence = _CLAIMING[None if turn is None else turn.more], {} if turn is None else {"fence": turn.fence}
         return form.fill(self.pointers_key(shard), n=n, loaded=loaded, **fence)
 
@@ -180,7 +189,7 @@ class SharedPointers(Shards):
             if not one or self.tag not in (one.bins.get(GROUPS) or {})  # none where only its id is kept
         ]
 
-    def discard(self, slots: Sequence[Slot], count: Callable[[Sequence[object]], None]) -> None:  # noqa: ARG002 - batches are the queue's own
+    def discard(self, slots: Sequence[Slot]) -> None:
         """Acknowledge the messages of these slots for the group's stream. Two calls; one more if no other reader waits.
 
         A refused row was acknowledged by an earlier attempt. A record that cannot be read stays; its error is raised
@@ -375,23 +384,3 @@ def counted(stored: Any) -> int:
 def shared_pointers_key(queue: Shards, tag: str, shard: int) -> Key:
     """Return the key of a group's pointers over the slots of a shard of its queue."""
     return Key(queue.meta_set, f"{queue.name}@{tag}_SHARED_SHARD_{shard}_POINTERS")
-
-
-def shards_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[Shards, Shards, Shards]:
-    """Return the main queue, the sideline and the parked messages of a queue."""
-    sweep, expiry = config.sweep_duration.total_seconds(), whole_seconds(config.message_expiry)
-    lives = {"": expiry, SIDELINE: expiry, PARKED: whole_seconds(config.queue_expiry)}
-    name = stored_name(config)
-    main, sideline, parked = (
-        Shards(store, client_id, name + suffix, config.shards, ttl=ttl, sweep=sweep) for suffix, ttl in lives.items()
-    )
-    if not isinstance(config, GroupConfig):
-        # A trace leads to a result, which is stored up to a message's life after it.
-        traced = expiry + whole_seconds(config.results) if config.results else 0
-        places = Places(store, client_id, name, max(lives[PARKED], traced))
-        for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
-            shards.places, shards.side = places, side
-    else:
-        shared = SharedPointers(store, client_id, config.of, config.tag, config.shards, ttl=expiry, sweep=sweep)
-        main = GroupPointers(config.name, shared, main)
-    return main, sideline, parked

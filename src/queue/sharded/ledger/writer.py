@@ -17,8 +17,9 @@ from ....store import Compute, Param, Put, Read, Update, exists, missing
 from ....store.model.expr import Bin, Bound
 from ..envelope import CONTENT, Envelope, tombstone
 from ..groups.passing import not_given, passed_by_groups, passed_by_sweeps
+from ..groups.stamps import ACKED, STAMPS
+from ..rules import GROUPS, SEEN
 from ..slots import Slot, WriteResult
-from ..stamps import ACKED, GROUPS, SEEN, STAMPS
 from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .target import LedgerTarget

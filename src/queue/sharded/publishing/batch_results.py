@@ -22,9 +22,9 @@ from ..delayed.entries import DelayedMessages
 from ..delayed.stored import MAX_NAME
 from ..envelope import checked_id
 from ..results import is_at_work, may_come, no_result, opened, too_late
+from ..rules import RESULT
 from ..shards import Shards
 from ..slots import slot_of_text
-from ..stamps import RESULT
 from ..status import Finder, Found, State, Status, find_messages
 from ..workers import WorkerReport
 

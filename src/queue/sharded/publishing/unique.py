@@ -22,8 +22,8 @@ from ..delayed.entries import Due
 from ..delayed.stored import IF, Entry
 from ..places import MAIN, TAKEN, dropping, named
 from ..pointers import STREAM
+from ..rules import ALONE, GROUPS, SEEN
 from ..slots import Slot, WriteResult
-from ..stamps import ALONE, GROUPS, SEEN
 from ..status import Finder, Found, State, find_message
 from ..transfer import reserve_slots
 from ..unique_keys import YOUNG, Holder, UniqueKeys

@@ -25,7 +25,6 @@ from ....store.model.record import Removal, Update, Values
 from ....store.model.values import checked_bin
 from ....store.port import RecordStore
 from ....store.rows import Rows, chunked
-from ..config import GroupConfig
 from ..delayed.conditional import ConditionalMessages
 from ..delayed.entries import CHUNK
 from ..envelope import Envelope, checked_headers
@@ -108,9 +107,7 @@ def queue_of(given: Any) -> Conditional:
         raise InvalidRequest(
             f"the queue of a Publish with a write is {shown(given)}; give what QueueRegistry.get returns"
         )
-    if isinstance(queue.config, GroupConfig):
-        raise InvalidRequest(f"{shown(queue.name)} is a group: publish to the queue itself, and it gets the message")
-    found: Conditional = queue
+    found: Conditional = queue.for_publishing()
     return found
 
 

@@ -21,8 +21,6 @@ from ....store.model.ops import ReadAll
 from ....store.rows import Rows
 from ...rows import read_each
 from ..active import ActiveShards
-from ..batches.blocks import GONE, BatchPlace, Blocks, place_of_text
-from ..batches.ends import Home, settle
 from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
 from ..outcome import Outcome
 from ..peek import CHUNK, messages_in, unfired
@@ -47,7 +45,7 @@ _DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
 """The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
 
 
-class TargetQueue(Home, Protocol):
+class TargetQueue(Protocol):
     """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
 
     pointers: Shards
@@ -57,17 +55,18 @@ class TargetQueue(Home, Protocol):
     @property
     def reader(self) -> str: ...
     def target(self, queue: Any) -> Any: ...
+    def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
     def open_for_publishing(self) -> None: ...
     def shard_of(self, key: str) -> int: ...
 
 
 class WaitingMessage(NamedTuple):
-    """A message that waits, the seconds for which its id is to be kept where it goes, and its place in a batch."""
+    """A message that waits, the seconds for which its id is to be kept where it goes, and its bin `batch`."""
 
     slot: Slot
     message_id: str
     keep: int
-    place: BatchPlace | None = None
+    batch: object = None
 
 
 class Criteria:
@@ -175,7 +174,7 @@ class SideView(Subqueue):
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""
-        return settle(self._main, self.pointers, held)
+        return self._main.settle_in(self.pointers, held)
 
     def search(
         self,
@@ -279,9 +278,8 @@ class SideView(Subqueue):
                     and isinstance(name, str)
                     and (name in ids or (name and name == messages.get(slot)))
                 ):
-                    keep, batch = record.bins.get("keepId", 0), record.bins.get("batch")
-                    place = place_of_text(batch) if isinstance(batch, str) else None
-                    found[slot] = WaitingMessage(slot, name, keep if is_int(keep) else 0, place)
+                    keep = record.bins.get("keepId", 0)
+                    found[slot] = WaitingMessage(slot, name, keep if is_int(keep) else 0, record.bins.get("batch"))
         ids -= {one.message_id for one in found.values()}
         beyond = [(messages[slot], row) for slot, row in unread.items() if slot in messages]
         beyond += [(name, row) for row in list(unread.values())[:1] for name in sorted(ids)]
@@ -350,14 +348,14 @@ class SideView(Subqueue):
         Also those of which only the tombstone was found: the process that left it may have died before this. Returns
         the store's error, if any; the same call again completes it.
         """
-        gone = [one.place for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.DONE]
-        others = [one for one, row in zip(found, rows, strict=True) if one.place and row is Outcome.NOT_THERE]
+        gone = [one.batch for one, row in zip(found, rows, strict=True) if one.batch and row is Outcome.DONE]
+        others = [one for one, row in zip(found, rows, strict=True) if one.batch and row is Outcome.NOT_THERE]
         try:
             records = read_each(self.store, [self.pointers.key(one.slot) for one in others], TAKEN, "data", "delivery")
             for one, record in zip(others, records, strict=True):
-                if one.place and isinstance(record, Record) and record.bins.keys() == {TAKEN}:
-                    gone.append(one.place)
-            Blocks(self.store, self.pointers.client_id).take_out(gone, GONE)
+                if isinstance(record, Record) and record.bins.keys() == {TAKEN}:
+                    gone.append(one.batch)
+            self.pointers.counting.gone(gone)
         except LatchworkError as failure:
             return failure
         return next(iter(records.errors()), None)

@@ -15,7 +15,7 @@ from ..batches.blocks import place_of
 from ..batches.ends import end, tell_parked
 from ..batches.records import NAMES, BatchState, Tally, names_in
 from ..peek import unfired
-from ..queue import QueueGroup, ShardedQueue
+from ..queue import ShardedQueue
 from .farms import HasQueues
 
 DISCOVER = 5.0
@@ -50,7 +50,7 @@ class Ending:
         """End the batches that are done; return the seconds until the next run. One call without batches, else two and
         some for each batch.
         """
-        queues = [queue for queue in self._farms.queues() if not isinstance(queue, QueueGroup)]
+        queues = [queue for queue in self._farms.queues() if not queue.reader]
         if not queues:
             return DISCOVER
         store = queues[0].store

@@ -10,8 +10,7 @@ from ....coord.election.election import LeaseElection
 from ....errors import InvalidRequest, LatchworkError
 from ....logs import Log
 from ..bell import RUNG, rung_in
-from ..queue import ShardedQueue
-from ..registry import QueueRegistry, made_here
+from ..registry import AnyQueue, QueueRegistry, made_here
 from .reporter import FARM
 
 log = Log(__name__)
@@ -27,7 +26,7 @@ another process has made one: one read."""
 class HasQueues(Protocol):
     """A source of the queues that a duty is done for: `Farms`, or the queues that a test keeps by itself."""
 
-    def queues(self) -> list[ShardedQueue]: ...
+    def queues(self) -> list[AnyQueue]: ...
     def failure_log(self) -> FailureLog: ...
 
 
@@ -37,7 +36,7 @@ class Farms:
     def __init__(self, own: QueueRegistry, election: LeaseElection) -> None:
         self._own, self._election, self._seams = own, election, own.store.seams
         self._registries = {own.farm_id: own}
-        self._queues: list[ShardedQueue] = []
+        self._queues: list[AnyQueue] = []
         self._listed, self._made = float("-inf"), 0
         self._heard, self._rings = float("-inf"), list[int]()
         self._lock = self._seams.lock()
@@ -51,7 +50,7 @@ class Farms:
         self.queues()
         return list(self._registries.values())
 
-    def queues(self) -> list[ShardedQueue]:
+    def queues(self) -> list[AnyQueue]:
         """Return all queues, active or not. Two calls a farm and one for the candidates if it is time to list them, or
         one was made; else one call each `NOTICE` seconds.
         """

@@ -13,8 +13,8 @@ from ....logs import Log
 from ....store import KEEP, MapPut, Put
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
-from ..queue import ShardedQueue
 from ..record import lifetime
+from ..subscription import Subscription
 from ..sweep_record import MARKS, SubqueueKind, mark_name, pointer_bin
 from .sweep import EPOCH_GUARD
 
@@ -23,7 +23,7 @@ log = Log(__name__)
 Bins = dict[str, Any]
 
 
-def begin_again(queue: ShardedQueue, bins: Bins, epoch: int, unseen: Collection[tuple[SubqueueKind, int]]) -> None:
+def begin_again(queue: Subscription, bins: Bins, epoch: int, unseen: Collection[tuple[SubqueueKind, int]]) -> None:
     """Forget what the queue's record, and `bins`, say about sweeps of these shards, which no sweep has seen.
 
     No call, or one where it says anything. Raises the store's errors, and `Refused` if a later leader has swept the

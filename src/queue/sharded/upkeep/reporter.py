@@ -17,9 +17,9 @@ from ....forks import reset_in_child
 from ....logs import Log
 from ....plain import counted
 from ..envelope import Reason
-from ..queue import ShardedQueue
 from ..record import Live
 from ..registry import QueueRegistry
+from ..subscription import Subscription
 from ..workers import (
     KEPT,
     LONG,
@@ -66,7 +66,7 @@ class ReportedState(Protocol):
 class Reported(Protocol):
     """A consumer, as far as it is reported."""
 
-    queue: ShardedQueue
+    queue: Subscription
     stats: Counter[str]
 
     @property
@@ -196,7 +196,7 @@ class Reporter:
             last.tidied = now
             self._tidy(list(queues.values()))
 
-    def _tell(self, queues: Mapping[str, ShardedQueue], last: _LastReport) -> None:
+    def _tell(self, queues: Mapping[str, Subscription], last: _LastReport) -> None:
         """Log each change of the settings that others have made: paused, resumed, or another number of threads."""
         for name, queue in queues.items():
             live, before = queue.live, last.live.get(name)
@@ -224,7 +224,7 @@ class Reporter:
             rate_limited=counts[name, "rate_limited"],
         )  # fmt: skip
 
-    def _tidy(self, queues: list[ShardedQueue]) -> None:
+    def _tidy(self, queues: list[Subscription]) -> None:
         """Remove the reports of processes that have been silent for long."""
         old = {
             queue: [one.worker for one in found if one.ago > KEPT + queue.config.sweep_duration.total_seconds()]
@@ -238,7 +238,7 @@ class _LastReport:
     """The last report of a process, and what it has counted before."""
 
     def __init__(self) -> None:
-        self.queues: dict[str, ShardedQueue] = {}
+        self.queues: dict[str, Subscription] = {}
         self.acts_on: dict[str, int] = {}
         self.takes: set[str] = set()
         self.live: dict[str, Live] = {}

@@ -13,10 +13,10 @@ from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
 from ..envelope import Envelope
 from ..pointers import ShardPointers
-from ..queue import ShardedQueue
 from ..shards import Shards
 from ..sideline.drain import PassReport, drain_shard
 from ..slots import Stamped
+from ..subscription import Subscription
 
 log = Log(__name__)
 
@@ -38,7 +38,7 @@ class Shovel:
     message may be delivered twice, and is never lost. Safe to share between threads; call `start` in one of them.
     """
 
-    def __init__(self, queue: ShardedQueue) -> None:
+    def __init__(self, queue: Subscription) -> None:
         if not hasattr(queue, "sideline"):
             raise InvalidRequest(f"queue is a {type(queue).__name__}; give what QueueRegistry.create or .get returns")
         self.queue = queue

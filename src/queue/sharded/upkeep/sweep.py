@@ -22,14 +22,13 @@ from ....errors import FencedOut, LatchworkError, NotFound, Refused
 from ....store import Add, Bin, MapPut, Once, Param, Put, RecordStore, Update, lacks, missing
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapValue, all_of
 from ....store.model.ops import Op
-from ..cancel import drop_arrivals
 from ..envelope import Envelope, Reason
-from ..groups.pointers import shards_of
+from ..parts import parts_of
 from ..pointers import FIRE, KNOWN
 from ..record import QueueRecords, lifetime, sweep_note
+from ..rules import SEEN
 from ..shards import Shards
 from ..slots import Slot, Stamped
-from ..stamps import SEEN
 from ..sweep_record import MARKS, SubqueueKind, counter_bin, mark_name, pointer_bin
 from ..transfer import into, move
 from .report import LiveMessage, ShardReport, ShardTask, Stop
@@ -152,8 +151,7 @@ class _Sweep:
     def __init__(self, store: RecordStore, tasks: Sequence[ShardTask], epoch: int, check: Callable[[], None]) -> None:
         first = tasks[0]
         self.store, self.epoch, self.check, self.kind, self.config = store, epoch, check, first.kind, first.config
-        shards = shards_of(store, first.client_id, first.config)
-        drop_arrivals(shards[0])
+        shards = parts_of(store, first.client_id, first.config)
         swept = sides(*shards)
         self.queue = swept[first.kind]
         self.main, sideline = swept[SubqueueKind.MAIN], swept[SubqueueKind.SIDELINE]
@@ -282,7 +280,7 @@ class _Sweep:
                     self._live(slot, message)
         ops = self.stamp_rules.taking(SEEN, self.queue.now_ms())
         self.store.repeat_many([Update(self.queue.key(slot), ops, self.stamp_rules.unstamped) for slot in unstamped])
-        self.queue.finish(unawaited)
+        self.queue.readers.finish(unawaited)
         return abandoned
 
     def _live(self, slot: Slot, message: LiveMessage | None) -> None:

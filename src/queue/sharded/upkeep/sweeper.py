@@ -16,10 +16,10 @@ from ....store.port import Values
 from ..config import milliseconds
 from ..groups.making import MADE, forget_dead
 from ..pointers import FIRE, KNOWN, LOAD, STREAM, Pointers
-from ..queue import ShardedQueue
 from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
-from ..stamps import GROUPS
+from ..rules import GROUPS
+from ..subscription import Subscription
 from ..sweep_record import Mark, SubqueueKind, SweepRecord, mark_name
 from .lost_shards import begin_again
 from .report import LiveMessage, ShardReport, ShardTask, Stop, SweepReport
@@ -191,13 +191,13 @@ class Sweeper:
 
     # ---- one queue
 
-    def _sweep_and_record(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+    def _sweep_and_record(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
         began = self._seams.monotonic()
         report = self._sweep_safely(queue, bins, leadership)
         report.record(self._seams, self._seams.monotonic() - began)
         return report
 
-    def _sweep_safely(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+    def _sweep_safely(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
         try:
             return self._sweep(queue, bins, leadership)
         except LatchworkError as failure:
@@ -206,7 +206,7 @@ class Sweeper:
             log.exception("the sweep of %s failed", queue.name)
             return self.failed(queue, leadership.epoch, repr(failure))
 
-    def _sweep(self, queue: ShardedQueue, bins: Bins, leadership: Leads) -> SweepReport:
+    def _sweep(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
         self._check(leadership)
         if queue.ends(bins):
             return SweepReport(leadership.epoch, (queue.name,))
@@ -215,7 +215,7 @@ class Sweeper:
         return self.finish(queue, leadership.epoch, tasks, shards)
 
     def finish(
-        self, queue: ShardedQueue, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
+        self, queue: Subscription, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
     ) -> SweepReport:
         """Note the marks and the result of a queue whose tasks were swept, here or elsewhere; return its report."""
         self.swept(shards)
@@ -226,7 +226,7 @@ class Sweeper:
             error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
         return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
 
-    def failed(self, queue: ShardedQueue, epoch: int, error: str) -> SweepReport:
+    def failed(self, queue: Subscription, epoch: int, error: str) -> SweepReport:
         """Return the report of a queue that could not be swept, which is noted."""
         try:
             self.note(queue, epoch, error)
@@ -239,7 +239,7 @@ class Sweeper:
             raise LatchworkError("the sweeper was stopped")
         leadership.check()
 
-    def tasks(self, queue: ShardedQueue, bins: Bins, epoch: int) -> list[ShardTask]:
+    def tasks(self, queue: Subscription, bins: Bins, epoch: int) -> list[ShardTask]:
         """Return what there is to sweep in a queue whose record holds `bins`. One call, whatever the number of shards.
 
         Bins that are slightly out of date are harmless: sweep pointers never move back, and a mark stays true. One call
@@ -261,14 +261,14 @@ class Sweeper:
             self._repair(queue, notes, epoch)
         return [task for shard in shards if (task := self._task_of(queue, shard, notes)) is not None]
 
-    def _repair(self, queue: ShardedQueue, notes: SweepRecord, epoch: int) -> None:
+    def _repair(self, queue: Subscription, notes: SweepRecord, epoch: int) -> None:
         what = f"{', '.join(notes.repairs)} in the queue's record are damaged; they start from their defaults"
         log.warning("queue %s: %s", queue.name, what)
         key, guard = self.registry.records.key(queue.name), Bound(EPOCH_GUARD, {"epoch": epoch})
         self.registry.store.operate(key, *notes.ops, when=guard, ttl=lifetime(queue.config), repeatable=True)
         self._repaired[queue.name] = what
 
-    def _shards(self, queue: ShardedQueue) -> list[_ShardPointers]:
+    def _shards(self, queue: Subscription) -> list[_ShardPointers]:
         """Return the shards of all subqueues that were ever used."""
         queues = sides(queue.pointers, queue.sideline.pointers, queue.parked.pointers)
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
@@ -277,14 +277,14 @@ class Sweeper:
         found = zip(places, keys, rows.raise_unless(NotFound, Corrupt), strict=True)
         return [_ShardPointers.of(place, key, row) for place, key, row in found if isinstance(row, tuple | Corrupt)]
 
-    def _task_of(self, queue: ShardedQueue, at: _ShardPointers, notes: SweepRecord) -> ShardTask | None:
+    def _task_of(self, queue: Subscription, at: _ShardPointers, notes: SweepRecord) -> ShardTask | None:
         """Return what there is to sweep in a shard; None if there is nothing."""
         swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
         if at.fired is None:
             return self._rescue(queue, at, swept, mark)
         return self._plan(queue, at, at.fired, swept, mark) if swept < at.fired else None
 
-    def _plan(self, queue: ShardedQueue, at: _ShardPointers, fired: int, swept: int, mark: Mark | None) -> ShardTask:
+    def _plan(self, queue: Subscription, at: _ShardPointers, fired: int, swept: int, mark: Mark | None) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         place = queue.name, mark_name(*at.place)
         limit, settled_up_to, old = fired, 0, True
@@ -307,7 +307,7 @@ class Sweeper:
             self._next[place] = end
         return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
-    def _rescue(self, queue: ShardedQueue, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
+    def _rescue(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
         """Return the task that moves all messages of a shard to the sideline, because its pointers are damaged and
         nothing can be received from it.
 
@@ -320,7 +320,7 @@ class Sweeper:
         part = self._part(place, swept, limit, RESCUE_BUDGET)
         return self._task(queue, at, swept, settled_up_to=settled_up_to, noted=0, damage=str(at.damage), **part)
 
-    def _task(self, queue: ShardedQueue, at: _ShardPointers, swept: int, **scan: Any) -> ShardTask:
+    def _task(self, queue: Subscription, at: _ShardPointers, swept: int, **scan: Any) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
         return ShardTask(
             self.registry.client_id, self.registry.farm_id, queue.config, *at.place, swept, age_ms=duration,
@@ -357,7 +357,7 @@ class Sweeper:
             if live:
                 self._live[place] = live
 
-    def note(self, queue: ShardedQueue, epoch: int, error: str | None) -> bool:
+    def note(self, queue: Subscription, epoch: int, error: str | None) -> bool:
         """Store when the queue was swept, and its error, if any; False if a later leader has taken over.
 
         A deactivated queue from which nothing was moved has no more time to live than before.

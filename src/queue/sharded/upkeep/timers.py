@@ -18,7 +18,7 @@ from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, count
 from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
-from ..queue import ShardedQueue
+from ..subscription import Subscription
 from .conditional import Conditions
 from .farms import HasQueues
 
@@ -78,7 +78,7 @@ class Timers:
                 pauses.append(AHEAD)
         return min(pauses)
 
-    def _discover(self, queues: Mapping[tuple[str, str], ShardedQueue]) -> None:
+    def _discover(self, queues: Mapping[tuple[str, str], Subscription]) -> None:
         """Find the queues that ever had a delayed message: one call for all that are not known to have."""
         unknown = [name for name in queues if name not in self._known]
         if not unknown:
@@ -115,7 +115,7 @@ class QueueTimers:
     one call: whatever is above the horizon in the control record is looked at each time.
     """
 
-    def __init__(self, queue: ShardedQueue) -> None:
+    def __init__(self, queue: Subscription) -> None:
         self.queue, self._delayed, self._store = queue, queue.delayed, queue.store
         self._seams, self._conditions = queue.store.seams, Conditions(queue.delayed)
         self.failure_log = FailureLog(self._seams, log)
@@ -306,7 +306,7 @@ class QueueTimers:
         keys = [self._delayed.entry(one) for one in cancelled]
         entries = [Entry.of(one.bins) for one in readable(read_each(self._store, keys, "batch", "cancelled")) if one]
         try:
-            self._delayed.leave_batches([entry.batch for entry in entries if entry.cancelled is not None])
+            self._delayed.counting.gone([entry.batch for entry in entries if entry.cancelled is not None])
         except LatchworkError as failure:
             if not is_for_good(failure):
                 return False

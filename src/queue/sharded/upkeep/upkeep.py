@@ -19,8 +19,8 @@ from ....forks import reset_in_child
 from ....logs import Log
 from ....retry import Poll
 from ....seams import Seams, Task
-from ..queue import ShardedQueue
 from ..registry import QueueRegistry
+from ..subscription import Subscription
 from .ending import Ending
 from .farms import LIST, NOTICE, Farms
 from .recording import Recording
@@ -196,7 +196,7 @@ class Sweeping:
                 self._failure_log.warn(str(report))
 
 
-def sweep_interval(queues: Sequence[ShardedQueue]) -> float:
+def sweep_interval(queues: Sequence[Subscription]) -> float:
     """Return the seconds between two sweeps: half of the shortest sweep duration, within bounds."""
     durations = [queue.config.sweep_duration.total_seconds() for queue in queues]
     return min(SWEEP_AT_MOST, max(SWEEP_AT_LEAST, min(durations, default=2 * LIST) / 2))
@@ -227,7 +227,7 @@ class Shoveling:
             pause = min(pause, self._last[name] + interval - seams.monotonic())
         return max(pause, 0.0)
 
-    def _pass(self, queue: ShardedQueue, leadership: Leadership) -> None:
+    def _pass(self, queue: Subscription, leadership: Leadership) -> None:
         leadership.check()
         try:
             report = Shovel(queue).run_once()

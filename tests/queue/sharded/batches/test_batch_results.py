@@ -25,10 +25,10 @@ from latchwork.errors import (
 )
 from latchwork.queue import BatchResult, Outcome, Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded import shards
-from latchwork.queue.sharded.batches import names
+from latchwork.queue.sharded.batches import counting
 from latchwork.queue.sharded.batches.blocks import BLOCK
 from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
-from latchwork.queue.sharded.naming import NameRows
+from latchwork.queue.sharded.hooks import RowsBeside
 from latchwork.queue.sharded.publishing.batch_results import BatchResults
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import Exists, MemoryStore, Put
@@ -266,7 +266,7 @@ def test_messages_without_an_id_are_not_known_here(store, monkeypatch):
     queue = kept(store)
     with queue.batch("b") as batch:
         with monkeypatch.context() as earlier:
-            earlier.setattr(shards, "NameRows", lambda _: NameRows({}))
+            earlier.setattr(shards, "RowsBeside", lambda _: RowsBeside({}))
             ids = batch.publish_many([1, 2, 3], key="k")
         batch.publish(4)
     queue.receive()[0].ack("has one")
@@ -453,14 +453,14 @@ def test_a_message_whose_name_cannot_be_written_does_not_count(store, monkeypatc
     queue = kept(store)
     batch = queue.batch("b")
     batch.publish("first")
-    real = NameRows.taken_from
+    real = RowsBeside.taken_from
 
     def refused(self, sent):
         sent[-1:] = [Unavailable("the record is away")] if self.updates else sent[-1:]
         return real(self, sent)
 
     with monkeypatch.context() as away:
-        away.setattr(NameRows, "taken_from", refused)
+        away.setattr(RowsBeside, "taken_from", refused)
         with pytest.raises(OutcomeUnknown, match="may be delivered; its batch does not know of it: the record is away"):
             batch.publish("unnamed", delay=delay)
     batch.close()
@@ -516,7 +516,7 @@ def test_what_is_damaged_is_the_error_of_its_messages_alone(store):
     # One result, and one id.
     slot = held[1].held.slot
     store.operate(queue.pointers.key(slot), Put("result", 7))
-    name = names.names_key("c", place.batch, 0)
+    name = counting.names_key("c", place.batch, 0)
     ids = store.get(name).bins["ids"]
     store.operate(name, Put("ids", ids | {2: "x" * 900}))
     found = list(batch.results(0))
