@@ -17,6 +17,7 @@ from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
 from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
+from latchwork.queue.sharded.stream import release, take
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
 from latchwork.store import Key, MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
@@ -497,6 +498,41 @@ def test_a_ready_message_behind_others_of_its_shard_is_not_said_to_be_taken_soon
     assert why_it_waits(taken.queues[0], taken, is_ready=True) == (
         "messages of its shard come first: its consumers keep an order, so each shard has one handler at a time"
     )
+
+
+def test_messages_that_wait_for_a_stream_are_told_with_its_name_and_no_worker_is_asked_for(registry, queue, clock):
+    release(queue.pointers, take(queue.pointers, "other"))
+    take(queue.pointers, "etl")
+    queue.publish_many(range(3))
+    assert told(registry) == {}
+    clock.advance(31)
+    (found,) = findings_of(of_client(registry))
+    assert (found.kind, found.state) == ("no_worker", WARNING)
+    assert "the stream 'etl' owns it, and 3 ready messages wait, the oldest for 31 s" in found.what
+    assert "start it again" in found.remedy
+    assert "latchwork.spark.release" in found.remedy
+    assert "latchwork worker" not in found.remedy
+    reports(queue)
+    clock.advance(600)
+    reports(queue)
+    state, what = told(registry)["no_worker"]
+    assert state == PROBLEM
+    assert "; workers are there, and can take none of it" in what
+    taken = of_client(registry)
+    assert why_it_waits(taken.queues[0], taken, is_ready=True).startswith("the stream 'etl' owns the queue")
+
+
+def test_ticks_that_are_due_where_nobody_works_are_a_missing_upkeep(registry, queue, clock):
+    registry.schedule(Schedule("tick", "q", every=10))
+    clock.advance(60)
+    assert "upkeep" not in told(registry)
+    clock.advance(60)
+    state, what = told(registry)["upkeep"]
+    assert state == PROBLEM
+    assert "; schedule tick: 6 ticks not published since " in what
+    registry.pause_schedule("tick")
+    assert told(registry)["schedule"][0] == WARNING
+    assert told(registry).get("upkeep", (OK,))[0] == OK
 
 
 def test_workers_without_upkeep_are_not_told_to_start_one_more_of_the_same(registry, queue):

@@ -14,7 +14,7 @@ from .finding import OK, PROBLEM, WARNING, Finding, of_queues
 from .running_handlers import draining, long_running, saturated
 from .settings import pause, schedules, threads, why_unpublished
 from .upkeep import clock, unreadable, workers_and_upkeep
-from .waiting_messages import backlog, expired, expiring, stranded, why_it_waits
+from .waiting_messages import backlog, expired, expiring, stranded, streamed, why_it_waits
 
 __all__ = ["KINDS", "OK", "PROBLEM", "WARNING", "Finding", "findings_of", "why_it_waits", "why_unpublished"]
 
@@ -57,6 +57,8 @@ OF_QUEUE = (
     Row("draining", (OK,), "a worker has been about to stop for 20 s", "reports", draining),
     Row("long_running", (OK, WARNING), "a handler runs for a minute; far longer than others, or soon given up",
         "reports", long_running),
+    Row("no_worker", (WARNING, PROBLEM), "messages wait for the stream that owns the queue", "the owner of its shards, "
+        "depth, oldest age", streamed),
     Row("backlog", (OK, WARNING), "the oldest message waits for 5 minutes; the backlog grows for 3 minutes",
         "depth, oldest age, history, reports", backlog),
     Row("expiring", (PROBLEM,), "a backlog will expire unread", "depth, history", backlog),

@@ -90,10 +90,16 @@ def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str
     name, queue = one.schedule.name, one.schedule.queue
     if queue not in not_active:
         return None
-    missed = one.overdue()
-    since = "" if one.settled is None else f" since {clock_time(one.settled.timestamp(), one.now.timestamp())}"
-    ticks = f"{counted(missed, 'tick')} not published{since}" if missed else "its ticks are not published"
-    many = "at least " if missed >= MAX_TICKS else ""
     activate = f"latchwork queue activate {queue} --client {client}"
     remedy = f"latchwork schedule remove {name} --client {client}; or activate it: {activate}"
-    return f"{many}{ticks}: queue {queue} is deactivated", remedy
+    return f"{unpublished_ticks(one)}: queue {queue} is deactivated", remedy
+
+
+def unpublished_ticks(one: ScheduleState) -> str:
+    """Return how many ticks of a schedule are not published, and since when."""
+    missed = one.overdue()
+    if not missed:
+        return "its ticks are not published"
+    since = "" if one.settled is None else f" since {clock_time(one.settled.timestamp(), one.now.timestamp())}"
+    many = "at least " if missed >= MAX_TICKS else ""
+    return f"{many}{counted(missed, 'tick')} not published{since}"

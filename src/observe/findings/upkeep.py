@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...plain import shown_time
+from ...queue.sharded.delayed.schedules import ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
 from .finding import OK, PROBLEM, WARNING, Finding, has_workers, listed, new_leader, of_queues, queues_named
 from .missing_workers import missing_workers
+from .settings import unpublished_ticks
 from .waiting_messages import comes_back, late_delivery, side_count
 
 SUCCEEDED_WITHIN = 20.0
@@ -106,9 +108,16 @@ def _left(queue: QueueState) -> str:
     return ", ".join(filter(None, (in_sideline, late_delivery(queue))))
 
 
+def _due(taken: Snapshot) -> list[ScheduleState]:
+    """Return the schedules of active queues that have ticks which nobody has published."""
+    active = {queue.name for queue in taken.queues if queue.live.active}
+    return [one for one in taken.schedules if one.schedule.queue in active and one.overdue()]
+
+
 def _undone(taken: Snapshot) -> str:
     """Return what the upkeep should have done, as the end of a sentence; empty if nothing."""
     late, parts = _not_swept(taken), [f"queue {queue.name}: {_left(queue)}" for queue in taken.queues if _left(queue)]
+    parts += [f"schedule {one.schedule.name}: {unpublished_ticks(one)}" for one in _due(taken)]
     if late:
         parts.insert(0, f"{queues_named(list(late))} {_swept(late)}")
     return "".join(f"; {part}" for part in parts[:4]) + (f"; and {len(parts) - 4} more queues" if parts[4:] else "")

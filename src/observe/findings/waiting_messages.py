@@ -28,6 +28,8 @@ from .finding import (
     threads_of,
 )
 
+STREAM_WAITED = 600.0
+"""Seconds after which the messages that wait for a stream are a problem."""
 WAITS_LONG = 300.0
 """Seconds from which on the oldest ready message is a finding though workers are there."""
 GROWS_FOR, GROWS_WAITED = 180.0, 120.0
@@ -42,6 +44,10 @@ EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
 _IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
 _RATE = "the rate of its consumers, rate= in their program, says how many handlers may begin"
+_START_STREAM = (
+    "where its Spark query has ended, start it again: it goes on where it was; or give the queue to workers: "
+    "latchwork.spark.release(queue, stream_id)"
+)
 DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
 
@@ -120,6 +126,17 @@ def _more_workers(queue: QueueState, taken: Snapshot) -> str:
     if any(one.threads not in (0, queue.live.concurrency) for one in queue.at_work):
         scale = "more threads in their program, which fixes them"
     return f"more workers: latchwork worker MODULE:NAME; or {scale}"
+
+
+def streamed(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield that messages wait for the stream which owns the queue: a problem once they have waited for so long that
+    its query hardly runs.
+    """
+    age = queue.stats.ready.oldest_age or 0.0
+    if queue.stats.stream is not None and queue.stats.ready.waiting and age > WAITED:
+        useless = "; workers are there, and can take none of it" if queue.at_work else ""
+        what = f"the stream {queue.stats.stream!r} owns it, and {backlog_of([queue])}{useless}"
+        yield PROBLEM if age > STREAM_WAITED else WARNING, "no_worker", what, _START_STREAM
 
 
 def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
@@ -206,8 +223,9 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     is_ready: whether it waits for a worker alone; else the upkeep has to bring it first.
     """
     late, leader = queue.stats.delayed_late or 0.0, taken.leader
-    threads, running = threads_of(queue)
-    if queue.paused:
+    if queue.stats.stream is not None:
+        why = f"the stream {queue.stats.stream!r} owns the queue: {_START_STREAM}"
+    elif queue.paused:
         since = queue.live.changed
         ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
         why = f"the queue is paused{by_whom(queue.live.changed_by)}{ago}: "
@@ -220,24 +238,31 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
         why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
-    elif not queue.at_work:
-        why = f"no worker is there: {START_ONE}"
-    elif len(queue.at_work) == len(queue.draining):
-        why = f"all workers are about to stop: {START_ONE}"
-    elif absent := _absent(queue, taken):
-        why = absent
-    elif not is_ready:
-        why = "the upkeep brings it within some seconds"
-    elif running >= threads > 0:
-        of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
-        why = f"when its workers last reported, all were busy ({of}): start more, or scale it"
-    elif queue.stats.in_order:
-        why = f"messages of its shard come first: {_IN_ORDER}"
-    elif rate_limited(queue):
-        why = _RATE
+    elif no_worker := _without_worker(queue, taken):
+        why = no_worker
     else:
-        why = "a worker takes it soon"
+        why = _why_not_taken(queue) if is_ready else "the upkeep brings it within some seconds"
     return why
+
+
+def _without_worker(queue: QueueState, taken: Snapshot) -> str:
+    """Return that no worker takes messages of the queue; empty if one does."""
+    if not queue.at_work:
+        return f"no worker is there: {START_ONE}"
+    if len(queue.at_work) == len(queue.draining):
+        return f"all workers are about to stop: {START_ONE}"
+    return _absent(queue, taken)
+
+
+def _why_not_taken(queue: QueueState) -> str:
+    """Return why its workers have not taken a message that is ready."""
+    threads, running = threads_of(queue)
+    if running >= threads > 0:
+        of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
+        return f"when its workers last reported, all were busy ({of}): start more, or scale it"
+    if queue.stats.in_order:
+        return f"messages of its shard come first: {_IN_ORDER}"
+    return _RATE if rate_limited(queue) else "a worker takes it soon"
 
 
 def _absent(queue: QueueState, taken: Snapshot) -> str:

@@ -73,7 +73,7 @@ class QueueStats:
     """A queue at one moment.
 
     ready, sideline, parked: what waits in each.
-    is_streamed: whether a stream owns shards of it, which then has no other consumers.
+    stream: the stream that owns shards of it, which then has no other consumers; None = no stream does.
     last_retry: the message that failed last and is tried again, while any waits for that.
     oldest_parked: the message that was parked first; None where nothing is parked, or it cannot be read.
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
@@ -91,7 +91,7 @@ class QueueStats:
     ready: Side
     sideline: Side
     parked: Side
-    is_streamed: bool
+    stream: str | None
     delayed_late: float | None
     balance: float | None
     last_sweep: LastSweep
@@ -99,6 +99,11 @@ class QueueStats:
     oldest_parked: Parked | None = None
     unsettled: tuple[Unsettled, ...] = ()
     in_order: bool = False
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether a stream owns shards of it."""
+        return self.stream is not None
 
     @property
     def oldest_age(self) -> float | None:
@@ -192,7 +197,7 @@ def _stats(
         ready,
         left,
         given_up,
-        any(state.stream for state in main),
+        next((state.stream for state in main if state.stream), None),
         delayed.late if depth.delayed else None,
         # A group's own shards, behind these, have only messages that came back.
         _balance(main[: queue.config.shards]),
