@@ -516,7 +516,7 @@ def test_an_interrupted_pause_says_that_it_is_stored_and_who_has_not_taken_it(lw
             raise KeyboardInterrupt
         return workers_of(*_, **__)
 
-    monkeypatch.setattr("latchwork.queue.sharded.queue.workers_of", interrupted)
+    monkeypatch.setattr("latchwork.queue.sharded.subscription.workers_of", interrupted)
     done = lw("queue", "pause", "q", *SHOP)
     assert done.code == 130
     assert "The pause is stored, and all workers will act on it; not yet: hangs" in done.err

@@ -10,7 +10,7 @@ from unittest import mock
 
 from latchwork.coord.limiter import RateLimiter
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded import queue as queues
+from latchwork.queue.sharded import subscription as queues
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
 from latchwork.queue.sharded.consumer.rate import Rate
 from latchwork.queue.sharded.consumer.turn import LIMITER_RETRY, Turns
