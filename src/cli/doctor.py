@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import typer
 from kazoo.client import KazooClient
@@ -29,7 +29,7 @@ from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .finding_lines import lines_of
-from .session import InAFile, Session, absent_file
+from .session import Session, absent_file
 from .unsettled import unsettled_in
 
 MAX_SKEW_MS = 500
@@ -41,13 +41,6 @@ MANY = 20
 """Clients that are looked at where none is named, at most."""
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
-
-
-@runtime_checkable
-class Cluster(Protocol):
-    """A store on several nodes."""
-
-    def mastered(self, keys: Sequence[Key]) -> dict[str, int]: ...
 
 
 def examine(store: RecordStore, where: str, *, processes: int, pool: int) -> Iterator[Finding]:
@@ -183,9 +176,10 @@ def _record_size(info: StoreInfo) -> Iterator[Finding]:
 
 def _damage(store: RecordStore) -> Iterator[Finding]:
     """Yield the damage of the file, which is read as a whole."""
-    if not isinstance(store, InAFile):
+    damage: Callable[[], list[str]] | None = getattr(store, "damage", None)
+    if damage is None:
         return
-    if damaged := store.damage():
+    if damaged := damage():
         yield Finding(
             PROBLEM,
             f"the file is damaged: {'; '.join(damaged)}",
@@ -226,11 +220,12 @@ def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iter
     """Yield how the pointer records of each queue's shards are spread over the nodes; the fullest node limits the
     queue.
     """
-    if client is None or not isinstance(store, Cluster):
+    mastered: Callable[[list[Key]], dict[str, int]] | None = getattr(store, "mastered", None)
+    if client is None or mastered is None:
         return
     for queue, _ in QueueRegistry(store, client, farm_id=farm).listed():
         shards = queue.config.shards
-        loads = store.mastered([queue.pointers.pointers_key(shard) for shard in range(shards)])
+        loads = mastered([queue.pointers.pointers_key(shard) for shard in range(shards)])
         worst, mean = max(loads.values()), shards / len(loads)
         text = f"shards {shards}, nodes {len(loads)}, shards on the fullest node {worst}"
         text = f"queue {queue.name} of {client}: {text}"

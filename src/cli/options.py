@@ -18,6 +18,9 @@ Client = Annotated[str, typer.Option(envvar=CLIENT_VARIABLE, help="the client id
 Grace = Annotated[
     float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
 ]
+Command = Annotated[list[str], typer.Argument(help="what to run, behind --")]
+Lease = Annotated[float, typer.Option(help="seconds; renewed while the command runs")]
+Timeout = Annotated[float | None, typer.Option(help="seconds; no limit by default")]
 Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]
 Why = Annotated[str, typer.Option(help="for the audit record")]
 

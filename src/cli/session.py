@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -120,18 +120,10 @@ class Session:
             print("\n".join("\t".join(cells) for cells in _cells(rows)))  # noqa: T201 - the command's output
 
 
-@runtime_checkable
-class InAFile(Protocol):
-    """A store in a file that may be damaged."""
-
-    path: Path
-
-    def damage(self) -> list[str]: ...
-
-
 def absent_file(store: RecordStore) -> Path | None:
     """Return the file of this store if there is none; None where it is there, or the store has no file."""
-    return store.path if isinstance(store, InAFile) and not store.path.exists() else None
+    path: Path | None = getattr(store, "path", None)
+    return path if path is not None and not path.exists() else None
 
 
 def note(text: str) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from ...coord import Barrier, Group, LatchLevel
 from ..jsontext import checked_json, to_json
-from ..options import Client, Farm
+from ..options import Client, Farm, Timeout
 from ..session import Session
 
 app = typer.Typer(help="Wait until all parties are there, and exchange values.", no_args_is_help=True)
@@ -25,7 +25,7 @@ def wait(
     party: Parties,
     me: Annotated[str, typer.Option("--as", help="which of them this is")],
     payload: Annotated[str | None, typer.Option(help="a value for the other parties, as JSON")] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    timeout: Timeout = None,
     alive: Annotated[str | None, typer.Option(help="a group of which the parties are members, by their names")] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,

@@ -11,7 +11,7 @@ import typer
 from ...coord import Group, Member
 from ...coord.presence.layout import GROUPS
 from ..jsontext import checked_json
-from ..options import Farm, Grace
+from ..options import Command, Farm, Grace, Lease, Timeout
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
@@ -39,7 +39,7 @@ def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
 def watch(
     context: typer.Context,
     name: Name,
-    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    timeout: Timeout = None,
     farm: Farm = None,
 ) -> None:
     """Print who joins, leaves and is lost, until Ctrl-C. One line for each; first come the present members.
@@ -56,10 +56,10 @@ def watch(
 def run(
     context: typer.Context,
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    command: Command,
     member: Annotated[str | None, typer.Option("--as", help="the member's name; HOST:PID by default")] = None,
     meta: Annotated[str | None, typer.Option(help="what others are to know, as JSON")] = None,
-    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    lease: Lease = 10.0,
     farm: Farm = None,
     grace: Grace = GRACE,
 ) -> None:

@@ -16,7 +16,7 @@ from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
 from ...store.port import Record
 from ..audit import noted
-from ..options import Client, Farm
+from ..options import Client, Farm, Timeout
 from ..session import Session
 from ..similar import meant
 
@@ -142,7 +142,7 @@ def wait(
     context: typer.Context,
     name: Name,
     client: Client,
-    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    timeout: Timeout = None,
     create_timeout: Annotated[
         float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")
     ] = 0,

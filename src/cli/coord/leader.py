@@ -23,7 +23,7 @@ from ...queue.sharded.workers import WorkerReport, workers_of
 from ...store import RecordStore
 from ...store.connect import VARIABLE
 from ..audit import person
-from ..options import Farm, Grace, Why
+from ..options import Command, Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
@@ -158,7 +158,7 @@ def step_down(
 def run(
     context: typer.Context,
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    command: Command,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; no limit by default")] = None,
     lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
     grace: Grace = GRACE,
@@ -202,13 +202,7 @@ def run(
     else:
         election = LeaseElection(session.store, name, lease=lease)
 
-    def leader() -> str:
-        if not farms:
-            return holder_of(session.store, name)
-        who = office_of(session.stores_of(farms), name).leader
-        return holders([who] if who else [])
-
-    waiting = Waiting(session.store.seams, f"the election {shown(name)}", leader)
+    waiting = Waiting(session.store.seams, f"the election {shown(name)}", lambda: _leader(session, name, farms))
 
     def lead(leadership: Leadership) -> int:
         waiting.over()
@@ -218,3 +212,11 @@ def run(
     with waiting:
         code = election.run(lead, timeout=timeout)
     raise typer.Exit(code)
+
+
+def _leader(session: Session, name: str, farms: dict[str, str]) -> str:
+    """Return who leads, for people; empty for nobody."""
+    if not farms:
+        return holder_of(session.store, name)
+    who = office_of(session.stores_of(farms), name).leader
+    return holders([who] if who else [])

@@ -8,6 +8,7 @@ import typer
 
 from ...coord import Decision, RateLimiter
 from ...errors import WaitTimeout
+from ..options import Timeout
 from ..session import Session
 
 TIMED_OUT = 4
@@ -38,7 +39,7 @@ def wait(
     limit: Limit,
     per: Per,
     n: Number = 1,
-    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    timeout: Timeout = None,
 ) -> None:
     """Wait for room. Exit code 4 as soon as it is certain that there will be none in time.
 

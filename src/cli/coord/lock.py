@@ -17,7 +17,7 @@ from ...store import Compute, Key
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Record, RecordStore
 from ..audit import noted, person
-from ..options import Grace, Why
+from ..options import Command, Grace, Lease, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
@@ -45,9 +45,9 @@ Fence = Annotated[
 def run(
     context: typer.Context,
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    command: Command,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for the lock; no limit by default")] = None,
-    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
     """Run a command while holding the lock. Exit code: that of the command, or 4 if the lock was not acquired in time.

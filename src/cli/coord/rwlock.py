@@ -10,7 +10,7 @@ import typer
 from ...coord import ReadGrant, ReadWriteLock, WriteGrant
 from ...coord.rwlock import RWLOCKS
 from ...plain import shown
-from ..options import Grace
+from ..options import Command, Grace, Lease
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
@@ -18,9 +18,7 @@ from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the lock")]
-Command = Annotated[list[str], typer.Argument(help="what to run, behind --")]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; no limit by default")]
-Lease = Annotated[float, typer.Option(help="seconds; renewed while the command runs")]
 
 
 @app.command()

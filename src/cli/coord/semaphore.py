@@ -9,7 +9,7 @@ import typer
 from ...coord import Semaphore
 from ...coord.semaphore import SEMAPHORES
 from ...plain import shown
-from ..options import Grace
+from ..options import Command, Grace, Lease
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
@@ -23,11 +23,11 @@ Name = Annotated[str, typer.Argument(help="the semaphore")]
 def run(
     context: typer.Context,
     name: Name,
-    command: Annotated[list[str], typer.Argument(help="what to run, behind --")],
+    command: Command,
     permits: Annotated[int, typer.Option(help="the number of permits, if it was never used")],
     n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; no limit by default")] = None,
-    lease: Annotated[float, typer.Option(help="seconds; renewed while the command runs")] = 10.0,
+    lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
     """Run a command while holding permits. Exit code: that of the command, or 4 if they were not acquired in time.

@@ -19,7 +19,7 @@ from ...queue.sharded.workers import workers_of
 from ...retry import Poll, outlive
 from ..audit import noted
 from ..finding_lines import lines_of as findings_lines
-from ..options import Client, Farm
+from ..options import Client, Farm, Timeout
 from ..session import Session
 from .arguments import Name, no_queues, queue_of, registry_of
 from .facts import all_rows, changed, for_people, lines_of, paused, threads_each
@@ -193,7 +193,7 @@ def wait(
     name: Name,
     client: Client,
     depth: Annotated[int, typer.Option(min=1, help="how many messages must be ready")],
-    timeout: Annotated[float | None, typer.Option(help="seconds; no limit by default")] = None,
+    timeout: Timeout = None,
     farm: Farm = None,
 ) -> None:
     """Wait until a number of messages is ready. This is for scripts that work in bulk.

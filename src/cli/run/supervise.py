@@ -18,8 +18,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from ...coord.fencing import Lost
 from ...errors import InvalidRequest, LatchworkError
 from ...plain import shown
 from ...seams import SYSTEM
@@ -37,15 +38,9 @@ CHUNK = 65_536
 PROGRAM = Path(__file__).with_name("supervisor.py")
 
 
-class Loss(Protocol):
-    """The event that a fence is lost."""
-
-    def is_set(self) -> bool: ...
-
-
 def run_under(
     command: Sequence[str],
-    lost: Loss,
+    lost: Lost,
     facts: Mapping[str, Any],
     more: Mapping[str, str],
     *,
@@ -192,7 +187,7 @@ class SupervisedRun:
         supervisor: Supervisor,
         grace: float = GRACE,
         grace_alone: float = GRACE,
-        lost: Loss | None = None,
+        lost: Lost | None = None,
         foreground: Foreground | None = None,
         signals: _Signals | None = None,
     ) -> None:
