@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 import latchwork
+from latchwork.cli import bulk
 from latchwork.cli.bulk import PART, Run, choose
 from latchwork.errors import InvalidRequest
 from latchwork.observe.audit import Deed, audit_of, audited, note_progress
@@ -154,15 +155,15 @@ def test_to_choose_reads_a_call_for_each_1000_records_whatever_they_hold():
 
 def test_the_part_that_an_interrupt_cuts_is_unknown_and_the_others_were_not_tried(orders, monkeypatch):
     run = Run("discard", choose(orders, "parked", {}))
-    real, calls = Run._done, []
+    real, calls = bulk.act, []
 
-    def cut(self, queue, messages, told):
+    def cut(queue, verb, side, messages, to):
         calls.append(messages)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(self, queue, messages, told)
+        return real(queue, verb, side, messages, to)
 
-    monkeypatch.setattr(Run, "_done", cut)
+    monkeypatch.setattr(bulk, "act", cut)
     with pytest.raises(KeyboardInterrupt):
         run.go(orders)
     assert (run.is_over, run.counts) == (True, {"not tried": 1_300, "done": 100, "unknown": 100})

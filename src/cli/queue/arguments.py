@@ -11,10 +11,11 @@ from ...inputs import farm_or_default
 from ...observe.snapshot import clients_in
 from ...plain import shown
 from ...queue import QueueRegistry, ShardedQueue
-from ...queue.sharded.look import SIDES
 from ..session import Session
 from ..similar import meant
 
+SIDES = ("sideline", "parked", "delayed")
+"""The sides whose messages can be named, or chosen, one by one."""
 MANY_CLIENTS = 20
 """Clients that an error names."""
 Name = Annotated[str, typer.Argument(help="the queue")]
@@ -52,7 +53,7 @@ def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
 
 def checked_side(side: str) -> str:
     """Return the side, if messages there can be chosen one by one. Raises `InvalidRequest`."""
-    if side not in SIDES[1:]:
+    if side not in SIDES:
         raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed")
     return side
 

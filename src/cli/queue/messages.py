@@ -11,12 +11,17 @@ import typer
 
 from ...errors import InvalidRequest
 from ...plain import shown
+<<<<<<< ours
 from ...queue import Message, ShardedQueue
 from ...queue.sharded.look import SIDES, view_of
+=======
+from ...queue import Message, QueueGroup, ShardedQueue
+from ...queue.sharded.look import view_of
+>>>>>>> theirs
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .arguments import Name, Side, checked_side, header_of, queue_of
+from .arguments import SIDES, Name, Side, checked_side, header_of, queue_of
 
 PEEKED = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
 
@@ -137,7 +142,7 @@ def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str
 
 def only(side: str) -> str:
     """Return that one side alone was looked at, and how to look elsewhere."""
-    others = " or ".join(f"--side {one}" for one in SIDES[1:] if one != side)
+    others = " or ".join(f"--side {one}" for one in SIDES if one != side)
     return f"only {side} messages were looked at; {others} looks elsewhere"
 
 
