@@ -182,11 +182,10 @@ class Site:
         side, match = given.get("side", "parked"), match_of(given, given.get("side", "parked"))
         if side not in SIDES:
             raise InvalidRequest(f"side is {shown(side)}; it must be one of {', '.join(SIDES)}")
-        after = slot_of(given.get("after", ""))
-        table = pages.messages(reader, key, side, "", match, after)
-        more = pages.found_messages(reader, key, side, "", match, after).value
+        page = pages.MessagePage(key, side, match=match, after=slot_of(given.get("after", "")))
+        more = page.fetched(reader).value
         return self._table(
-            request, reader, "messages", table, key=key, side=side, sides=SIDES, given=given,
+            request, reader, "messages", page.table(reader), key=key, side=side, sides=SIDES, given=given,
             matches=MATCHES if side != "ready" else (), chosen="all" in given,
             after=f"{more.after.shard}.{more.after.pointer}" if more and more.after else "",
         )  # fmt: skip

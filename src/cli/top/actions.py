@@ -134,13 +134,10 @@ def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
     )
 
 
-def one_message(key: Sequence[str], verb: str, side: str, message: str) -> Action | str:
-    """Return what is done to one message: `redrive`, `discard` or `cancel`; why it cannot be, where it cannot."""
-    return some_messages(key, verb, side, [message])
-
-
 def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
-    """Return what is done to these messages of one side, as `one_message`; or `move`, to the queue `to`."""
+    """Return what is done to these messages of one side: `redrive`, `discard`, `cancel`, or `move`, to the queue `to`;
+    why it cannot be, where it cannot.
+    """
     name, many = one_line(key[2]), len(messages) > 1
     if refusal := refusal_of(verb, side, to):
         return refusal

@@ -14,7 +14,7 @@ from ...queue.sharded.slots import Slot
 from ..audit import person
 from ..bulk import Run
 from . import pages
-from .actions import Action, of_all, one_message, redrive_all, refusal_of, run_of_filter, scale, some_messages, switch
+from .actions import Action, of_all, redrive_all, refusal_of, run_of_filter, scale, some_messages, switch
 from .coord_actions import break_lock, count_down, step_down
 from .feed import PATIENCE, Feed
 from .schedule_actions import switch_schedule, trigger
@@ -68,6 +68,11 @@ class Page:
     days: float = 1.0
     skipped: int = 0
     after: Slot | None = None
+
+    @property
+    def messages(self) -> pages.MessagePage:
+        """The page of messages that this is."""
+        return pages.MessagePage(self.key, self.side, self.wanted, after=self.after)
 
 
 @dataclass(slots=True)
@@ -274,7 +279,7 @@ class Top:
         if key == "s":
             page.side, page.wanted, page.after = SIDES[(SIDES.index(page.side) + 1) % len(SIDES)], "", None
         elif key == "n":
-            found = pages.found_messages(self.feed, page.key, page.side, page.wanted, None, page.after).value
+            found = page.messages.fetched(self.feed).value
             page.after = found.after if found else page.after
         elif key in {"i", "f3"}:
             self.prompt = Prompt("id")
@@ -282,7 +287,7 @@ class Top:
             self.prompt = Prompt("to" if key == "m" else "all to")
         elif key in {"r", "d", "x"} and page.chosen:
             side, message = page.chosen
-            self._ask(one_message(page.key, VERBS[key], side, message))
+            self._ask(some_messages(page.key, VERBS[key], side, [message]))
         elif key in {"R", "D", "X"}:
             self._choose(VERBS[key.lower()])
 
@@ -450,7 +455,7 @@ class Top:
         if page.name == "queue":
             return pages.queue(feed, page.key, width, self.bars, days=page.days)
         if page.name == "messages":
-            return pages.messages(feed, page.key, page.side, page.wanted, None, page.after)
+            return page.messages.table(feed)
         if page.name == "run":
             return pages.outcomes(self.run.rows() if self.run else (), self.run.said if self.run else "")
         if page.name in pages.COORD:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from itertools import islice
@@ -61,17 +61,24 @@ def style_of(findings: Sequence[Finding]) -> str:
     return BAD if PROBLEM in states else WARN if states - {OK} else PLAIN
 
 
+def _finding_lines(found: Finding, width: int) -> list[Line]:
+    """Return the lines of a finding, the first one in its style."""
+    lines = block_of(found, width)
+    return [Line(one_line(line), FAINT if n else style_of([found])) for n, line in enumerate(lines)]
+
+
+def _failed(name: str, fetched: Fetched) -> list[Line]:
+    """Return why something could not be read, in a line; none if it could."""
+    return [Line(one_line(f"{name}: {fetched.failure}"), BAD)] if fetched.failure else []
+
+
 # ---- everything
 
 
 def overview(feed: Feed, width: int) -> Table:
     """Return what is wrong everywhere, worst first, and below that a row for each client."""
-    notes: list[Line] = []
-    for _, taken in known(feed):
-        for found in findings_of(taken):
-            style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
-            lines = [one_line(line) for line in block_of(found, width)]
-            notes += [Line(line, style if n == 0 else FAINT) for n, line in enumerate(lines)]
+    found = [one for _, taken in known(feed) for one in findings_of(taken)]
+    notes = [line for one in found for line in _finding_lines(one, width)]
     rows = [_client(one, taken) for one, taken in known(feed)]
     columns = (
         Column("client", right=False), Column("farm", 4, right=False), Column("queues", 5), Column("ready"),
@@ -202,8 +209,7 @@ def queue_now(feed: Feed, key: Sequence[str], width: int) -> Table:
     notes.append(Line(f"delayed   {depth.delayed - depth.retrying:>9,}   tried again later {depth.retrying:>9,}"))
     for found in findings_of(taken):
         if one.name in found.queues:
-            style = BAD if found.state == PROBLEM else PLAIN if found.state == OK else WARN
-            notes += [Line(one_line(line), style if n == 0 else FAINT) for n, line in enumerate(block_of(found, width))]
+            notes += _finding_lines(found, width)
     rows = tuple(_worker(worker) for worker in one.workers)
     columns = (
         Column("worker", right=False), Column("state", right=False), Column("threads", 3), Column("running", 1),
@@ -367,61 +373,54 @@ MESSAGE_COLUMNS = (
 )  # fmt: skip
 
 
-def messages(
-    feed: Feed,
-    key: Sequence[str],
-    side: str,
-    wanted: str,
-    match: Mapping[str, Any] | None = None,
-    after: Slot | None = None,
-) -> Table:
-    """Return the messages of one side of a queue. A page reads at most 10,000 records, and says if there are more.
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """A page of the messages of one side of a queue. It reads at most 10,000 records, and says if there are more.
 
     wanted: only of this id, looked for in every side.
     match: only those that `look_at` finds with this.
     after: where the page before ended.
     """
-    fetched = found_messages(feed, key, side, wanted, match, after)
-    found: Found = fetched.value or Found(())
-    columns = MESSAGE_COLUMNS
-    if wanted:
-        columns = (columns[0], replace(columns[1], rank=3), *columns[2:])
-    empty = "being read" if fetched.value is None else f"no message of id {wanted!r}" if wanted else f"nothing {side}"
-    notes = [Line(one_line(fetched.failure), BAD)] if fetched.failure else []
-    if found.more:
-        which = f"the first {len(found.rows):,}" if not after else f"{len(found.rows):,}"
-        looked = f"{which} of more; a page looks at {MOST_READ:,} records at most"
-        notes.append(
-            Line(f"{looked}. Look an id up, or narrow the filter" + (", or go on" if found.after else ""), FAINT)
-        )
-        empty = f"{empty} in the {MOST_READ:,} records that were looked at; there are more"
-    return Table(columns, found.rows, tuple(notes), one_line(empty))
 
+    key: Sequence[str]
+    side: str
+    wanted: str = ""
+    match: Mapping[str, Any] = field(default_factory=dict)
+    after: Slot | None = None
 
-def found_messages(
-    feed: Feed,
-    key: Sequence[str],
-    side: str,
-    wanted: str,
-    match: Mapping[str, Any] | None = None,
-    after: Slot | None = None,
-) -> Fetched:
-    """Return what a page of messages shows, a `Found`."""
-    what = ("messages", *key, side, wanted, repr(match), repr(after))
-    return feed.fetched(what, lambda: _read_messages(feed, key, side, wanted, match or {}, after), MESSAGES_EVERY)
+    def table(self, feed: Feed) -> Table:
+        """Return the messages, with what could not be looked at."""
+        fetched = self.fetched(feed)
+        found: Found = fetched.value or Found(())
+        columns = MESSAGE_COLUMNS
+        if self.wanted:
+            columns = (columns[0], replace(columns[1], rank=3), *columns[2:])
+        empty = f"no message of id {self.wanted!r}" if self.wanted else f"nothing {self.side}"
+        empty = "being read" if fetched.value is None else empty
+        notes = [Line(one_line(fetched.failure), BAD)] if fetched.failure else []
+        if found.more:
+            which = f"{len(found.rows):,}" if self.after else f"the first {len(found.rows):,}"
+            go_on = ", or go on" if found.after else ""
+            looked = f"{which} of more; a page looks at {MOST_READ:,} records at most"
+            notes.append(Line(f"{looked}. Look an id up, or narrow the filter{go_on}", FAINT))
+            empty = f"{empty} in the {MOST_READ:,} records that were looked at; there are more"
+        return Table(columns, found.rows, tuple(notes), one_line(empty))
 
+    def fetched(self, feed: Feed) -> Fetched:
+        """Return what the page shows, a `Found`."""
+        what = ("messages", *self.key, self.side, self.wanted, repr(self.match), repr(self.after))
+        return feed.fetched(what, lambda: self._read(feed), MESSAGES_EVERY)
 
-def _read_messages(
-    feed: Feed, key: Sequence[str], side: str, wanted: str, match: Mapping[str, Any], after: Slot | None
-) -> Found:
-    queue, now = handle_of(feed, key), feed.seams.wall()
-    if not wanted:
-        found = look_at(queue, side, MESSAGES, **match, after=after)
-        rows = tuple(message_row(side, message, now) for message in found.messages)
-        return Found(rows, found.after if found.more else None, found.more)
-    looks = {one: look_at(queue, one, MESSAGES, message_id=wanted, most=MOST_READ // len(SIDES)) for one in SIDES}
-    rows = tuple(message_row(one, message, now) for one, found in looks.items() for message in found.messages)
-    return Found(rows[:MESSAGES], more=any(found.more for found in looks.values()))
+    def _read(self, feed: Feed) -> Found:
+        queue, now = handle_of(feed, self.key), feed.seams.wall()
+        if not self.wanted:
+            found = look_at(queue, self.side, MESSAGES, **self.match, after=self.after)
+            rows = tuple(message_row(self.side, message, now) for message in found.messages)
+            return Found(rows, found.after if found.more else None, found.more)
+        most = MOST_READ // len(SIDES)
+        looks = {one: look_at(queue, one, MESSAGES, message_id=self.wanted, most=most) for one in SIDES}
+        rows = tuple(message_row(one, message, now) for one, found in looks.items() for message in found.messages)
+        return Found(rows[:MESSAGES], more=any(found.more for found in looks.values()))
 
 
 def message_row(side: str, message: Message, now: float) -> Row:
@@ -445,7 +444,7 @@ def schedules(feed: Feed) -> Table:
         key = one.farm, one.client
         fetched = feed.fetched(("schedules", *key), partial(_read_schedules, feed, key, taken), SCHEDULES_EVERY)
         rows += fetched.value or ()
-        notes += [Line(one_line(f"{one.client}: {fetched.failure}"), BAD)] if fetched.failure else []
+        notes += _failed(one.client, fetched)
     columns = (
         Column("kind", right=False), Column("name", right=False), Column("queue", 1, right=False),
         Column("next, or done", right=False), Column("what", 2, right=False), Column("last", 4),
@@ -512,18 +511,15 @@ def streams(feed: Feed) -> Table:
             if not queue.stats.is_streamed:
                 continue
             key = one.farm, one.client, queue.name
-            fetched = feed.fetched(("stream", *key), partial(_read_stream, feed, key), SCHEDULES_EVERY)
-            notes += [Line(one_line(f"{queue.name}: {fetched.failure}"), BAD)] if fetched.failure else []
+            read = partial(lambda place: state_of(handle_of(feed, place).pointers), key)
+            fetched = feed.fetched(("stream", *key), read, SCHEDULES_EVERY)
+            notes += _failed(queue.name, fetched)
             rows += [_stream(key, queue, fetched.value, taken.at)] if fetched.value else []
     columns = (
         Column("queue", right=False), Column("client", 5, right=False), Column("stream", right=False),
         Column("lag"), Column("oldest", 1), Column("last batch", 2), Column("shards", 4),
     )  # fmt: skip
     return Table(columns, tuple(rows), tuple(notes), "no stream reads a queue")
-
-
-def _read_stream(feed: Feed, key: Sequence[str]) -> StreamState:
-    return state_of(handle_of(feed, key).pointers)
 
 
 def _stream(key: Sequence[str], queue: QueueState, state: StreamState, now: float) -> Row:
@@ -563,8 +559,7 @@ def coordination(feed: Feed, kind: str) -> Table:
     empty = f"no {kind}"
     for farm, store in feed.stores.items():
         fetched = feed.fetched((kind, farm), partial(COORD[kind], store), COORD_EVERY)
-        if fetched.failure:
-            notes.append(Line(one_line(f"{farm}: {fetched.failure}"), BAD))
+        notes += _failed(farm, fetched)
         if fetched.value is not None:
             columns, empty = fetched.value.columns, fetched.value.empty
             rows += [replace(one, key=(farm, *one.key)) for one in fetched.value.rows if one.key is not None]
@@ -593,7 +588,7 @@ def audit(feed: Feed) -> Table:
     notes: list[Line] = []
     for farm, store in feed.stores.items():
         fetched = feed.fetched(("audit", farm), partial(audit_of, store), COORD_EVERY)
-        notes += [Line(one_line(f"{farm}: {fetched.failure}"), BAD)] if fetched.failure else []
+        notes += _failed(farm, fetched)
         rows += [_deed(one) for one in fetched.value or ()]
     columns = (
         Column("when", right=False), Column("who", right=False), Column("what", right=False),

@@ -41,10 +41,10 @@ def test_a_page_over_a_million_expired_messages_takes_a_dozen_calls_and_says_mor
     feed = Feed({"f": store}, ["shop"], 2.0, store.seams)
     feed.look()
     store.reset()
-    pages.messages(feed, KEY, side, "")
+    pages.MessagePage(KEY, side).table(feed)
     while feed._wanted:
         feed.work()
-    table = pages.messages(feed, KEY, side, "")
+    table = pages.MessagePage(KEY, side).table(feed)
     assert store.total <= MOST_READ / 1_000 + 10, store.calls
     assert any("of more; a page looks at 10,000 records at most" in note.text for note in table.notes) == (
         side != "delayed"
@@ -59,7 +59,7 @@ def test_an_id_is_looked_for_in_a_bounded_number_of_records_too(store, orders):
     assert store.total <= 3 * MOST_READ / 1_000 + 30, store.calls
     assert ("state", "ready") in found.facts, "its state is known at once, wherever it stands"
     store.reset()
-    pages.messages(reader, KEY, "parked", "last")
+    pages.MessagePage(KEY, "parked", "last").table(reader)
     assert store.total <= MOST_READ / 1_000 + 30, store.calls
 
 
