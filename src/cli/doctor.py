@@ -48,11 +48,56 @@ def examine(store: RecordStore, where: str, *, processes: int, pool: int) -> Ite
     info = store.describe()
     store.get(Key("latchwork_doctor", "-"))  # whether it answers: to describe a file opens none
     yield Finding(OK, f"connected: {info.backend}, {info.edition} edition, {where}")
-    for check in (_consistency, _durability, _expiry, _default_ttl, _record_size):
-        yield from check(info)
+    yield from settings_of(info)
     yield from _damage(store)
-    yield from _skew(store)
-    yield from _connections(info, processes, pool)
+    yield _skew(store)
+    if info.backend == "aerospike":
+        yield connections(processes, pool)
+
+
+def judged(part: str, said: str, wrong: str = "", remedy: str = "", state: str = WARNING) -> Finding:
+    """Return that a part is sound; or what is wrong with it, where something is."""
+    return Finding(state, wrong, remedy) if wrong else Finding(OK, said, sound=part)
+
+
+def settings_of(info: StoreInfo) -> Iterator[Finding]:
+    """Yield what the settings of a store mean for its users."""
+    is_server = info.backend == "aerospike"
+    yield judged(
+        "consistency",
+        "strong consistency is on" if is_server else "every process sees each write at once",
+        ""
+        if info.strong_consistency
+        else "AP mode: both sides of a network split accept writes, and one side's are lost when it heals; a cold "
+        "restart can bring deleted records back",
+        "use a strong-consistency namespace (Enterprise Edition) with ?require_sc=true, or accept it knowingly",
+    )
+    if is_server and info.replication_factor < 2:
+        yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
+    if is_server and info.nsup_period == 0:
+        what = "nsup-period is 0: writes with a time to live fail (code 22)"
+        yield Finding(PROBLEM, what, "set nsup-period in the namespace, or allow-ttl-without-nsup true")
+    elif info.nsup_period:
+        yield Finding(OK, f"expired records are removed every {info.nsup_period} s", sound="expiry")
+    yield judged(
+        "default-ttl",
+        "default-ttl is 0",
+        ""
+        if not info.default_ttl
+        else f"default-ttl is {info.default_ttl} s: what other programs write without a time to live expires; what "
+        "Latchwork writes so never does, for which some writes that make a record take two calls",
+        "set default-ttl 0, unless those programs want it",
+    )
+    size = f"records may have up to {info.record_size_limit:,} bytes"
+    small = size if info.record_size_limit < 1024 * 1024 else ""
+    yield judged("record size", size, small, "set max-record-size to 1M; large latches and queue buffers need it")
+
+
+def connections(processes: int, pool: int) -> Finding:
+    """Return how many connections a node of a cluster gets."""
+    text = f"{processes} processes x {pool} connections = up to {processes * pool:,} a node"
+    many = text if processes * pool > MAX_CONNECTIONS else ""
+    return judged("connections", text, many, "set ?connections=8 for Spark executors, or raise proto-fd-max")
 
 
 def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
@@ -126,94 +171,31 @@ def _standing(taken: Snapshot) -> str:
     return ", ".join(counted(n, noun) for n, noun in counts) + overdue
 
 
-def _consistency(info: StoreInfo) -> Iterator[Finding]:
-    if info.strong_consistency:
-        what = "strong consistency is on" if info.backend == "aerospike" else "every process sees each write at once"
-        yield Finding(OK, what, sound="consistency")
-    else:
-        yield Finding(
-            WARNING,
-            "AP mode: both sides of a network split accept writes, and one side's are lost when it heals; a cold "
-            "restart can bring deleted records back",
-            "use a strong-consistency namespace (Enterprise Edition) with ?require_sc=true, or accept it knowingly",
-        )
-
-
-def _durability(info: StoreInfo) -> Iterator[Finding]:
-    if info.backend == "aerospike" and info.replication_factor < 2:
-        yield Finding(WARNING, "replication factor 1: the loss of a node loses records", "set replication-factor 2")
-
-
-def _expiry(info: StoreInfo) -> Iterator[Finding]:
-    if info.backend == "aerospike" and info.nsup_period == 0:
-        yield Finding(
-            PROBLEM,
-            "nsup-period is 0: writes with a time to live fail (code 22)",
-            "set nsup-period in the namespace, or allow-ttl-without-nsup true",
-        )
-    elif info.nsup_period:
-        yield Finding(OK, f"expired records are removed every {info.nsup_period} s", sound="expiry")
-
-
-def _default_ttl(info: StoreInfo) -> Iterator[Finding]:
-    if info.default_ttl:
-        yield Finding(
-            WARNING,
-            f"default-ttl is {info.default_ttl} s: what other programs write without a time to live expires; what "
-            "Latchwork writes so never does, for which some writes that make a record take two calls",
-            "set default-ttl 0, unless those programs want it",
-        )
-    else:
-        yield Finding(OK, "default-ttl is 0", sound="default-ttl")
-
-
-def _record_size(info: StoreInfo) -> Iterator[Finding]:
-    size = info.record_size_limit
-    state = OK if size >= 1024 * 1024 else WARNING
-    remedy = "" if state == OK else "set max-record-size to 1M; large latches and queue buffers need it"
-    yield Finding(state, f"records may have up to {size:,} bytes", remedy, sound="record size" if state == OK else "")
-
-
 def _damage(store: RecordStore) -> Iterator[Finding]:
-    """Yield the damage of the file, which is read as a whole."""
+    """Yield the damage of the file, which is read as a whole; nothing for a store that has none."""
     damage: Callable[[], list[str]] | None = getattr(store, "damage", None)
-    if damage is None:
-        return
-    if damaged := damage():
-        yield Finding(
-            PROBLEM,
-            f"the file is damaged: {'; '.join(damaged)}",
+    if damage is not None:
+        found = "; ".join(damage())
+        yield judged(
+            "file",
+            "every record and every index in the file is sound",
+            found and f"the file is damaged: {found}",
             "stop the processes that use it, and restore it from a copy; where it is only its indexes, "
             "`latchwork.connect(...).reindex()` rebuilds them",
+            PROBLEM,
         )
-    else:
-        yield Finding(OK, "every record and every index in the file is sound", sound="file")
 
 
-def _skew(store: RecordStore) -> Iterator[Finding]:
+def _skew(store: RecordStore) -> Finding:
     key = Key("latchwork_doctor", store.seams.unique())
     began = store.seams.wall()
     (server,) = store.operate(key, Put("probe", 1), Compute(SERVER_NOW), exists=Exists.ANY, ttl=60)
     ended = store.seams.wall()
     store.delete(key)
-    skew = server - (began + ended) * 500
-    slack = (ended - began) * 500
+    skew, slack = server - (began + ended) * 500, (ended - began) * 500
     text = f"this clock and the server's differ by {skew:+.0f} ms (give or take {slack:.0f})"
-    if abs(skew) > MAX_SKEW_MS + slack:
-        yield Finding(WARNING, text, "let both follow NTP; leases are safe, but stored dates are wrong")
-    else:
-        yield Finding(OK, text, sound="clock")
-
-
-def _connections(info: StoreInfo, processes: int, pool: int) -> Iterator[Finding]:
-    if info.backend != "aerospike":
-        return
-    total = processes * pool
-    text = f"{processes} processes x {pool} connections = up to {total:,} a node"
-    if total > MAX_CONNECTIONS:
-        yield Finding(WARNING, text, "set ?connections=8 for Spark executors, or raise proto-fd-max")
-    else:
-        yield Finding(OK, text, sound="connections")
+    wrong = text if abs(skew) > MAX_SKEW_MS + slack else ""
+    return judged("clock", text, wrong, "let both follow NTP; leases are safe, but stored dates are wrong")
 
 
 def _placement(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
@@ -302,10 +284,9 @@ def _java() -> Iterator[Finding]:
         return
     output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
     found = re.search(r'"(\d+)', output)
-    major = int(found.group(1)) if found else 0
-    state = OK if major >= MIN_JAVA else WARNING
-    remedy = "" if state == OK else f"install JDK {MIN_JAVA}"
-    yield Finding(state, f"Java {major or 'of unknown version'}", remedy, sound="Java" if state == OK else "")
+    text = f"Java {found.group(1) if found else 'of unknown version'}"
+    old = found is None or int(found.group(1)) < MIN_JAVA
+    yield judged("Java", text, text if old else "", f"install JDK {MIN_JAVA}")
 
 
 def _spark() -> Iterator[Finding]:
@@ -314,11 +295,8 @@ def _spark() -> Iterator[Finding]:
     except PackageNotFoundError:
         yield Finding(OK, "PySpark is not installed: the Spark parts are off (extra `spark`)", sound="no PySpark")
         return
-    old = tuple(int(part) for part in pyspark.split(".")[:2]) < (4, 2)
-    if old:
-        yield Finding(WARNING, f"PySpark {pyspark}", "the stream source needs 4.2 or newer")
-    else:
-        yield Finding(OK, f"PySpark {pyspark}", sound="PySpark")
+    text, old = f"PySpark {pyspark}", tuple(int(part) for part in pyspark.split(".")[:2]) < (4, 2)
+    yield judged("PySpark", text, text if old else "", "the stream source needs 4.2 or newer")
 
 
 def doctor(
@@ -360,20 +338,22 @@ def doctor(
     farms = session.stores_of(urls_of(context, farm_store))
     wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
     names = list(_names(session.named_store, client, farm))
-    absent_file = list(_absence(session, PROBLEM if not farms else WARNING))  # the farms may be all that is used
-    if absent_file:
+    file = absent_file(session.named_store)
+    if file is not None:  # the first call would make it, and find nothing wrong with it
         elections = AskedNames(elections=wanted.elections, farms=farms)
-        found = absent_file + _found(session, lambda: findings(session.named_store, elections))
+        what = f"there is no file {file}: the first program that writes makes it"
+        state = WARNING if farms else PROBLEM  # the farms may be all that is used
+        found = [Finding(state, what, f"check {session.where}: the file and its directory")]
+        found += _found(session, lambda: findings(session.named_store, elections))
     else:
         found = _found(session, lambda: examine(session.named_store, session.where, processes=processes, pool=pool))
-    if not absent_file and not any(finding.state == PROBLEM for finding in found + names):
+    if file is None and not any(finding.state == PROBLEM for finding in found + names):
         found += _found(session, lambda: _placement(session.named_store, client, farm))
         found += _found(session, lambda: _queue_damage(session.named_store, client, farm))
         absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
         found += _found(session, lambda: _on_call(session.named_store, client, farm, absent))
         found += _found(session, lambda: findings(session.named_store, wanted))
-    for more in (names, _zookeeper(zookeeper), _java(), _spark()):
-        found.extend(more)
+    found += [*names, *_zookeeper(zookeeper), *_java(), *_spark()]
     if session.json:
         session.table([finding.row for finding in found])
     else:
@@ -382,25 +362,18 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _absence(session: Session, state: str) -> Iterator[Finding]:
-    """Yield that there is no file, if that is so: the first call would make it, and find nothing wrong with it."""
-    if (file := absent_file(session.named_store)) is not None:
-        what = f"there is no file {file}: the first program that writes makes it"
-        yield Finding(state, what, f"check {session.where}: the file and its directory")
-
-
 def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:
     found: list[Finding] = []
     try:
         found.extend(examination())
     except LatchworkError as failure:
         if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt):  # of a name; nothing was asked
-            found.append(Finding(PROBLEM, f"names: {failure}", "correct this name"))
-            return found
-        if failure.details.get("sqlite") == SQLITE_FULL:
+            what, remedy = f"names: {failure}", "correct this name"
+        elif failure.details.get("sqlite") == SQLITE_FULL:
+            what = f"the store takes no writes: {failure}"
             remedy = "free some space there (`df -h` shows how much is left); its programs then go on by themselves"
-            found.append(Finding(PROBLEM, f"the store takes no writes: {failure}", remedy))
-            return found
-        what = "host, port, namespace, user" if session.is_remote else "the file and its directory"
-        found.append(Finding(PROBLEM, f"the store does not answer: {failure}", f"check {session.where}: {what}"))
+        else:
+            parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"
+            what, remedy = f"the store does not answer: {failure}", f"check {session.where}: {parts}"
+        found.append(Finding(PROBLEM, what, remedy))
     return found

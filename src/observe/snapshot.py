@@ -6,7 +6,7 @@ Values only, so that it can be kept, compared and sent; `findings.py` says what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -175,6 +175,26 @@ class QueueState:
         return any(one not in others for one in self.holders)
 
     @property
+    def threads(self) -> int:
+        """The threads of its workers, by their last reports."""
+        return sum(one.threads for one in self.at_work)
+
+    @property
+    def busy(self) -> int:
+        """How many of these threads are busy."""
+        return sum(one.running for one in self.at_work)
+
+    @property
+    def rate_limited(self) -> int:
+        """How often in the last minute the rate of its consumers let no handler begin."""
+        return sum(one.rate_limited for one in self.at_work)
+
+    @property
+    def is_held_by_order(self) -> bool:
+        """Whether it has more threads than shards, and its order keeps them from working."""
+        return self.stats.in_order and self.busy <= self.shards < self.threads
+
+    @property
     def draining(self) -> tuple[WorkerReport, ...]:
         """The workers that live and take no more messages, as they are about to stop."""
         return tuple(one for one in self.at_work if one.drains is not None)
@@ -207,6 +227,11 @@ class Snapshot:
     def upkeep(self) -> str:
         """Who does the upkeep, or whether somebody soon will, in a few words."""
         return standing_of(self.leader, self.candidates)
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any process is known to work."""
+        return any(not one.is_overdue for queue in self.queues for one in queue.at_work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,34 +482,18 @@ class ClientView:
         at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
-        states = tuple(
-            self._state(
-                queue,
-                bins,
-                found,
-                workers,
-                interval,
-                stopped=stop,
-                at=at,
-                has_groups=queue.name in followed,
-                minutes=some,
-            )
-            for (queue, bins), found, workers, stop, some in zip(listed, stats, reports, stops, minutes, strict=True)
-            if found is not None
-        )
+        states = []
+        for (queue, bins), found, workers, stop, some in zip(listed, stats, reports, stops, minutes, strict=True):
+            if found is not None:
+                is_followed = queue.name in followed
+                state = self._state(queue, bins, found, workers, interval=interval, at=at, has_groups=is_followed)
+                states.append(replace(state, stopped=stop, minutes=some))
         self.queues = tuple(queue for (queue, _), found in zip(listed, stats, strict=True) if found is not None)
+        reasons = {name: str(failure) for name, failure in unreadable.items()}
         self.taken = Snapshot(
-            registry.client_id,
-            registry.farm_id,
-            at,
-            leader,
-            states,
-            {name: str(failure) for name, failure in unreadable.items()},
-            tuple(alive(candidates, leader, reports)),
-            at - self._seams.wall(),
-            scheduled,
-            damaged,
-        )
+            registry.client_id, registry.farm_id, at, leader, tuple(states), reasons,
+            tuple(alive(candidates, leader, reports)), at - self._seams.wall(), scheduled, damaged,
+        )  # fmt: skip
 
     def _list(self) -> _Listed:
         """Return the queues by name: the active ones as they are now, the others as they were listed within a minute.
@@ -509,13 +518,12 @@ class ClientView:
         bins: Mapping[str, Any],
         stats: QueueStats,
         workers: Sequence[WorkerReport],
-        interval: float,
         *,
-        stopped: Stop | None,
+        interval: float,
         at: float,
         has_groups: bool,
-        minutes: tuple[Minute, ...],
     ) -> QueueState:
+        """Return a queue as it is at this moment, without what is known of it elsewhere."""
         made: Any = bins.get("createdAt")
         abandoned = REPORT + queue.config.sweep_duration.total_seconds()
         swept = at - (stats.last_sweep.success or (made if is_int(made) else 0)) / 1000
@@ -532,26 +540,13 @@ class ClientView:
             self._counts[queue.name] = now
         in_rate, out_rate = now.rates(before) if before is not None and now.at > before.at else (None, None)
         return QueueState(
-            queue.name,
-            queue.live,
-            stats,
-            tuple(workers),
-            queue.queue_name if queue.reader else None,
-            has_groups,
-            queue.config.retries is not None,
-            sweep_interval([queue]),
-            abandoned,
-            abandoned + interval,
-            made / 1000 if is_int(made) else 0.0,
-            holders == (),
-            in_rate,
-            out_rate,
-            stopped,
-            queue.config.handler_timeout.total_seconds(),
-            queue.config.shards,
-            minutes,
-            holders,
-        )
+            queue.name, queue.live, stats, tuple(workers),
+            queue.queue_name if queue.reader else None, has_groups,
+            retries=queue.config.retries is not None, sweep_interval=sweep_interval([queue]),
+            abandoned_after=abandoned, returns_within=abandoned + interval,
+            made=made / 1000 if is_int(made) else 0.0, none_in_hand=holders == (), in_rate=in_rate, out_rate=out_rate,
+            handler_timeout=queue.config.handler_timeout.total_seconds(), shards=queue.config.shards, holders=holders,
+        )  # fmt: skip
 
     def _holders(
         self, queue: ShardedQueue, bins: Mapping[str, Any], fired: int, *, is_over: bool

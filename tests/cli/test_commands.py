@@ -539,18 +539,15 @@ def test_doctor_names_ids_that_are_too_long_and_options_that_there_are(lw):
     assert "names of sets and bins fit" in lw("doctor", *SHOP, "--farm", "dc1").out
     done = lw("doctor", *SHOP, "--farm", "much-too-long")
     assert (done.code, "much-too-long" in done.out) == (1, True)
-    asked = import_module("latchwork.cli.doctor")._connections(StoreInfo("aerospike", "", False, 2, 0, 2, 1), 1000, 100)
-    option = next(asked).remedy.split()[1]
+    option = import_module("latchwork.cli.doctor").connections(1000, 100).remedy.split()[1]
     assert option.startswith("?")
     connect(f"aerospike://h/ns{option}")
 
 
 @pytest.mark.parametrize(("seconds", "state", "told"), [(50, "warning", "two calls"), (0, "ok", "default-ttl is 0")])
 def test_doctor_says_what_a_default_ttl_does_and_what_it_does_not(seconds, state, told):
-    asked = import_module("latchwork.cli.doctor")._default_ttl(
-        StoreInfo("aerospike", "", False, 2, seconds, 2, 1024 * 1024)
-    )
-    (finding,) = asked
+    info = StoreInfo("aerospike", "", True, 2, seconds, 2, 1024 * 1024)
+    (finding,) = [one for one in import_module("latchwork.cli.doctor").settings_of(info) if "default-ttl" in one.what]
     assert finding.state == state
     assert told in finding.what
 
@@ -904,11 +901,11 @@ def test_doctor_makes_no_file_where_there_is_none_and_says_so(lw, tmp_path):
 
 @pytest.mark.parametrize("edition", ["community", "enterprise"])
 def test_doctor_says_that_deletes_are_not_durable_where_no_tombstones_are_left(edition):
-    findings = import_module("latchwork.cli.doctor")._consistency
-    (finding,) = findings(StoreInfo("aerospike", edition, False, 2, 0, 2, 1))
-    assert "cold restart" in finding.what
-    (finding,) = findings(StoreInfo("aerospike", edition, True, 2, 0, 2, 1))
-    assert "cold restart" not in finding.what
+    findings = import_module("latchwork.cli.doctor").settings_of
+    first, *_ = findings(StoreInfo("aerospike", edition, False, 2, 0, 2, 1))
+    assert "cold restart" in first.what
+    found = findings(StoreInfo("aerospike", edition, True, 2, 0, 2, 1))
+    assert not any("cold restart" in one.what for one in found)
 
 
 def test_doctor_reports_zookeeper_hosts_that_are_none(lw, sqlite_url):

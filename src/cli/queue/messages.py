@@ -11,13 +11,8 @@ import typer
 
 from ...errors import InvalidRequest
 from ...plain import shown
-<<<<<<< ours
 from ...queue import Message, ShardedQueue
-from ...queue.sharded.look import SIDES, view_of
-=======
-from ...queue import Message, QueueGroup, ShardedQueue
 from ...queue.sharded.look import view_of
->>>>>>> theirs
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note

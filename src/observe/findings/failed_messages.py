@@ -7,7 +7,8 @@ from collections import Counter
 from ...plain import counted, shown_time
 from ...queue.sharded.history import NOT_FAILING, Failing
 from ..snapshot import QueueState, Snapshot
-from .finding import OK, PROBLEM, WARNING, OfQueue, clock_time, id_shown, why_failed
+from . import words
+from .finding import OK, PROBLEM, WARNING, OfQueue
 from .waiting_messages import side_count, why_it_waits
 
 MANY_FAILED = 3
@@ -23,7 +24,8 @@ def parked(queue: QueueState, taken: Snapshot) -> OfQueue:
     if queue.stats.parked.waiting:
         first, oldest = queue.stats.oldest_parked, ""
         if first is not None:
-            oldest = f"; the oldest, {id_shown(first.message_id)}{why_failed(first.error)}: {shown_time(first.ago)} ago"
+            oldest = f"; the oldest, {words.message_id(first.message_id)}{words.failure(first.error)}"
+            oldest += f": {shown_time(first.ago)} ago"
         messages = side_count(queue.stats.parked, "parked message")
         name = f"{queue.name} --client {taken.client}"
         what = f"{messages}, failed too often: nothing brings parked messages back{oldest}"
@@ -39,7 +41,7 @@ def failing(queue: QueueState, taken: Snapshot) -> OfQueue:
     # 1. No message was done, and attempts failed again and again, perhaps far from each other.
     row = NOT_FAILING if acked else Failing.of(queue.minutes)
     if retrying and row.attempts >= MANY_FAILED and not stats.parked.waiting:
-        what = f"no message was done since {clock_time(row.since, taken.at)}, and about {row.attempts:,}"
+        what = f"no message was done since {words.clock_time(row.since, taken.at)}, and about {row.attempts:,}"
         what += f" attempts failed; {counted(retrying, 'message')} will be tried again{_last_retry(queue, taken)}"
         yield PROBLEM, "failing", what, f"the logs of its workers have each failure; {search} delayed"
         return
@@ -71,4 +73,4 @@ def _last_retry(queue: QueueState, taken: Snapshot) -> str:
     if -left > late + LOOKED_WITHIN:  # the messages that were due then were looked at since: others wait
         return ""
     when = f"in {shown_time(left)}" if left >= 0 else f"due {shown_time(-left)} ago; {why_it_waits(queue, taken)}"
-    return f"; the last one, {id_shown(last.message_id)}{why_failed(last.error)}: {when}"
+    return f"; the last one, {words.message_id(last.message_id)}{words.failure(last.error)}: {when}"

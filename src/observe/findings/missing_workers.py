@@ -9,20 +9,8 @@ from typing import TypeAlias
 from ...plain import counted, one_line, shown_time
 from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
-from .finding import (
-    PROBLEM,
-    START_ONE,
-    WAITED,
-    WARNING,
-    Finding,
-    backlog_of,
-    has_workers,
-    id_shown,
-    listed,
-    of_queues,
-    why_failed,
-    workers_named,
-)
+from . import words
+from .finding import PROBLEM, WAITED, WARNING, Finding, of_queues
 
 RECENT = 600.0
 """Seconds for which a worker that died is a finding: longer, until a sweep has brought back what it may have had in
@@ -72,8 +60,8 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
             f"{short_name(one.worker)} for {shown_time(drained(one))}"
             for one in sorted(workers, key=drained, reverse=True)
         ]
-        what = f"no worker takes messages; about to stop: {listed(each)}; {backlog_of(queues)}"
-        yield of_queues(taken, names, (PROBLEM, "no_worker", what, f"{START_ONE}; {DRAIN_ENDS}"))
+        what = f"no worker takes messages; about to stop: {words.listed(each)}; {words.backlog(queues)}"
+        yield of_queues(taken, names, (PROBLEM, "no_worker", what, f"{words.START_ONE}; {DRAIN_ENDS}"))
     # 2. Children of `--processes` that die again and again.
     again: dict[str, list[WorkerReport]] = {}
     for queue in taken.queues:
@@ -96,25 +84,25 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
         # Of a worker that may hold something in one of its queues, that report counts.
         newest = sorted((one for _, one in found), key=lambda one: (one.settled, one.ago))
         dead = list({one.worker: one for one in reversed(newest)}.values())[::-1]
-        who = f"{len(dead):,} workers died or hang: {workers_named(dead)}"
+        who = f"{len(dead):,} workers died or hang: {words.workers(dead)}"
         if len(dead) == 1:
             how = "died; what it had in hand was brought back already" if dead[0].settled else "died or hangs"
-            who = f"worker {workers_named(dead)}, {how}"
+            who = f"worker {words.workers(dead)}, {how}"
         behind = [waits.pop(name) for name in names if name in waits and not goes_on]
-        what = f"{who}; {_others(found)}{f'; {backlog_of(behind)}' if behind else ''}{_back(found, taken)}"
-        state, kind, remedy = PROBLEM, "no_worker", START_ONE
+        what = f"{who}; {_others(found)}{f'; {words.backlog(behind)}' if behind else ''}{_back(found, taken)}"
+        state, kind, remedy = PROBLEM, "no_worker", words.START_ONE
         if goes_on:
             state, kind = WARNING, "worker_died"
             remedy = "start another one, if one is missing; this line goes by itself"
         yield of_queues(taken, names, (state, kind, what, remedy + _sooner(found, taken)), dead)
     # 4. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
-        what = f"{backlog_of([waits.pop(queue.name)])}, and there is no worker"
+        what = f"{words.backlog([waits.pop(queue.name)])}, and there is no worker"
         remedy = "as it should be, if only its groups are to have them: they expire here"
         yield of_queues(taken, [queue.name], (WARNING, "no_worker", what, remedy))
     if waits:
-        what = f"no worker; {backlog_of(list(waits.values()))}"
-        remedy = f"{START_ONE} (a program that calls receive() itself is not seen)"
+        what = f"no worker; {words.backlog(list(waits.values()))}"
+        remedy = f"{words.START_ONE} (a program that calls receive() itself is not seen)"
         yield of_queues(taken, list(waits), (PROBLEM, "no_worker", what, remedy))
 
 
@@ -130,13 +118,13 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
     for queues in queues_of.values():
         dead = again[queues[0].name]
         what = f"processes die again and again: {len(dead)} in the last {shown_time(RECENT)}, and were replaced;"
-        what += f" the last, {workers_named(dead[:1])}"
+        what += f" the last, {words.workers(dead[:1])}"
         remedy = "the log of their parent says how each ended"
         for queue in queues:
             last = queue.stats.last_retry
             if last is not None and last.error.startswith("its process, "):
                 what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
-                what += f": {id_shown(last.message_id)}{why_failed(last.error)}"
+                what += f": {words.message_id(last.message_id)}{words.failure(last.error)}"
                 name = f"{queue.name} --client {taken.client}"
                 remedy += f"; if one message does it: latchwork queue cancel {name} --id {one_line(last.message_id)}"
         yield of_queues(taken, [queue.name for queue in queues], (PROBLEM, "worker_died", what, remedy), dead)
@@ -170,16 +158,16 @@ def _others(found: _Dead) -> str:
     if not others:
         return f"the last other one{stop}" if stop else "no other worker is there"
     by_queue = {queue.name: [one for one in queue.at_work if not one.is_overdue] for queue, _ in found}
-    work = f"at work: {len(good)} ({listed(good)})" if good else "no other is known to work"
+    work = f"at work: {len(good)} ({words.listed(good)})" if good else "no other is known to work"
     if good and any(len(some) < len(good) for some in by_queue.values()):  # not each works on each queue
         each = [
-            f"in {name} {f'{len(some)} ({listed([short_name(one.worker) for one in some])})' if some else 'none'}"
+            f"in {name} {f'{len(some)} ({words.listed([short_name(one.worker) for one in some])})' if some else 'none'}"
             for name, some in by_queue.items()
         ]
-        work = f"at work: {listed(each, 5)}"
+        work = f"at work: {words.listed(each, 5)}"
     if stop:
         work += f"; the last other one there{stop}"
-    return work + (f"; overdue: {workers_named(late)}" if late else "")
+    return work + (f"; overdue: {words.workers(late)}" if late else "")
 
 
 def _held(found: _Dead) -> _Dead:
@@ -209,7 +197,7 @@ def _back(found: _Dead, taken: Snapshot) -> str:
     they, their = ("it", "its last report") if is_one else ("they", "their last reports")
     what = f"; what {they} may have had in hand is back"
     if handlers:
-        what = f"; what {they} had in hand (at {their} {listed(handlers)}) is back"
+        what = f"; what {they} had in hand (at {their} {words.listed(handlers)}) is back"
     if not within:
         return what
     together: dict[str, list[str]] = {}  # by when, soonest first
@@ -221,8 +209,11 @@ def _back(found: _Dead, taken: Snapshot) -> str:
         first, last = max(0.0, min(within.values())), max(within.values())
         parts = [f"within {shown_time(first)} to {shown_time(last)}"]
     else:
-        parts = [f"{when} in {listed(of)}" if is_one else f"{when} ({listed(of)})" for when, of in together.items()]
-    swept = has_workers(taken) or (taken.leader is not None and taken.leader.leads)  # perhaps by one of another queue
+        parts = [
+            f"{when} in {words.listed(of)}" if is_one else f"{when} ({words.listed(of)})"
+            for when, of in together.items()
+        ]
+    swept = taken.has_workers or (taken.leader is not None and taken.leader.leads)  # perhaps by one of another queue
     again = "" if swept else ", once a worker runs again"
     return f"{what} by the sweep, at the latest {', '.join(parts)}{again}"
 
@@ -232,5 +223,5 @@ def _sooner(found: _Dead, taken: Snapshot) -> str:
     in hand.
     """
     names = list(dict.fromkeys(queue.name for queue, one in _held(found) if not _is_back(queue, one, taken)))
-    also = f"; the same for {listed(names[1:])}" if names[1:] else ""
+    also = f"; the same for {words.listed(names[1:])}" if names[1:] else ""
     return f"; have it sooner: latchwork queue recover {names[0]} --client {taken.client}{also}" if names else ""

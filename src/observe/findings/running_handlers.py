@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from ...plain import counted, one_line, shown_time
 from ...queue.sharded.workers import WINDOW, Running, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
-from .finding import OK, PROBLEM, WARNING, OfQueue, backlog_of, id_shown, listed
+from . import words
+from .finding import OK, PROBLEM, WARNING, OfQueue
 from .missing_workers import DRAIN_ENDS, DRAINS_LONG, drained, has_no_worker
 
 RUNS_LONG, TIMES_LONGER = 60.0, 20.0
@@ -23,7 +24,7 @@ def saturated(queue: QueueState, taken: Snapshot) -> OfQueue:
     full = [one for one in queue.at_work if one.is_saturated]
     if full:
         most = f"{'it takes' if len(full) == 1 else 'they take'} no more messages"
-        waits = f"; {backlog_of([queue])}" if len(full) == len(queue.at_work) and queue.stats.ready.waiting else ""
+        waits = f"; {words.backlog([queue])}" if len(full) == len(queue.at_work) and queue.stats.ready.waiting else ""
         yield PROBLEM, "saturated", f"{_hangs(full)}: {most}{waits}", _end_it(full)
     if some := [one for one in queue.at_work if one.hung and not one.is_saturated]:
         each = [
@@ -31,14 +32,14 @@ def saturated(queue: QueueState, taken: Snapshot) -> OfQueue:
             for one in some
             if one.threads
         ]
-        limit = f"; it still takes messages, and no more once {listed(each)} hang" if each else ""
+        limit = f"; it still takes messages, and no more once {words.listed(each)} hang" if each else ""
         yield WARNING, "saturated", f"{_hangs(some)}{limit}", _end_it(some)
 
 
 def _hangs(workers: Sequence[WorkerReport]) -> str:
     """Return how many handlers hang, in which workers, and with which messages."""
     hung = sum(one.hung for one in workers)
-    each = listed([short_name(one.worker) + (f" ({one.hung})" if len(workers) > 1 else "") for one in workers])
+    each = words.listed([short_name(one.worker) + (f" ({one.hung})" if len(workers) > 1 else "") for one in workers])
     found = [(one, run) for one in workers for run in one.longest if run.given_up]
     messages = f" (messages{_runs(sorted(found, key=_seconds, reverse=True))})" if found else ""
     return (
@@ -52,10 +53,8 @@ def _end_it(workers: Sequence[WorkerReport]) -> str:
     for one in workers:
         host, _, process = short_name(one.worker).rpartition(":")
         each.append(f"kill {process} on {host}" if host and process.isdigit() else f"end {short_name(one.worker)}")
-    return (
-        f"{listed(each)}, and start another: nothing else ends a handler that hangs (`latchwork worker --processes N` "
-        "does both by itself)"
-    )
+    alone = "nothing else ends a handler that hangs (`latchwork worker --processes N` does both by itself)"
+    return f"{words.listed(each)}, and start another: {alone}"
 
 
 def draining(queue: QueueState, taken: Snapshot) -> OfQueue:
@@ -71,7 +70,7 @@ def draining(queue: QueueState, taken: Snapshot) -> OfQueue:
             for one in long
         ]
         runs = _runs([(one, run) for one in long for run in one.longest if run.seconds < RUNS_LONG])
-        what = f"about to stop, and taking no more messages: {listed(each)}{f'; at work{runs}' if runs else ''}"
+        what = f"about to stop, and taking no more messages: {words.listed(each)}{f'; at work{runs}' if runs else ''}"
         yield OK, "draining", what, f"{DRAIN_ENDS}; a second SIGTERM ends it at once"
 
 
@@ -96,7 +95,7 @@ def long_running(queue: QueueState, taken: Snapshot) -> OfQueue:
     what = f"at work for {'far longer than others' if is_far else 'long'}{_runs(running)}{others}"
     what += f"; after {shown_time(limit)} a handler is given up, and its message fails"
     if queue.stats.ready.waiting and not done:
-        what += f"; none was done in the last minute, and {backlog_of([queue])}"
+        what += f"; none was done in the last minute, and {words.backlog([queue])}"
     worker, run = running[0]
     host, _, pid = short_name(worker.worker).rpartition(":")
     cancel = f"latchwork queue cancel {queue.name} --client {taken.client} --id {one_line(run.message_id)}"
@@ -112,7 +111,7 @@ def _seconds(running: tuple[WorkerReport, Running]) -> float:
 def _runs(running: Sequence[tuple[WorkerReport, Running]]) -> str:
     """Return messages with a running handler, each with its worker and for how long; empty for none."""
     each = [
-        f"{id_shown(run.message_id)} on {short_name(worker.worker)}, for {shown_time(run.seconds)}"
+        f"{words.message_id(run.message_id)} on {short_name(worker.worker)}, for {shown_time(run.seconds)}"
         for worker, run in running
     ]
-    return f": {listed(each)}" if each else ""
+    return f": {words.listed(each)}" if each else ""

@@ -8,21 +8,8 @@ from ...plain import counted, shown_time
 from ...queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
-from .finding import (
-    ACTS_WITHIN,
-    OK,
-    PROBLEM,
-    WAITED,
-    WARNING,
-    Finding,
-    OfQueue,
-    backlog_of,
-    by_whom,
-    clock_time,
-    is_held_by_order,
-    listed,
-    workers_named,
-)
+from . import words
+from .finding import ACTS_WITHIN, OK, PROBLEM, WAITED, WARNING, Finding, OfQueue
 
 CHANGED_LATELY = 3_600.0
 """Seconds for which the last change of a queue's threads is a finding."""
@@ -33,7 +20,7 @@ def pause(queue: QueueState, taken: Snapshot) -> OfQueue:
     live, ready = queue.live, queue.stats.ready.waiting
     if queue.paused:
         ago = shown_time(taken.at - live.changed / 1000)
-        since = f"paused{by_whom(live.changed_by)}, {ago} ago" if live.changed else "paused since it was made"
+        since = f"paused{words.by(live.changed_by)}, {ago} ago" if live.changed else "paused since it was made"
         waits = f"; ready messages that wait, and go on expiring: {ready:,}" if ready else ""
         yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
 
@@ -42,28 +29,28 @@ def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield who set the threads, whether the order of messages keeps some idle, and who has not acted on a change."""
     live, ago = queue.live, taken.at - queue.live.changed / 1000
     if live.changed and ago < CHANGED_LATELY and not queue.paused:
-        since = f"{shown_time(max(0.0, ago))} ago{by_whom(live.changed_by)}"
+        since = f"{shown_time(max(0.0, ago))} ago{words.by(live.changed_by)}"
         is_set = f"threads in each worker: {queue.live.concurrency}, set {since}"
         others = [one for one in queue.at_work if one.acts_on == live.changed and one.threads != live.concurrency]
-        each = listed([f"{short_name(one.worker)} ({one.threads})" for one in others])
+        each = words.listed([f"{short_name(one.worker)} ({one.threads})" for one in others])
         if others and len(others) == len(queue.at_work):  # whose programs say how many threads, whatever is stored
             is_set = f"resumed, or scaled, {since}; threads, as each program says: {each}"
         elif others:
             is_set += f"; otherwise, as its program says: {each}"
         yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
     is_behind = queue.stats.ready.waiting and (queue.stats.ready.oldest_age or 0.0) > WAITED
-    if is_held_by_order(queue) and is_behind and not queue.paused:
+    if queue.is_held_by_order and is_behind and not queue.paused:
         shards, many = counted(queue.shards, "shard"), sum(one.threads for one in queue.at_work)
         what = f"{shards}, and {many} threads: in order each shard has one handler at a time, so no more of them help"
         remedy = "a queue keeps its shards: make a new one with more, or let its consumers not be ordered"
-        yield WARNING, "settings", f"{what}; {backlog_of([queue])}", remedy
+        yield WARNING, "settings", f"{what}; {words.backlog([queue])}", remedy
     late = [one for one in queue.at_work if one.acts_on < live.changed]
     if late and ago > ACTS_WITHIN:
         change = "pause" if queue.paused else "change of its settings"
         of = counted(len(queue.at_work), "worker")
         what = f"the {change} of {shown_time(ago)} ago has not reached {len(late)} of {of}"
         why = "it: it hangs, or is" if len(late) == 1 else "them: they hang, or are"
-        yield PROBLEM, "settings", f"{what}: {workers_named(late)}", f"restart {why} of an earlier version"
+        yield PROBLEM, "settings", f"{what}: {words.workers(late)}", f"restart {why} of an earlier version"
 
 
 def schedules(taken: Snapshot) -> Iterator[Finding]:
@@ -73,7 +60,7 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
         name = one.schedule.name
         if one.paused is not None:
             ago = shown_time(max(0.0, taken.at - one.paused.timestamp()))
-            state, what = WARNING, f"paused{by_whom(one.paused_by)}, {ago} ago; it publishes nothing"
+            state, what = WARNING, f"paused{words.by(one.paused_by)}, {ago} ago; it publishes nothing"
             remedy = f"latchwork schedule resume {name} --client {client}"
         elif unpublished := why_unpublished(one, not_active, client):
             state, (what, remedy) = PROBLEM, unpublished
@@ -100,6 +87,6 @@ def unpublished_ticks(one: ScheduleState) -> str:
     missed = one.overdue()
     if not missed:
         return "its ticks are not published"
-    since = "" if one.settled is None else f" since {clock_time(one.settled.timestamp(), one.now.timestamp())}"
+    since = "" if one.settled is None else f" since {words.clock_time(one.settled.timestamp(), one.now.timestamp())}"
     many = "at least " if missed >= MAX_TICKS else ""
     return f"{many}{counted(missed, 'tick')} not published{since}"

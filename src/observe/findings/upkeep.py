@@ -9,7 +9,8 @@ from ...plain import shown_time
 from ...queue.sharded.delayed.schedules import ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
-from .finding import OK, PROBLEM, WARNING, Finding, has_workers, listed, new_leader, of_queues, queues_named
+from . import words
+from .finding import OK, PROBLEM, WARNING, Finding, of_queues
 from .missing_workers import missing_workers
 from .settings import unpublished_ticks
 from .waiting_messages import comes_back, late_delivery, side_count
@@ -36,7 +37,7 @@ def workers_and_upkeep(taken: Snapshot) -> Iterator[Finding]:
     """
     workers, found = list(missing_workers(taken)), upkeep(taken)
     cause = next((n for n, one in enumerate(workers) if one.state == PROBLEM), None)
-    if found and found.state == PROBLEM and cause is not None and not has_workers(taken):
+    if found and found.state == PROBLEM and cause is not None and not taken.has_workers:
         what = f"{workers[cause].what}; so there is no upkeep either{_undone(taken)}"
         queues = tuple(dict.fromkeys(workers[cause].queues + found.queues))
         workers[cause], found = replace(workers[cause], what=what, queues=queues), None
@@ -52,7 +53,7 @@ def upkeep(taken: Snapshot) -> Finding | None:
     if leader is not None and leader.leads:
         if not late:
             return None
-        who = new_leader(taken) or f"; {taken.upkeep}"
+        who = words.new_leader(taken) or f"; {taken.upkeep}"
         what = f"{_swept(late)}, so the messages of dead consumers stay{who}"
         remedy = "`sweep error` in latchwork stats, and the log of the process that leads, say why"
         state = WARNING if leader.is_new else PROBLEM
@@ -62,7 +63,7 @@ def upkeep(taken: Snapshot) -> Finding | None:
     died = leader is not None and leader.held and leader.renewed_ago > max(SUCCEEDED_WITHIN, 2 * leader.lease)
     if not undone and not died:
         names = tuple(_not_swept(taken, also_over=True))
-        over = f"{queues_named(names)} {'is' if len(names) == 1 else 'are'} empty, and nobody works there"
+        over = f"{words.queues(names)} {'is' if len(names) == 1 else 'are'} empty, and nobody works there"
         what = f"no upkeep of {client}: {taken.upkeep}; none is needed: {over}"
         return Finding(OK, what, "a worker that is started does the upkeep", "upkeep", client, names) if names else None
     # 3. Nobody leads: soon a process will, or a person must start one.
@@ -119,7 +120,7 @@ def _undone(taken: Snapshot) -> str:
     late, parts = _not_swept(taken), [f"queue {queue.name}: {_left(queue)}" for queue in taken.queues if _left(queue)]
     parts += [f"schedule {one.schedule.name}: {unpublished_ticks(one)}" for one in _due(taken)]
     if late:
-        parts.insert(0, f"{queues_named(list(late))} {_swept(late)}")
+        parts.insert(0, f"{words.queues(list(late))} {_swept(late)}")
     return "".join(f"; {part}" for part in parts[:4]) + (f"; and {len(parts) - 4} more queues" if parts[4:] else "")
 
 
@@ -136,7 +137,7 @@ def clock(taken: Snapshot) -> Iterator[Finding]:
     workers = [(queue.name, one) for queue in taken.queues for one in queue.at_work if one.is_ahead]
     if workers:
         by = shown_time(max(one.ahead for _, one in workers))
-        names = listed([short_name(name) for name in dict.fromkeys(one.worker for _, one in workers)])
+        names = words.listed([short_name(name) for name in dict.fromkeys(one.worker for _, one in workers)])
         what = f"the clock of the store was set back, by {by} at least, and since then {names} did not report"
         remedy = "one that lives reports within 15 s; where its process has ended, start another; let clocks follow NTP"
         yield of_queues(taken, list(dict.fromkeys(name for name, _ in workers)), (WARNING, "clock", what, remedy))

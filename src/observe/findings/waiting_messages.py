@@ -8,25 +8,8 @@ from ...plain import counted, one_line, shortened, shown_time
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
-from .finding import (
-    ACTS_WITHIN,
-    ERROR_SHOWN,
-    OK,
-    PROBLEM,
-    START_ONE,
-    WAITED,
-    WARNING,
-    OfQueue,
-    backlog_of,
-    by_whom,
-    has_workers,
-    id_shown,
-    is_held_by_order,
-    listed,
-    new_leader,
-    rate_limited,
-    threads_of,
-)
+from . import words
+from .finding import ACTS_WITHIN, OK, PROBLEM, WAITED, WARNING, OfQueue
 
 STREAM_WAITED = 600.0
 """Seconds after which the messages that wait for a stream are a problem."""
@@ -58,13 +41,13 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
     """
     ready = queue.stats.ready
     takes = any(one.drains is None and one.threads and not one.is_saturated for one in queue.at_work)
-    if ready.oldest_age is None or queue.paused or not takes or is_held_by_order(queue):
+    if ready.oldest_age is None or queue.paused or not takes or queue.is_held_by_order:
         return  # each of which is a finding already
     flow = _flow(queue, taken)
     lasts = ready.waiting / flow.taken if flow is not None and flow.taken else None
     if flow is not None and flow.grows and ready.oldest_age >= GROWS_WAITED:
         more, out = (f"{60 * a_second:,.0f} a minute" for a_second in (flow.grown, flow.taken))
-        what = f"{backlog_of([queue])}, and {more} more come than are taken, for {shown_time(flow.over)}"
+        what = f"{words.backlog([queue])}, and {more} more come than are taken, for {shown_time(flow.over)}"
         what += f" (taken: {out}){_busy(queue)}"
         remedy = _more_workers(queue, taken)
         if lasts is not None and lasts > ready.life:
@@ -72,11 +55,11 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
             yield PROBLEM, "expiring", what, remedy
         else:
             yield WARNING, "backlog", what, remedy
-    elif ready.oldest_age >= (WAITED if rate_limited(queue) else WAITS_LONG):
+    elif ready.oldest_age >= (WAITED if queue.rate_limited else WAITS_LONG):
         at_rate = ""
         if flow is not None and lasts:
             at_rate = f"; as in the last {shown_time(flow.over)} all are taken in {shown_time(lasts)}"
-        yield OK, "backlog", f"{backlog_of([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
+        yield OK, "backlog", f"{words.backlog([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
 
 
 class _Flow(NamedTuple):
@@ -106,19 +89,19 @@ def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
 
 def _busy(queue: QueueState) -> str:
     """Return how many threads of its workers are busy, by their last reports; empty where there are none."""
-    threads, running = threads_of(queue)
+    threads, running = queue.threads, queue.busy
     if not threads:
         return ""
     some = f"{running} of {counted(threads, 'thread')}"
     busy = some if running < threads else f"all {threads} threads" if threads > 1 else "the only thread"
-    held_up = rate_limited(queue)
+    held_up = queue.rate_limited
     rate = f"; in the last minute their rate let no handler begin, {counted(held_up, 'time')}" if held_up else ""
     return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy{rate}"
 
 
 def _more_workers(queue: QueueState, taken: Snapshot) -> str:
-    threads, running = threads_of(queue)
-    if rate_limited(queue) and running < threads:
+    threads, running = queue.threads, queue.busy
+    if queue.rate_limited and running < threads:
         return f"more workers do not help: {_RATE}"
     if queue.stats.in_order and running < threads:
         return f"its workers have free threads: {_IN_ORDER}"
@@ -135,7 +118,7 @@ def streamed(queue: QueueState, taken: Snapshot) -> OfQueue:
     age = queue.stats.ready.oldest_age or 0.0
     if queue.stats.stream is not None and queue.stats.ready.waiting and age > WAITED:
         useless = "; workers are there, and can take none of it" if queue.at_work else ""
-        what = f"the stream {queue.stats.stream!r} owns it, and {backlog_of([queue])}{useless}"
+        what = f"the stream {queue.stats.stream!r} owns it, and {words.backlog([queue])}{useless}"
         yield PROBLEM if age > STREAM_WAITED else WARNING, "no_worker", what, _START_STREAM
 
 
@@ -143,7 +126,7 @@ def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield the messages that have waited for more than half of their life."""
     name = f"{queue.name} --client {taken.client}"
     for part, side, remedy in (
-        ("ready", queue.stats.ready, "start more workers" if queue.at_work else START_ONE),
+        ("ready", queue.stats.ready, "start more workers" if queue.at_work else words.START_ONE),
         ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
         ("parked", queue.stats.parked, f"latchwork queue redrive {name}, or discard them"),
     ):
@@ -179,16 +162,16 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
         remedy = f"once: latchwork queue shovel {name}; from now on: latchwork queue set {name} --retry"
         yield PROBLEM, "stranded", what, remedy
     if leader is not None and leader.leads and (late := late_delivery(queue)):
-        who, remedy = new_leader(taken), "the log of the process that leads says why"
+        who, remedy = words.new_leader(taken), "the log of the process that leads says why"
         if leader.only_sweeps:
             who = f"; {_only_sweeps(leader.name)}"
             remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
         yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
     if queue.stats.unsettled:
         first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
-        ago, which = shown_time(taken.at - first.since / 1000), id_shown(first.message_id)
+        ago, which = shown_time(taken.at - first.since / 1000), words.message_id(first.message_id)
         others = f" and {more} more" if more else ""
-        why = shortened(one_line(first.record), ERROR_SHOWN)
+        why = shortened(one_line(first.record), words.ERROR_SHOWN)
         what = f"the message {which}{others} waited {ago} for the write with which it goes: {why}"
         remedy = "it comes once the record is made; if that never will be: latchwork queue discard"
         yield WARNING, "stranded", what, f"{remedy} {name} --side delayed --id {which}"
@@ -228,11 +211,11 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     elif queue.paused:
         since = queue.live.changed
         ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
-        why = f"the queue is paused{by_whom(queue.live.changed_by)}{ago}: "
+        why = f"the queue is paused{words.by(queue.live.changed_by)}{ago}: "
         why += f"latchwork queue resume {queue.name} --client {taken.client}"
     elif not is_ready and (leader is None or not leader.leads):
-        start = START_ONE
-        if has_workers(taken):
+        start = words.START_ONE
+        if taken.has_workers:
             start = f"the workers there are without it: latchwork queue sweep --client {taken.client} --every 900"
         why = f"nobody does the upkeep, which brings it: {taken.upkeep}; {start}"
     elif not is_ready and late > DELIVERED_WITHIN:
@@ -248,21 +231,21 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
 def _without_worker(queue: QueueState, taken: Snapshot) -> str:
     """Return that no worker takes messages of the queue; empty if one does."""
     if not queue.at_work:
-        return f"no worker is there: {START_ONE}"
+        return f"no worker is there: {words.START_ONE}"
     if len(queue.at_work) == len(queue.draining):
-        return f"all workers are about to stop: {START_ONE}"
+        return f"all workers are about to stop: {words.START_ONE}"
     return _absent(queue, taken)
 
 
 def _why_not_taken(queue: QueueState) -> str:
     """Return why its workers have not taken a message that is ready."""
-    threads, running = threads_of(queue)
+    threads, running = queue.threads, queue.busy
     if running >= threads > 0:
         of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
         return f"when its workers last reported, all were busy ({of}): start more, or scale it"
     if queue.stats.in_order:
         return f"messages of its shard come first: {_IN_ORDER}"
-    return _RATE if rate_limited(queue) else "a worker takes it soon"
+    return _RATE if queue.rate_limited else "a worker takes it soon"
 
 
 def _absent(queue: QueueState, taken: Snapshot) -> str:
@@ -272,7 +255,7 @@ def _absent(queue: QueueState, taken: Snapshot) -> str:
     silent = [one for one in workers if one.is_overdue and not one.is_ahead]
     if not all(one in silent or one in late for one in workers):
         return ""
-    names = listed([short_name(one.worker) for one in workers])
+    names = words.listed([short_name(one.worker) for one in workers])
     who, has, them = f"its only worker {names}", "has", "it"
     if len(workers) > 1:
         who, has, them = f"its {len(workers)} workers, {names},", "have", "them"
