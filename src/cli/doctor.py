@@ -336,7 +336,9 @@ def doctor(
     """
     session: Session = context.obj
     farms = session.stores_of(urls_of(context, farm_store))
-    wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
+    wanted = AskedNames.of(
+        client, election, farms, group=group, semaphore=semaphore, rwlock=rwlock, barrier=barrier, limiter=limiter
+    )
     names = list(_names(session.named_store, client, farm))
     file = absent_file(session.named_store)
     if file is not None:  # the first call would make it, and find nothing wrong with it

@@ -96,11 +96,13 @@ def stats(
     checked_every(every, least=0)
     farms = session.stores_of(urls_of(context, farm_store))
     if election and farms and absent_file(session.named_store) is not None:  # the farms are all that is used
-        asked = AskedNames.of(client, None, None, None, None, None, election, farms=farms)
+        asked = AskedNames.of(client, election, farms)
         session.table([state.row for state in states(session.named_store, asked)])
         return
     client = client or _only_client(session, farm)
-    wanted = AskedNames.of(client, group, semaphore, rwlock, barrier, limiter, election, farms=farms)
+    wanted = AskedNames.of(
+        client, election, farms, group=group, semaphore=semaphore, rwlock=rwlock, barrier=barrier, limiter=limiter
+    )
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
         _show(session, watcher, client)

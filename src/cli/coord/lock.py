@@ -13,14 +13,14 @@ from ...coord.lock import LOCKS
 from ...errors import Corrupt, NotFound
 from ...inputs import checked_text
 from ...plain import shown, shown_time
-from ...store import Compute, Key
-from ...store.model.expr import SERVER_NOW
+from ...store import Key
 from ...store.port import Record, RecordStore
 from ..audit import noted, person
 from ..options import Command, Grace, Lease, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
+from .state import time_of
 from .waiting import Waiting, holder_of
 
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)
@@ -83,7 +83,7 @@ def show(context: typer.Context, name: Name) -> None:
     record = session.store.get(key)
     if record is None:
         raise _never_taken(session.store, name)
-    facts = _facts(record, _now(session.store, key))
+    facts = facts_of(record, time_of(session.store, key))
     if not facts["held"]:
         session.say(f"{name} is free; its last fence is {facts['fence']}", **facts)
         return
@@ -155,19 +155,21 @@ def list_all(context: typer.Context) -> None:
     Example: latchwork lock list --json
     """
     session: Session = context.obj
-    found = sorted(_locks(session.store), key=lambda one: str(one.key.name))
+    found = sorted(locks_in(session.store), key=lambda one: str(one.key.name))
     if not found:
         raise NotFound(f"no lock was ever taken in {session.where}")
-    now = _now(session.store, found[0].key)
+    now = time_of(session.store, found[0].key)
     rows = []
     for record in found:
         try:
-            row = _facts(record, now)
+            row = facts_of(record, now)
         except Corrupt:
             row = {"lock": str(record.key.name), "owner": "its record is damaged"}
         if row.get("renewed_s_ago") is not None:
             row["renewed_s_ago"] = round(row["renewed_s_ago"], 1)
-        rows.append(row if session.json else _for_people(row))
+        if not session.json:  # a fence that can be copied into a command
+            row |= {"fence": str(row["fence"]) if "fence" in row else None, "ran_out": row.get("ran_out") or None}
+        rows.append(row)
     session.table(rows, "locks")
 
 
@@ -175,33 +177,15 @@ def _at_once(name: str, fence: int) -> str:
     return f"latchwork lock break {name} --fence {fence} --at-once"
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `lock list` for people: with a fence that can be copied into a command."""
-    fence = row.get("fence")
-    return row | {"fence": None if fence is None else str(fence), "ran_out": row.get("ran_out") or None}
-
-
 def _never_taken(store: RecordStore, name: str) -> NotFound:
     """Return the error that there is no such lock, with one of a similar name."""
-    similar = meant(name, (str(one.key.name) for one in _locks(store)))
+    similar = meant(name, (str(one.key.name) for one in locks_in(store)))
     listing = "`latchwork lock list` lists the locks that there are"
     text = f"the lock {shown(name)} was never taken in this store{similar}; {listing}"
     return NotFound(text, key=Key(LOCKS, name))
 
 
-def _locks(store: RecordStore) -> list[Record]:
-    """Return the records of all locks, but for those of elections."""
-    elections = {record.key.name for record in store.scan(CONTENDERS)}
-    return [record for record in store.scan(LOCKS) if record.key.name not in elections]
-
-
-def _now(store: RecordStore, key: Key) -> int:
-    """Return the server's time (ms), by a record that is there."""
-    (now,) = store.operate(key, Compute(SERVER_NOW))
-    return int(now)
-
-
-def _facts(record: Record, now: int) -> dict[str, Any]:
+def facts_of(record: Record, now: int) -> dict[str, Any]:
     """Return how a lock stands. Raises `Corrupt`."""
     view = LeaseView.of(record.key, record.bins)
     silent = max(0.0, (now - view.time) / 1000)
@@ -210,3 +194,9 @@ def _facts(record: Record, now: int) -> dict[str, Any]:
         "fence": view.fence, "lease": view.lease, "renewed_s_ago": silent if view.locked else None,
         "ran_out": view.locked and silent > view.lease, "broken_by": view.broken_by,
     }  # fmt: skip
+
+
+def locks_in(store: RecordStore) -> list[Record]:
+    """Return the records of all locks, but for those of elections."""
+    elections = {record.key.name for record in store.scan(CONTENDERS)}
+    return [record for record in store.scan(LOCKS) if record.key.name not in elections]

@@ -7,7 +7,7 @@ not renewed for its lease is dead for all that wait for its place, or is paused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -46,30 +46,30 @@ def checked_there(session: Session, kind: str, name: str, sets: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AskedNames:
-    """The names that were asked for."""
+    """The names that were asked for. names: of each kind, a key of `LOOKS`. farms: the stores of the elections."""
 
     client: str | None = None
-    groups: Sequence[str] = ()
-    semaphores: Sequence[str] = ()
-    rwlocks: Sequence[str] = ()
-    barriers: Sequence[str] = ()
-    limiters: Sequence[str] = ()
+    names: Mapping[str, Sequence[str]] = field(default_factory=dict)
     elections: Sequence[str] = ()
-    farms: Mapping[str, RecordStore] = field(default_factory=dict, kw_only=True)
-    """The stores of all farms, for the elections over them."""
+    farms: Mapping[str, RecordStore] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, client: str | None, *names: list[str] | None, farms: Mapping[str, RecordStore]) -> AskedNames:
+    def of(
+        cls,
+        client: str | None,
+        election: list[str] | None,
+        farms: Mapping[str, RecordStore],
+        **names: list[str] | None,
+    ) -> AskedNames:
         """Return the names of options, of which some were not given.
 
         Raises `InvalidRequest` for a barrier without client, and for an election without farms.
         """
-        wanted = replace(cls(client, *(tuple(some or ()) for some in names)), farms=farms)
-        if wanted.barriers and client is None:
+        if names.get("barrier") and client is None:
             raise InvalidRequest("--barrier: a barrier is one of a client, so give --client too")
-        if wanted.elections and not farms:
+        if election and not farms:
             raise InvalidRequest("--election: it is one over all farms, so give --farm-store for each of them too")
-        return wanted
+        return cls(client, {kind: given or () for kind, given in names.items()}, election or (), farms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +99,10 @@ def findings(store: RecordStore, wanted: AskedNames) -> Iterator[Finding]:
 
 def states(store: RecordStore, wanted: AskedNames) -> Iterator[State]:
     """Yield the state of each of them. Two calls each; of an election over all farms as many as there are, and one."""
-    asked = [
-        ("group", wanted.groups),
-        ("semaphore", wanted.semaphores),
-        ("rwlock", wanted.rwlocks),
-        ("limiter", wanted.limiters),
-    ]
-    for kind, names in asked:
-        for name in names:
-            yield _state(store, kind, name, Key(LOOKS[kind][0], name))
-    for name in wanted.barriers:
-        yield _state(store, "barrier", name, barrier_key(str(wanted.client), name))
+    for kind, (set_name, _) in LOOKS.items():
+        for name in wanted.names.get(kind, ()):
+            key = barrier_key(str(wanted.client), name) if kind == "barrier" else Key(set_name, name)
+            yield _state(store, kind, name, key)
     for name in wanted.elections:
         yield election_state(name, office_of(wanted.farms, name))
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from ...coord.barrier.layout import BARRIERS, BarrierState
 from ...coord.election.candidates import CONTENDERS
 from ...coord.latch.layout import COUNT, bins_of, in_order, names_in
-from ...coord.lease import LeaseView
-from ...coord.lock import LOCKS
 from ...coord.presence.layout import GROUPS, Seen
 from ...errors import Corrupt
 from ...inputs import is_int
@@ -19,6 +17,7 @@ from ...observe.findings import PROBLEM
 from ...observe.snapshot import alive, election_now
 from ...store import RecordStore
 from ...store.port import Record
+from ..coord.lock import facts_of, locks_in
 from ..coord.state import State, states_in, time_of
 from .table import BAD, PLAIN, WARN, Column, Row, Table, age, row, timed
 
@@ -44,8 +43,7 @@ def latches(store: RecordStore) -> Table:
 
 def locks(store: RecordStore) -> Table:
     """Return the locks and the read-write locks, and who has them."""
-    elections = {record.key.name for record in store.scan(CONTENDERS)}
-    records = [record for record in store.scan(LOCKS) if record.key.name not in elections]
+    records = locks_in(store)
     now = time_of(store, records[0].key) if records else 0
     rows = [_lock(record, now) for record in sorted(records, key=lambda one: str(one.key.name))]
     rows += [_other(state) for state in states_in(store, "rwlock")]
@@ -128,19 +126,15 @@ def _barrier(record: Record, lives: dict[str, str]) -> Row:
 def _lock(record: Record, now: int) -> Row:
     name = str(record.key.name)
     try:
-        lease = LeaseView.of(record.key, record.bins)
+        facts = facts_of(record, now)
     except Corrupt as failure:
         return row(("lock", name), ("lock", name, f"DAMAGED: {failure}", None, None, None), BAD)
-    ago = max(0.0, (now - lease.time) / 1000)
-    if not lease.locked:
-        return row(("lock", name), ("lock", name, "free", (str(lease.fence), lease.fence), None, None))
-    over = ago > lease.lease
-    who = f"{lease.owner}{', DEAD or paused' if over else ''}"
-    return row(
-        ("lock", name),
-        ("lock", name, who, (str(lease.fence), lease.fence), timed(ago), timed(lease.lease)),
-        WARN if over else PLAIN,
-    )
+    fence = str(facts["fence"]), facts["fence"]
+    if not facts["held"]:
+        return row(("lock", name), ("lock", name, "free", fence, None, None))
+    who = f"{facts['owner']}{', DEAD or paused' if facts['ran_out'] else ''}"
+    times = timed(facts["renewed_s_ago"]), timed(facts["lease"])
+    return row(("lock", name), ("lock", name, who, fence, *times), WARN if facts["ran_out"] else PLAIN)
 
 
 def _standing(state: State) -> Row:
