@@ -107,6 +107,13 @@ ALERTS = (
         severity=TICKET,
     ),
     _of_queue("LatchworkScheduleRefused", "schedule", "Ticks of a schedule are refused: QUEUE is deactivated"),
+    _of_queue(
+        "LatchworkQueueLost",
+        "lost",
+        "The record of QUEUE was gone, and was made again: its messages are lost",
+        weight=1,
+        severity=TICKET,
+    ),
     _of_queue("LatchworkSettingsIgnored", "settings", "Workers of QUEUE do not act on its settings"),
     _of_queue("LatchworkQueueUnreadable", "unreadable", "The record of QUEUE cannot be read"),
     Alert(

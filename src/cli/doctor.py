@@ -17,6 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
+from ..observe.findings.words import listed
 from ..observe.snapshot import Snapshot, clients_in, view_of
 from ..plain import counted
 from ..queue import QueueRegistry, ShardedQueue
@@ -30,15 +31,19 @@ from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .finding_lines import lines_of
 from .session import Session, absent_file
-from .unsettled import unsettled_in
+from .unsettled import UNSETTLED, Unsettled, returns_within, unsettled_in
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
-SQLITE_FULL = 13
-"""SQLite's code for a disk that is full."""
+SQLITE_FULL, AEROSPIKE_FULL = 13, 8
+"""The codes of a disk, or of a server, that is full."""
+SQLITE_BUSY = (5, 6)
+"""SQLite's codes for a file that another process writes to all the time."""
+TAKES_NO_WRITES = "full"
+"""The kind of a finding beside which the queues can be looked at all the same."""
 MAX_CONNECTIONS = 10_000
 MANY = 20
-"""Clients that are looked at where none is named, at most."""
+"""Clients from which on those with which nothing is wrong are only counted."""
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
 
@@ -119,47 +124,71 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
     are, if none is named. absent: the state where the client has no queue.
     """
     found = [client] if client is not None else clients_in(store, farm)
-    if found is None or len(found) > MANY:
-        what = "this store cannot tell which clients there are" if found is None else f"there are {len(found)} clients"
-        yield Finding(WARNING, f"no queues were looked at: {what}", "name a client: --client ID")
+    if found is None:
+        what = "no queues were looked at: this store cannot tell which clients there are"
+        yield Finding(WARNING, what, "name a client: --client ID")
         return
     if not found:
         yield Finding(OK, "no client has queues here")
+    well = []
     for one in found:
         view = view_of(QueueRegistry(store, one, farm_id=farm))
         taken = view.look()
         if not taken.queues and not taken.unreadable:
-            others = clients_in(store, farm)
-            known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
-            remedy = "check --client, $LATCHWORK_CLIENT, --farm and the store"
-            yield Finding(absent, f"client {one} has no queue here{known}", remedy, client=one)
+            yield _without_queues(store, taken, absent)
             continue
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
+        if len(found) > MANY and not any(finding.state != OK for finding in wrong):
+            well.append(one)  # a line of each would hide the others
+            continue
         if client is not None:
             yield from _unsettled(taken, view.queues)
         leads = taken.leader is not None and taken.leader.leads
         if not any(finding.kind == "upkeep" or (finding.kind == "no_worker" and not leads) for finding in wrong):
             yield Finding(OK, f"upkeep of {one}: every queue was swept in time; {taken.upkeep}", client=one)
         yield Finding(OK, f"queues of {one}: {_standing(taken)}", client=one)
+    if well:
+        yield Finding(OK, f"nothing is wrong with {len(well)} of {len(found)} clients")
+
+
+def _without_queues(store: RecordStore, taken: Snapshot, state: str) -> Finding:
+    """Return that a client has no queue here, and what that may come from."""
+    if taken.leader is not None:
+        what = f"client {taken.client} has no queue here any more: {taken.upkeep}"
+        remedy = "where the store came back empty, a program that uses a queue makes it again within 5 minutes; "
+        return Finding(state, what, remedy + "its messages and schedules are lost", client=taken.client)
+    others = clients_in(store, taken.farm)
+    known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""
+    remedy = "check --client, $LATCHWORK_CLIENT, --farm and the store"
+    return Finding(state, f"client {taken.client} has no queue here{known}", remedy, client=taken.client)
 
 
 def _unsettled(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Iterator[Finding]:
-    """Yield the messages that workers which live could not settle, and that come back only by the sweep. Two calls or
-    more for each queue on which somebody works.
+    """Yield the messages that workers which live could not settle: one finding for all. Two calls or more for each
+    queue on which somebody works.
     """
     states, now = {state.name: state for state in taken.queues}, taken.at - taken.ahead
+    found: list[tuple[str, Unsettled]] = []
     for queue in queues:
         state = states[queue.name]
         if state.stats.depth.fired and state.at_work:
             held, batches = in_flight(queue).held, queue.config.batching is not None
-            for one in unsettled_in(state, held, now, batches=batches):
-                pid = one.worker.rpartition(":")[2]
-                recover = f"latchwork queue recover {queue.name} --client {taken.client}"
-                remedy = f"sooner: kill -9 {pid} there, start another, and after {SILENT:.0f} s `{recover}`"
-                what = f"queue {queue.name} of {taken.client}: {one.why}"
-                yield Finding(WARNING, what, remedy, "stranded", taken.client, (queue.name,))
+            found += ((queue.name, one) for one in unsettled_in(state, held, now, batches=batches))
+    if found:
+        each = listed([f"{one.messages:,} in {name} by {one.worker}" for name, one in found], 4)
+        what = f"messages of {taken.client} are in hand though no handler works on them: {each}{UNSETTLED}"
+        names = tuple(dict.fromkeys(name for name, _ in found))
+        if taken.leader is not None and (not taken.leader.leads or taken.leader.is_new):
+            remedy = "the store was away, or a new leader has begun: workers settle by themselves what they can; look "
+            yield Finding(WARNING, what, f"{remedy}again in 30 s", "stranded", taken.client, names)
+            return
+        recover = f"latchwork queue recover {names[0]} --client {taken.client}"
+        more = "" if len(names) == 1 else ", and so for each queue"
+        what += f"; the sweep brings them back, {returns_within(max(one.left for _, one in found))}"
+        remedy = f"sooner: kill -9 these workers, start others, and after {SILENT:.0f} s `{recover}`{more}"
+        yield Finding(WARNING, what, remedy, "stranded", taken.client, names)
 
 
 def _standing(taken: Snapshot) -> str:
@@ -349,7 +378,7 @@ def doctor(
         found += _found(session, lambda: findings(session.named_store, elections))
     else:
         found = _found(session, lambda: examine(session.named_store, session.where, processes=processes, pool=pool))
-    if file is None and not any(finding.state == PROBLEM for finding in found + names):
+    if file is None and not any(one.state == PROBLEM and one.kind != TAKES_NO_WRITES for one in found + names):
         found += _found(session, lambda: _placement(session.named_store, client, farm))
         found += _found(session, lambda: _queue_damage(session.named_store, client, farm))
         absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
@@ -369,13 +398,20 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
     try:
         found.extend(examination())
     except LatchworkError as failure:
+        kind, code = "", failure.details.get("sqlite")
         if isinstance(failure, InvalidRequest) and not isinstance(failure, Corrupt):  # of a name; nothing was asked
             what, remedy = f"names: {failure}", "correct this name"
-        elif failure.details.get("sqlite") == SQLITE_FULL:
+        elif code == SQLITE_FULL or failure.details.get("server_code") == AEROSPIKE_FULL:
+            kind, what = TAKES_NO_WRITES, f"the store takes no writes: {failure}"
+            remedy = (
+                "free memory or disk there, or add a node" if session.is_remote else "free some space there (`df -h`)"
+            )
+            remedy += "; its programs then go on by themselves"
+        elif code in SQLITE_BUSY:
             what = f"the store takes no writes: {failure}"
-            remedy = "free some space there (`df -h` shows how much is left); its programs then go on by themselves"
+            remedy = f"`fuser -v FILE`, with the file of {session.where}, says which process holds it"
         else:
             parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"
             what, remedy = f"the store does not answer: {failure}", f"check {session.where}: {parts}"
-        found.append(Finding(PROBLEM, what, remedy))
+        found.append(Finding(PROBLEM, what, remedy, kind))
     return found

@@ -11,6 +11,8 @@ from ..queue.sharded.in_flight import InHand
 from ..queue.sharded.slots import MAX_PROCESS
 from ..queue.sharded.workers import LONG, short_name
 
+UNSETTLED = ", as where the store was away when they were to be settled, or was restarted and forgot that"
+
 
 class Unsettled(NamedTuple):
     """The messages that a worker could not settle; `left`: seconds until a sweep brings back the last of them."""
@@ -22,11 +24,15 @@ class Unsettled(NamedTuple):
     @property
     def why(self) -> str:
         """What a person is told of them."""
-        return (
-            f"worker {self.worker} has {counted(self.messages, 'message')} in hand that no handler works on, as where "
-            "the store was away when it was to settle them, or was restarted and forgot that: the sweep brings them "
-            f"back, at the latest {f'within {shown_time(self.left)}' if self.left > 0 else 'with the next one'}"
+        what = (
+            f"worker {self.worker} has {counted(self.messages, 'message')} in hand that no handler works on{UNSETTLED}"
         )
+        return f"{what}: the sweep brings them back, {returns_within(self.left)}"
+
+
+def returns_within(left: float) -> str:
+    """Return when the sweep has brought back what waits for it for so many seconds."""
+    return f"at the latest {f'within {shown_time(left)}' if left > 0 else 'with the next one'}"
 
 
 def unsettled_in(state: QueueState, held: Sequence[InHand], now: float, *, batches: bool) -> list[Unsettled]:

@@ -48,6 +48,27 @@ def test_a_pause_names_the_workers_that_do_not_act_on_it_and_those_that_do(lw, q
     assert lw("queue", "resume", "q", *SHOP, "--timeout", "0", "--json").json["not_yet"] == ["hangs"]
 
 
+def test_doctor_without_a_client_looks_at_all_however_many_and_counts_those_that_are_well(lw, queue):
+    for number in range(doctor.MANY):
+        QueueRegistry(queue.store, f"c{number}").create(QueueConfig("q", shards=1))
+    parked = QueueRegistry(queue.store, "bad").create(QueueConfig("q", shards=1, max_deliveries=1))
+    parked.publish("m")
+    parked.receive(1)[0].nack()
+    done = lw("doctor")
+    assert done.code == 1
+    assert "queue q of bad: 1 parked message" in done.out
+    assert f"nothing is wrong with {doctor.MANY + 1} of {doctor.MANY + 2} clients" in done.out
+    assert "queues of c1:" not in done.out
+
+
+def test_doctor_says_of_a_client_whose_queues_are_gone_that_the_store_may_have_come_back_empty(lw, queue):
+    FencedLock(queue.store, "shop-sweeper", owner="vm:7:ab@local").acquire()
+    queue.store.delete(queue.registry.records.key("q"))
+    done = lw("doctor", *SHOP)
+    assert done.code == 1
+    assert "client shop has no queue here any more" in done.out
+
+
 def test_a_scale_names_the_workers_whose_program_fixes_their_threads(lw, queue):
     queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, 2**60, 4, 0, 0, 0)))
     done = lw("queue", "scale", "q", "16", *SHOP)
@@ -220,13 +241,27 @@ def test_messages_that_a_worker_could_not_settle_are_told_apart_from_those_at_wo
     assert f"worker {me} has 2 messages in hand that no handler works on" in err
     assert re.search(r"the sweep brings them back, at the latest within (29|30|33|34) min", err), err
     told = " ".join(lw("doctor", *SHOP).out.split())
-    assert f"warning queue q of shop: worker {me} has 2 messages in hand that no handler works on" in told
+    assert f"messages of shop are in hand though no handler works on them: 2 in q by {me}" in told
     assert "after 50 s `latchwork queue recover q --client shop`" in told
     queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 1, 0, 0)))
     assert f"worker {me} has 1 message in hand that no handler works on" in lw("queue", "show", "q", *SHOP).err
     queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 2, 0, 0)))
     assert "that no handler works on" not in lw("queue", "show", "q", *SHOP).err
-    assert "that no handler works on" not in lw("doctor", *SHOP).out
+    assert "no handler works on" not in lw("doctor", *SHOP).out
+
+
+def test_what_a_worker_may_still_settle_by_itself_is_told_without_a_kill(lw, queue):
+    queue.publish(1)
+    queue.receive(1)
+    me = queue.store.seams.process_name()
+    at = round((queue.store.seams.wall() - 90) * 1000)
+    queue.store.operate(queue.pointers.key((0, 1)), Put("fireTS", at), repeatable=True)
+    queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 0, 0, 0)))
+    FencedLock(queue.store, "shop-sweeper", owner=f"{me}:ab@local").acquire()
+    told = " ".join(lw("doctor", *SHOP).out.split())
+    assert "messages of shop are in hand though no handler works on them" in told
+    assert "workers settle by themselves what they can; look again in 30 s" in told
+    assert "kill -9" not in told
 
 
 def test_a_message_that_is_due_or_ready_says_since_when_and_why_nobody_has_it(lw, sqlite_url):

@@ -182,6 +182,12 @@ def schedule_refused(scene):
     scene.registry.deactivate(scene.queue.name)
 
 
+def lost(scene):
+    scene.queue.publish("m")
+    scene.faulty.delete(scene.registry.records.key(scene.queue.name))
+    scene.registry.refresh()
+
+
 def settings(scene):
     scene.queue.scale(3)
     scene.acts = False
@@ -250,6 +256,7 @@ FAULTS = {
     "LatchworkClockSetBack": clock_set_back,
     "LatchworkSchedulePaused": schedule_paused,
     "LatchworkScheduleRefused": schedule_refused,
+    "LatchworkQueueLost": lost,
     "LatchworkSettingsIgnored": settings,
     "LatchworkQueueUnreadable": unreadable,
     "LatchworkStoreUnreadable": store_unreadable,

@@ -535,6 +535,36 @@ def test_ticks_that_are_due_where_nobody_works_are_a_missing_upkeep(registry, qu
     assert told(registry).get("upkeep", (OK,))[0] == OK
 
 
+def test_workers_that_die_one_after_the_other_are_a_problem_and_those_that_die_at_once_a_warning(
+    registry, queue, clock
+):
+    for number in range(3):
+        reports(queue, f"vm:{number}:ab@f")
+    clock.advance(60)
+    reports(queue, "vm:9:ab@f")
+    assert told(registry)["worker_died"][0] == WARNING, "as with their machine"
+    clock.advance(600)
+    for number in range(3):
+        reports(queue, f"vm:1{number}:ab@f")
+        clock.advance(20)
+    clock.advance(40)
+    reports(queue, "vm:9:ab@f")
+    state, what = told(registry)["worker_died"]
+    assert state == PROBLEM
+    assert "workers die again and again: 3 workers died or hang: " in what
+
+
+def test_a_queue_that_was_lost_with_the_store_and_made_again_is_told_for_an_hour(registry, queue, clock):
+    queue.store.delete(registry.records.key("q"))
+    queue.publish("m")
+    registry.refresh()
+    state, what = told(registry)["lost"]
+    assert state == WARNING
+    assert "its record was gone, and was made again 0 s ago, as where the store came back empty" in what
+    clock.advance(3601)
+    assert "lost" not in told(registry)
+
+
 def test_workers_without_upkeep_are_not_told_to_start_one_more_of_the_same(registry, queue):
     reports(queue)
     taken = of_client(registry)

@@ -42,6 +42,7 @@ def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot
 def _people(state: QueueState, taken: Snapshot) -> dict[str, Any]:
     changed = state.live.changed
     return {
+        "stream": state.stats.stream,
         "workers": [one.worker for one in state.at_work],
         "worker_threads": {one.worker: one.threads for one in state.at_work},
         "overdue_workers": [one.worker for one in state.at_work if one.is_overdue],
@@ -104,7 +105,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
         "queue": facts["queue"],
         "active": facts["active"],
         "paused": f"yes{by}{since}" if facts["paused"] else "no",
-        "workers": f"{len(workers)}: {', '.join(workers)}" if workers else "none",
+        "workers": (f"{len(workers)}: {', '.join(workers)}" if workers else "none") + _streamed(facts),
         "threads each": threads_each(facts["consumers"], facts["worker_threads"]) or facts["consumers"],
         "ready": facts["ready"],
         "oldest ready message": "-" if oldest is None else shown_time(oldest),
@@ -130,6 +131,11 @@ def threads_each(threads: int, there: Mapping[str, int]) -> str:
     fixed = [f"{short_name(worker)} {n}" for worker, n in there.items() if n not in (0, threads)]
     more = f" and {len(fixed) - MANY_WORKERS} more" if fixed[MANY_WORKERS:] else ""
     return f"{threads} (as its program says: {', '.join(fixed[:MANY_WORKERS])}{more})" if fixed and threads else ""
+
+
+def _streamed(facts: Mapping[str, Any]) -> str:
+    """Return which stream owns the queue; empty where none does."""
+    return f"; the stream {facts['stream']!r} owns it" if facts["stream"] else ""
 
 
 def balance(facts: Mapping[str, Any]) -> float | None:

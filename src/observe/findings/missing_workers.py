@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...plain import counted, one_line, shown_time
-from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
+from ...queue.sharded.workers import KEPT, REPORT, Stop, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
 from .finding import PROBLEM, WAITED, WARNING, Finding, of_queues
@@ -17,7 +17,7 @@ RECENT = 600.0
 hand, for an hour at most where nobody sweeps. Messages that wait for a worker are one for as long as they wait.
 """
 DEATHS, DIES_AGAIN = 3, 120.0
-"""Children of `--processes` that were killed within `RECENT`, from which on they are said to die again and again; until
+"""Workers that died within `RECENT`, from which on they are said to die again and again; until
 none has for this number of seconds: with a message that kills its process they die at least as often as it is tried.
 """
 DRAINS_LONG = 20.0
@@ -94,6 +94,9 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
         if goes_on:
             state, kind = WARNING, "worker_died"
             remedy = "start another one, if one is missing; this line goes by itself"
+            if _die_one_after_the_other(dead):
+                state, what = PROBLEM, f"workers die again and again: {what}"
+                remedy = "their logs, or that of what starts them, say how each ended; one message may do it"
         yield of_queues(taken, names, (state, kind, what, remedy + _sooner(found, taken)), dead)
     # 4. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
@@ -119,7 +122,7 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
         dead = again[queues[0].name]
         what = f"processes die again and again: {len(dead)} in the last {shown_time(RECENT)}, and were replaced;"
         what += f" the last, {words.workers(dead[:1])}"
-        remedy = "the log of their parent says how each ended"
+        remedy = "the log of their parent, or of what starts them, says how each ended"
         for queue in queues:
             last = queue.stats.last_retry
             if last is not None and last.error.startswith("its process, "):
@@ -128,6 +131,15 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
                 name = f"{queue.name} --client {taken.client}"
                 remedy += f"; if one message does it: latchwork queue cancel {name} --id {one_line(last.message_id)}"
         yield of_queues(taken, [queue.name for queue in queues], (PROBLEM, "worker_died", what, remedy), dead)
+
+
+def _die_one_after_the_other(dead: Sequence[WorkerReport]) -> bool:
+    """Whether these workers died again and again, and not together, as with their machine."""
+    moments: list[float] = []
+    for ago in sorted(one.ago for one in dead if one.ago < RECENT):
+        if not moments or ago > moments[-1] + REPORT:  # those that died together last reported within this time
+            moments.append(ago)
+    return len(moments) >= DEATHS and moments[0] < DIES_AGAIN
 
 
 def _stopped_last(queue: QueueState) -> Stop | None:

@@ -11,6 +11,8 @@ from ..snapshot import QueueState, Snapshot
 from . import words
 from .finding import ACTS_WITHIN, OK, PROBLEM, WAITED, WARNING, Finding, OfQueue
 
+LOST_LATELY = 3_600.0
+"""Seconds for which it is told that a queue was lost and made again."""
 CHANGED_LATELY = 3_600.0
 """Seconds for which the last change of a queue's threads is a finding."""
 
@@ -67,6 +69,20 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
         else:
             continue
         yield Finding(state, f"schedule {name} of {client}: {what}", remedy, "schedule", client, (one.schedule.queue,))
+
+
+def lost(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield that the queue was lost with the store, and made again by a program that uses it."""
+    ago = taken.at - queue.live.lost_at / 1000
+    if queue.live.lost_at and ago < LOST_LATELY:
+        what = f"its record was gone, and was made again {shown_time(max(0.0, ago))} ago, as where the store came back "
+        what += "empty: its messages of before are lost, and the client's schedules"
+        yield (
+            WARNING,
+            "lost",
+            what,
+            "publish again what is missing; `latchwork schedule list` says which schedules are there",
+        )
 
 
 def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:

@@ -27,10 +27,6 @@ EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
 _IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
 _RATE = "the rate of its consumers, rate= in their program, says how many handlers may begin"
-_START_STREAM = (
-    "where its Spark query has ended, start it again: it goes on where it was; or give the queue to workers: "
-    "latchwork.spark.release(queue, stream_id)"
-)
 DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
 
@@ -41,7 +37,8 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
     """
     ready = queue.stats.ready
     takes = any(one.drains is None and one.threads and not one.is_saturated for one in queue.at_work)
-    if ready.oldest_age is None or queue.paused or not takes or queue.is_held_by_order:
+    is_streamed = queue.stats.is_streamed
+    if ready.oldest_age is None or queue.paused or not takes or queue.is_held_by_order or is_streamed:
         return  # each of which is a finding already
     flow = _flow(queue, taken)
     lasts = ready.waiting / flow.taken if flow is not None and flow.taken else None
@@ -119,7 +116,12 @@ def streamed(queue: QueueState, taken: Snapshot) -> OfQueue:
     if queue.stats.stream is not None and queue.stats.ready.waiting and age > WAITED:
         useless = "; workers are there, and can take none of it" if queue.at_work else ""
         what = f"the stream {queue.stats.stream!r} owns it, and {words.backlog([queue])}{useless}"
-        yield PROBLEM if age > STREAM_WAITED else WARNING, "no_worker", what, _START_STREAM
+        yield PROBLEM if age > STREAM_WAITED else WARNING, "no_worker", what, _start_stream(queue.stats.stream)
+
+
+def _start_stream(stream: str) -> str:
+    again = "where its Spark query has ended, start it again: it goes on where it was"
+    return f"{again}; or give the queue to workers: latchwork.spark.release(queue, {stream!r})"
 
 
 def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
@@ -207,7 +209,7 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     """
     late, leader = queue.stats.delayed_late or 0.0, taken.leader
     if queue.stats.stream is not None:
-        why = f"the stream {queue.stats.stream!r} owns the queue: {_START_STREAM}"
+        why = f"the stream {queue.stats.stream!r} owns the queue: {_start_stream(queue.stats.stream)}"
     elif queue.paused:
         since = queue.live.changed
         ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
@@ -217,7 +219,7 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         start = words.START_ONE
         if taken.has_workers:
             start = f"the workers there are without it: latchwork queue sweep --client {taken.client} --every 900"
-        why = f"nobody does the upkeep, which brings it: {taken.upkeep}; {start}"
+        why = f"nobody does the upkeep, which brings it: {taken.upkeep}{'' if taken.candidates else f'; {start}'}"
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
         why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why

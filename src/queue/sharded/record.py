@@ -63,6 +63,7 @@ class Live:
     changed: when the queue was last paused, resumed or scaled: ms since the epoch by the server's clock, and larger
         with each change, so that it also says which change a process acts on. 0 = never.
     changed_by: who did that; None = never, or not known.
+    lost_at: when the queue was made again as its record was gone, in ms; 0 = never.
     """
 
     active: bool
@@ -70,6 +71,7 @@ class Live:
     shovel: ShovelConfig | None
     changed: int = 0
     changed_by: str | None = None
+    lost_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,9 @@ def live_of(name: str, bins: Mapping[str, Any]) -> Live:
         stored = converted(bins, _Live)
         shovel = _shovel(stored.shovel_interval, stored.shovel_concur)
         change = stored.settings
-        return Live(stored.active == "true", stored.concurrency, shovel, change.changed_at, change.changed_by)
+        return Live(
+            stored.active == "true", stored.concurrency, shovel, change.changed_at, change.changed_by, change.lost_at
+        )
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -271,6 +275,7 @@ class _Extra(Struct, frozen=True, rename="camel"):
     resume_to: _Consumers | None = None
     changed_at: Counter = 0
     changed_by: str | None = None
+    lost_at: Counter = 0
     shovel: tuple[_ShovelInterval, _Shovels] | None = None
     handler_timeout: Annotated[int, Meta(ge=1, le=milliseconds(MAX_SWEEP))] | None = None
     max_deliveries: Annotated[int, Meta(ge=1, le=MAX_DELIVERIES)] = 5
@@ -349,6 +354,10 @@ def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:
     """Return the operations that set the number of consumers; a number above 0 is what `resume` goes back to."""
     kept = (MapPut("settings", "resumeTo", n),) if n else ()
     return Put("concurrency", n), *kept, MapPut("settings", "changedAt", _CHANGED), MapPut("settings", "changedBy", by)
+
+
+LOST = MapPut("settings", "lostAt", SERVER_NOW)
+"""Notes when the queue was made again as its record was gone."""
 
 
 def retry_ops(retry: bool) -> tuple[Op, ...]:

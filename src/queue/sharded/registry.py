@@ -40,6 +40,7 @@ from .parts import parts_of
 from .queue import ShardedQueue
 from .record import (
     LIVE_BINS,
+    LOST,
     LastSweep,
     Live,
     QueueRecords,
@@ -521,7 +522,7 @@ class QueueRegistry:
         config, live = queue.config, queue.live
         self._create(config)
         queue.make_again()
-        self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel))
+        self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel), LOST)
         self._adopt(config, self.records.read(name))
 
     def _keep_if_used(self, queue: AnyQueue) -> None:
