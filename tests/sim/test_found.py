@@ -144,3 +144,13 @@ def test_a_stage_plays_what_the_script_says(kind):
 def test_a_message_whose_write_is_in_doubt_and_is_not_sent_again_is_unknown(seed):
     """It was `Unavailable`, which says that nothing was published, though the message was there."""
     assert not random_mixes("publisher", [seed]).violated
+
+
+def test_a_message_that_is_done_though_its_publishing_raised_may_have_no_id_in_its_batch():
+    """The record of the ids was away for as long as its publisher tried, and two messages were there."""
+    assert not random_mixes("batches", [1_000_099]).violated
+
+
+def test_a_message_whose_mover_died_before_the_servers_clock_was_set_back_comes_once_that_is_right():
+    """A search does not list it meanwhile, as it is marked: that was taken for a loss."""
+    assert not random_mixes("retry", [1_000_042]).violated

@@ -75,6 +75,8 @@ class World(Hub):
         super().__init__(seed)
         self.processes: list[Process] = []
         self.server_offset = EPOCH
+        self.furthest_offset = EPOCH
+        """The server's clock at its furthest: until it is there again, time stands still on some records (P0.3)."""
         self.preempt = self.rng.choice((0.0, 0.0, 0.02, 0.1))
         self._ticks = 0
 

@@ -45,7 +45,9 @@ class Environment:
 
     def _server_clock(self) -> bool:
         lease = self.scenario.lease
-        self.scenario.world.server_offset += self.scenario.rng.choice((-3600, -2 * lease, 1.5 * lease, 100 * lease))
+        world = self.scenario.world
+        world.server_offset += self.scenario.rng.choice((-3600, -2 * lease, 1.5 * lease, 100 * lease))
+        world.furthest_offset = max(world.furthest_offset, world.server_offset)
         return True
 
     def _client_clock(self) -> bool:

@@ -10,7 +10,6 @@ import warnings
 from functools import partial
 from typing import Any, ClassVar
 
-from latchwork.errors import LatchworkError
 from latchwork.queue import Consumer
 from latchwork.queue.sharded.config import PARKED, QueueConfig
 from latchwork.queue.sharded.queue import ShardedQueue
@@ -23,7 +22,7 @@ from ..faults.network import Change
 from ..scheduler import Killed
 from ..world import Process
 from .base import SimStore
-from .rate import DELAYED, MOVED, Own
+from .rate import DELAYED, Own, clock_catches_up, moves_what_is_due
 from .sharded import SWEEP, Sharded, Term
 
 BACKOFF = Poll(low=1.0, high=4.0, factor=2, jitter=0)
@@ -154,14 +153,11 @@ class Retried(Sharded):
     def settle(self) -> None:
         queue = self._queue(self.operator_store)
         self._returns(queue)
-        timers, end = Timers(Own(queue)), self.world.now + MOVED
-        while self.world.now < end:
-            try:
-                pause = timers.run(Term(0))
-            except LatchworkError:
-                pause = 1.0
-            self.operator.seams.sleep(min(max(pause, 0.1), SWEEP))
+        moves_what_is_due(self, queue)
         super().settle()
+        if clock_catches_up(self):
+            moves_what_is_due(self, queue)
+            self._drain(queue)
         self.visible |= {message.payload for message in queue.delayed.search(limit=1000)}
 
     def _returns(self, queue: ShardedQueue) -> None:

@@ -37,8 +37,8 @@ _NOWHERE = (State.DONE, State.GONE, State.EXPIRED, State.UNKNOWN)
 class BatchResult:
     """What came out of one message of a batch.
 
-    message_id: as `publish` returned it; None where it is not known here: a process of an earlier version has published
-        the message, or its queue kept no results then.
+    message_id: as `publish` returned it; None where it is not known here: its publishing raised an error, and it was
+        delivered nevertheless; or a process of an earlier version has published it, or its queue kept no results then.
     state: where the message was found. DONE: it has a result, or `error` says why that is not there.
     value: what its handler returned. None also where `error` says why there is none.
     error: what `ShardedQueue.result` raises for it; None where there is a result.
@@ -311,7 +311,8 @@ def _not_known_here(ordinal: int, block: Block) -> BatchResult:
     return BatchResult(
         None, state,
         error=NotFound(
-            f"the result of message {ordinal + 1} is not known here, as it was published by an earlier version, or "
-            "before its queue kept results: ask `queue.result` with the id that `publish` returned"
+            f"the result of message {ordinal + 1} is not known here: its publishing raised an error, and it was "
+            "delivered nevertheless; or an earlier version published it, or its queue kept no results then. Where "
+            "`publish` has returned its id, ask `queue.result` with the id"
         ),
     )  # fmt: skip

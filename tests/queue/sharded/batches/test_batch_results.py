@@ -28,6 +28,7 @@ from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import counting
 from latchwork.queue.sharded.batches.blocks import BLOCK
 from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
+from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.hooks import RowsBeside
 from latchwork.queue.sharded.publishing.batch_results import BatchResults
 from latchwork.queue.sharded.workers import WorkerReport, reporting
@@ -465,6 +466,42 @@ def test_a_message_whose_name_cannot_be_written_does_not_count(store, monkeypatc
             batch.publish("unnamed", delay=delay)
     batch.close()
     assert len(list(batch.results(0))) == batch.progress().published == 1
+
+
+class NamedNowhere(RowsBeside):
+    """The messages are created, and the record of their ids is away."""
+
+    def __init__(self, named):
+        super().__init__({})
+        self._unnamed = list(named)
+
+    def taken_from(self, sent):
+        return {n: OutcomeUnknown("the record is away") for n in self._unnamed}
+
+
+@pytest.mark.parametrize("delay", [None, 5])
+def test_a_message_that_is_done_though_its_publishing_raised_is_told_as_far_as_it_is_known(
+    store, clock, monkeypatch, delay
+):
+    queue = kept(store)
+    with queue.batch("b") as batch:
+        with monkeypatch.context() as away:
+            for module in (shards, entries):
+                away.setattr(module, "RowsBeside", NamedNowhere)
+            with pytest.raises(OutcomeUnknown, match="the record is away"):
+                batch.publish("in doubt", delay=delay)
+        known = batch.publish("m", delay=delay)
+    assert [one.message_id for one in batch.results(0)] == [known], "it is not waited for"
+    for one in due(queue, clock):
+        one.ack(one.payload)
+    doubtful, of = batch.results(0)
+    assert batch.progress().complete
+    assert (of.message_id, of.value) == (known, "m")
+    if delay:
+        assert doubtful.value == "in doubt", "its id was noted once it was due"
+    else:
+        assert (doubtful.message_id, doubtful.state, type(doubtful.error)) == (None, State.DONE, NotFound)
+        assert "its publishing raised an error, and it was delivered nevertheless" in str(doubtful.error)
 
 
 def test_a_publisher_that_died_before_its_message_was_named_is_completed_by_the_next():
