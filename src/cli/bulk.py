@@ -92,8 +92,10 @@ def choose(
     if side == "ready":
         raise InvalidRequest("ready messages are their workers': choose of the sideline, parked or delayed")
     checked_whole("the largest number of messages", most, 1, MOST_CHOSEN)
-    found, after, more, left = list[Message](), None, True, looked
-    while more and left > 0 and len(found) < most and (not spare or _time_left() > spare):
+    found, after, more, left, deadline = list[Message](), None, True, looked, present()
+    while more and left > 0 and len(found) < most:
+        if spare and deadline is not None and (rest := deadline.left()) is not None and rest <= spare:
+            break
         step = min(left, 1_000 if spare else MOST_READ)
         look = look_at(queue, side, most - len(found), **match, also=also, most=step, after=after)
         # Without what is in it: only its place is needed.
@@ -104,11 +106,6 @@ def choose(
     words = [f"{name} {shown(value)}" for name, value in match.items() if value is not None]
     words += [f"with {shown(text)}"] if text else []
     return Chosen(side, tuple(found), more, ", ".join(words) or "all")
-
-
-def _time_left() -> float:
-    left = None if (deadline := present()) is None else deadline.left()
-    return float("inf") if left is None else left
 
 
 class Run:

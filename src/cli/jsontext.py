@@ -52,16 +52,13 @@ def _text(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_key(key): _plain(item) for key, item in value.items()}
+        known = None | str | int
+        return {key if isinstance(key, known) else str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return _text(value)
-
-
-def _key(key: Any) -> Any:
-    return key if key is None or isinstance(key, str | int) else str(key)
 
 
 def _no_json(name: str) -> Any:

@@ -12,11 +12,8 @@ from urllib.parse import unquote
 def without_extra(failure: ImportError) -> NoReturn:
     """Exit because a module that the command needs cannot be loaded; the text names it, and the remedy."""
     state = "is not installed" if isinstance(failure, ModuleNotFoundError) else "is of another version than needed"
-    sys.exit(f"latchwork: {failure.name} {state}; install the extra: {_remedy(_extra_of(failure))}")
-
-
-def _extra_of(failure: ImportError) -> str:
-    return "console" if (failure.name or "").partition(".")[0] in {"starlette", "jinja2", "uvicorn"} else "cli"
+    of_console = (failure.name or "").partition(".")[0] in {"starlette", "jinja2", "uvicorn"}
+    sys.exit(f"latchwork: {failure.name} {state}; install the extra: {_remedy('console' if of_console else 'cli')}")
 
 
 def _remedy(extra: str) -> str:

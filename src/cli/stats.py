@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -158,19 +158,14 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
         for _ in range(rounds if rounds is not None else sys.maxsize):
             (taken, rows), named = watcher.look(), [state.row for state in watcher.named()]
             # What is wrong with a queue stands first, so that it stays where not all of them fit.
-            rows.sort(key=_worst)
+            worst = (PROBLEM, WARNING, OK)
+            rows.sort(key=lambda row: min((worst.index(one["state"]) for one in row["findings"]), default=len(worst)))
             parts: list[RenderableType] = [
                 RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
             ]
             parts += [RowsOnTerminal(named)] if named else []
             live.update(Screen(Group(*parts), findings_of(taken), taken.client), refresh=True)
             watcher.seams.sleep(every)
-
-
-def _worst(row: Mapping[str, Any]) -> int:
-    """Return how bad it stands with a queue: 0 = a problem."""
-    states = (PROBLEM, WARNING, OK)
-    return min((states.index(one["state"]) for one in row["findings"]), default=len(states))
 
 
 class Screen:
@@ -231,27 +226,18 @@ def _title(taken: Snapshot) -> str:
 
 
 def _titled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    words = [
-        row
-        | {"reasons": _reasons(row), "swept_s_ago": _or_never(row["swept_s_ago"]), "state": _state(row)}
-        | {"workers": _workers(row), "batches": row["batches"] or None}
-        | {"shard_balance": balance(row)}
-        | {"delayed": row["delayed"] or None, "retrying": row["retrying"] or None}
-        | {"wrong": ", ".join(dict.fromkeys(one["kind"] for one in row["findings"] if one["state"] != OK)) or None}
-        for row in rows
-    ]
-    return [{title: row[name] for name, title in COLUMNS.items()} for row in words]
-
-
-def _or_never(ago: float | None) -> float | str:
-    """Return the age, or "never": a table leaves out a column without values."""
-    return "-" if ago is None else ago
-
-
-def _state(facts: dict[str, Any]) -> str | None:
-    """Return what is unusual about a queue; None if nothing is, so that the table has no such column."""
-    words = [word for word, holds in (("inactive", not facts["active"]), ("paused", facts["paused"])) if holds]
-    return ", ".join(words) or None
+    titled = []
+    for row in rows:
+        unusual = [word for word, holds in (("inactive", not row["active"]), ("paused", row["paused"])) if holds]
+        wrong = dict.fromkeys(one["kind"] for one in row["findings"] if one["state"] != OK)
+        cells = row | {
+            # The table leaves out a column that is None in each row.
+            "state": ", ".join(unusual) or None, "workers": _workers(row), "wrong": ", ".join(wrong) or None,
+            "reasons": _reasons(row), "swept_s_ago": "-" if row["swept_s_ago"] is None else row["swept_s_ago"],
+            "shard_balance": balance(row), **{name: row[name] or None for name in ("delayed", "retrying", "batches")},
+        }  # fmt: skip
+        titled.append({title: cells[name] for name, title in COLUMNS.items()})
+    return titled
 
 
 def _workers(facts: dict[str, Any]) -> str | None:

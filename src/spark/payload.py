@@ -102,7 +102,10 @@ def _shape(kind: t.DataType) -> _Shape:
         return _of_struct(kind)
     if isinstance(kind, t.ArrayType):
         element = _shape(kind.elementType)
-        finish = None if element.finish is None else _each(_or_null(element.finish))
+        finish = None
+        if element.finish is not None:
+            of_each = _or_null(element.finish)
+            finish = lambda values: [of_each(value) for value in values]  # noqa: E731 - it is as short as its use
         return _Shape(list[element.kind | None], finish)  # type: ignore[name-defined]  # it is made for a schema
     as_it_is = _AS_IT_IS.get(type(kind))
     return _Shape(Any, _inner(kind)) if as_it_is is None else _Shape(as_it_is, None)
@@ -114,7 +117,7 @@ def _of_struct(kind: t.StructType) -> _Shape:
     fields = {name: shape.kind | None for name, shape in shapes.items()}
     decoded = TypedDict("decoded", fields, total=False)  # type: ignore[misc]  # its fields are those of a schema
     to_finish = [
-        (field.name, _finishing(field, shapes[field.name].finish))
+        (field.name, _unless_missing(field, _or_null(shapes[field.name].finish or (lambda value: value))))
         for field in kind.fields
         if shapes[field.name].finish is not None or not field.nullable
     ]
@@ -128,15 +131,6 @@ def _within(to_finish: Sequence[tuple[str, Converter]]) -> Converter:
         return value
 
     return finish
-
-
-def _finishing(field: t.StructField, finish: Converter | None) -> Converter:
-    of_value = (lambda value: value) if finish is None else _or_null(finish)
-    return of_value if field.nullable else _needed(field, of_value)
-
-
-def _each(convert: Converter) -> Converter:
-    return lambda values: [convert(value) for value in values]
 
 
 def _or_null(convert: Converter) -> Converter:
@@ -153,7 +147,7 @@ def _converter(kind: t.DataType) -> Converter:
 
 def _inner(kind: t.DataType) -> Converter:
     if isinstance(kind, t.StructType):
-        fields = {field.name: _of_field(field) for field in kind.fields}
+        fields = {field.name: _unless_missing(field, _converter(field.dataType)) for field in kind.fields}
         return lambda value: {name: convert(_mapping(value).get(name)) for name, convert in fields.items()}
     if isinstance(kind, t.ArrayType):
         element = _converter(kind.elementType)
@@ -180,36 +174,29 @@ def _of_key(kind: t.DataType) -> Converter:
     return (lambda key: convert(_DECODE(key))) if isinstance(kind, _UNQUOTED) else convert
 
 
-def _of_field(field: t.StructField) -> Converter:
-    convert = _converter(field.dataType)
-    return convert if field.nullable else _needed(field, convert)
+def _unless_missing(field: t.StructField, convert: Converter) -> Converter:
+    """Return the conversion of a field; one that is not nullable raises `TypeError` for a missing or null value."""
 
-
-def _needed(field: t.StructField, convert: Converter) -> Converter:
     def needed(value: Any) -> Any:
         if value is None:
             raise TypeError(f"the field {field.name!r} is missing or null, and it is 'not null'")
         return convert(value)
 
-    return needed
+    return convert if field.nullable else needed
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is not an object")
-    return value
+def _checked(kind: type, what: str) -> Converter:
+    """Return a conversion that only checks the type of a value. what: is said of another one."""
+
+    def checked(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise TypeError(f"{value!r} is {what}")
+        return value
+
+    return checked
 
 
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is not a list")
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    return value
+_mapping, _list = _checked(dict, "not an object"), _checked(list, "not a list")
 
 
 def _whole(value: Any) -> int:
@@ -231,12 +218,6 @@ def _single(value: Any) -> float:
     return number
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value
-
-
 def _time(value: Any) -> time:
     found = time.fromisoformat(value)
     if found.tzinfo is not None:
@@ -246,9 +227,9 @@ def _time(value: Any) -> time:
 
 _UNQUOTED = (t.BooleanType, t.ByteType, t.ShortType, t.IntegerType, t.LongType, t.FloatType, t.DoubleType)
 _SCALARS: dict[type[t.DataType], Converter] = {
-    t.StringType: _text,
+    t.StringType: _checked(str, "not a text"),
     t.NullType: lambda value: value,
-    t.BooleanType: _truth,
+    t.BooleanType: _checked(bool, "neither true nor false"),
     t.ByteType: _whole,
     t.ShortType: _whole,
     t.IntegerType: _whole,

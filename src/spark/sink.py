@@ -21,8 +21,8 @@ from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..logs import Log
 from ..plain import shown
 from ..queue.ledger import Ledger, Outgoing
+from .garbage_collection import make_ready
 from .options import Options
-from .worker import make_ready
 
 log = Log(__name__)
 

@@ -13,10 +13,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from ..queue.sharded import stream as ranges
 from ..queue.sharded.pointers import ShardPointers
 from .admission import Admission
+from .garbage_collection import make_ready
 from .offsets import Offsets, created
 from .options import Options
 from .table import Table
-from .worker import make_ready
 
 LEAST, SLOTS = 30_000, 50_000
 """Pointers that one task reads, at least and at most. Between two tasks of a core 0.1 s pass in Spark, in which

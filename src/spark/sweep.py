@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pickle
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,9 +77,11 @@ def sweep_on(spark: SparkSession, registry: QueueRegistry, leadership: Leads | N
         plans, report = _plan(sweeper, registry, leadership)
         ranges = [part for plan in plans for part in ranges_of(plan.tasks)]
         job = Job(store, epoch, Term.of(leadership) if isinstance(leadership, Leadership) else None)
-        found = _by_queue(_run(spark, job, ranges))
+        found = defaultdict[str, list[ShardReport]](list)
+        for one in _run(spark, job, ranges):
+            found[one.queue].append(one)
         for plan in plans:
-            report += _finished(sweeper, epoch, plan, found.get(plan.queue.name, []))
+            report += _finished(sweeper, epoch, plan, found[plan.queue.name])
     report.record(store.seams, store.seams.monotonic() - began)
     return report
 
@@ -154,13 +157,6 @@ def _run(spark: SparkSession, job: Job, ranges: Sequence[Range]) -> list[ShardRe
     hands = [tuple(ranges[first::n]) for first in range(n)]
     rows = spark.range(0, n, 1, n).mapInArrow(_task(job, hands), "reports binary").collect()
     return [report for row in rows for report in decoder(list[ShardReport])(row.reports)]
-
-
-def _by_queue(reports: Iterable[ShardReport]) -> Mapping[str, list[ShardReport]]:
-    found: dict[str, list[ShardReport]] = {}
-    for report in reports:
-        found.setdefault(report.queue, []).append(report)
-    return found
 
 
 # ---- on the executors

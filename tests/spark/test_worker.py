@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from latchwork.spark import worker
+from latchwork.spark import garbage_collection
 
 UNNEEDED = {
     "a read": {"pyarrow.compute", "latchwork.spark.sink", "latchwork.spark.latch"},
@@ -30,22 +30,22 @@ def test_a_process_that_plans_loads_only_what_its_step_needs(what):
 @pytest.fixture
 def unfrozen(monkeypatch):
     """As in a process in which nothing was read or written yet."""
-    monkeypatch.setattr(worker, "_ready", False)
+    monkeypatch.setattr(garbage_collection, "_ready", False)
     gc.unfreeze()
     yield
     gc.unfreeze()
 
 
 def test_what_a_worker_has_loaded_is_not_looked_at_after_each_task_again(unfrozen, monkeypatch):
-    monkeypatch.setattr(worker.TaskContext, "get", staticmethod(object))
-    worker.make_ready()
+    monkeypatch.setattr(garbage_collection.TaskContext, "get", staticmethod(object))
+    garbage_collection.make_ready()
     loaded = gc.get_freeze_count()
     assert loaded > 1_000
     gc.unfreeze()
-    worker.make_ready()
+    garbage_collection.make_ready()
     assert gc.get_freeze_count() == 0, "once in a worker's life: what comes later is collected"
 
 
 def test_a_process_that_is_no_worker_collects_garbage_as_before(unfrozen):
-    worker.make_ready()
+    garbage_collection.make_ready()
     assert gc.get_freeze_count() == 0

@@ -5,8 +5,6 @@ A store does not keep a list of them, so each table reads whole sets: for people
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...coord.barrier.layout import BARRIERS, BarrierState
 from ...coord.election.candidates import CONTENDERS
 from ...coord.latch.layout import COUNT, bins_of, in_order, names_in
@@ -35,10 +33,16 @@ def latches(store: RecordStore) -> Table:
     rows = [
         *(_latch(record, lives) for record in store.scan(LATCHES)),
         *(_barrier(record, lives) for record in store.scan(BARRIERS)),
-        *(_standing(state) for state in states_in(store, "group")),
     ]
-    columns = Column("kind", right=False), Column("name", right=False), Column("missing", right=False), Column("stands")
-    return Table((*columns[:3], Column("stands", 1, right=False)), tuple(rows), empty="no latch, barrier or group")
+    for state in states_in(store, "group"):
+        dead = "; ".join(finding.what for finding in state.findings) or "nobody"
+        place = state.kind, state.name
+        rows.append(row(place, (*place, dead, state.standing), _style(state)))
+    columns = (
+        Column("kind", right=False), Column("name", right=False), Column("missing", right=False),
+        Column("stands", 1, right=False),
+    )  # fmt: skip
+    return Table(columns, tuple(rows), empty="no latch, barrier or group")
 
 
 def locks(store: RecordStore) -> Table:
@@ -137,12 +141,6 @@ def _lock(record: Record, now: int) -> Row:
     return row(("lock", name), ("lock", name, who, fence, *times), WARN if facts["ran_out"] else PLAIN)
 
 
-def _standing(state: State) -> Row:
-    dead = [finding.what for finding in state.findings]
-    who = "; ".join(dead) or "nobody"
-    return row((state.kind, state.name), (state.kind, state.name, who, state.standing), _style(state))
-
-
 def _other(state: State, columns: int = 6) -> Row:
     wrong = "; ".join(finding.what for finding in state.findings)
     if columns == 4:
@@ -174,11 +172,5 @@ def _lives(groups: list[Record], now: int) -> dict[str, str]:
 def _named(parties: list[str], lives: dict[str, str]) -> str:
     """Return the names of parties, the dead ones first, each with what is known of it."""
     first = sorted(parties, key=lambda one: not lives.get(one, "").startswith("DEAD"))
-    return ", ".join(_with_life(first[:SHOWN], lives)) + (
-        f" and {len(parties) - SHOWN} more" if len(first) > SHOWN else ""
-    )
-
-
-def _with_life(parties: list[str], lives: dict[str, str]) -> Iterator[str]:
-    for one in parties:
-        yield f"{one} ({lives[one]})" if one in lives else one
+    shown = [f"{one} ({lives[one]})" if one in lives else one for one in first[:SHOWN]]
+    return ", ".join(shown) + (f" and {len(parties) - SHOWN} more" if len(first) > SHOWN else "")
