@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
         ("src/retry.py", ["tests/test_retry.py"]),
         ("src/coord/lock.py", ["tests/coord/lock"]),
         ("src/coord/barrier/layout.py", ["tests/coord/barrier/test_barrier.py"]),
-        ("src/queue/sharded/sideline/one.py", ["tests/queue/sharded/sideline/test_one.py"]),
+        ("src/queue/sharded/sideline.py", ["tests/queue/sharded/sideline"]),
         ("src/coord/presence/__init__.py", ["tests/coord/presence"]),
         ("src/spark/sink.py", ["tests/spark/test_sink.py"]),
         ("tests/test_retry.py", ["tests/test_retry.py"]),

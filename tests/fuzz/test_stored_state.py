@@ -521,8 +521,8 @@ def short_lives(monkeypatch):
     """
     monkeypatch.setattr("latchwork.testing.upkeep.ROUNDS", 1)
     monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
-    monkeypatch.setattr("latchwork.queue.sharded.sideline.delayed.HOUR", 120.0)
-    monkeypatch.setattr("latchwork.queue.sharded.sideline.delayed.MOST_AHEAD", 600.0)
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.view.HOUR", 120.0)
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.view.MOST_AHEAD", 600.0)
     monkeypatch.setattr(marks, "ROOM", 3)
 
 

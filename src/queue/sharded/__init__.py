@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .envelope import Message, Reason
     from .queue import ShardedQueue
     from .record import LastSweep
+    from .redrive import PassReport
     from .registry import QueueRegistry
-    from .sideline.drain import PassReport
 
 __all__ = [
     "BatchingConfig", "QueueConfig", "ShovelConfig", "Delivery", "Message", "Reason", "PassReport", "QueueDepth",
@@ -24,7 +24,7 @@ __getattr__, __dir__ = offer(
     {
         ".config": "BatchingConfig QueueConfig ShovelConfig",
         ".delivery": "Delivery",
-        ".sideline.drain": "PassReport",
+        ".redrive": "PassReport",
         ".envelope": "Message Reason",
         ".depth": "QueueDepth",
         ".queue": "ShardedQueue",

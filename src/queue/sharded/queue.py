@@ -18,7 +18,6 @@ from .config import QueueConfig, Span
 from .delayed.stored import MAX_NAME
 from .envelope import checked_id
 from .group import QueueGroup
-from .outcome import Outcome
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
@@ -26,6 +25,7 @@ from .publishing.unique import storing_unique
 from .publishing.with_write import Publish
 from .record import Live
 from .results import result
+from .selection import Outcome
 from .shards import Shards
 from .slots import Stamped
 from .status import Finder, Status, status

@@ -20,6 +20,7 @@ from ...store import RecordStore
 from ...store.rows import Rows
 from .config import QueueConfig, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
+from .delayed.view import DelayedView
 from .delivery import Delivery, failed, lost, raise_first, record_outcomes
 from .delivery import Outcome as Settled
 from .depth import QueueDepth, depth_of, looked_through
@@ -29,10 +30,9 @@ from .parts import parts_of
 from .pointers import ShardPointers
 from .publishing.with_write import queue_of
 from .record import LastSweep, Live, QueueRecords
+from .redrive import redrive
 from .shards import Shards
-from .sideline.delayed import DelayedView
-from .sideline.one import SideView
-from .sideline.redrive import redrive
+from .sideline import SideView
 from .slots import Stamped
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into

@@ -23,10 +23,10 @@ from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
 from ..ledger.dedup import KeyEntry, publish_or_find
-from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..results import check_keeps_results
+from ..selection import Outcome as Named
 from .batch_results import BatchResult, BatchResults, ResultsQueue
 from .publish import (
     Outcome,
