@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,8 +20,8 @@ from ...store.model.expr import SINCE_UPDATE, Bound
 from ...store.model.ops import ReadAll
 from ...store.rows import Rows
 from ..rows import read_each
-from .active import ActiveShards
 from .envelope import CONTENT, Codec, Envelope, Message, from_bins
+from .handles import SubscriptionHandle
 from .peek import CHUNK, messages_in, unfired
 from .places import TAKEN
 from .redrive import as_new
@@ -43,21 +43,6 @@ _DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
 """The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
 
 
-class TargetQueue(Protocol):
-    """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
-
-    pointers: Shards
-    codec: Codec
-    active: ActiveShards
-
-    @property
-    def reader(self) -> str: ...
-    def target(self, queue: Any) -> Any: ...
-    def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
-    def open_for_publishing(self) -> None: ...
-    def shard_of(self, key: str) -> int: ...
-
-
 class WaitingMessage(NamedTuple):
     """A message that waits, the seconds for which its id is to be kept where it goes, and its bin `batch`."""
 
@@ -72,7 +57,7 @@ class SideView(Subqueue):
     redriven or moved alone. Safe to share between threads.
     """
 
-    def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: TargetQueue) -> None:
+    def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: SubscriptionHandle) -> None:
         super().__init__(pointers, codec, failure_policy)
         self._main = main
 
@@ -155,7 +140,7 @@ class SideView(Subqueue):
         """
         return self._bring(ids, self._main)
 
-    def move(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
+    def move(self, ids: Iterable[str | Message], queue: SubscriptionHandle) -> dict[str, Outcome]:
         """Move messages to another queue of the same codec, to start there with no attempts; else as `redrive`.
 
         A batch that they belong to waits for them no more, as when they are discarded. Raises `Refused` if that queue
@@ -224,7 +209,7 @@ class SideView(Subqueue):
             return Outcome.DONE if record is not None and record.bins == {TAKEN: me} else Outcome.NOT_THERE
         return Outcome.NOT_THERE if isinstance(row, NotFound | Refused) else outcome_of(row)
 
-    def _bring(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
+    def _bring(self, ids: Iterable[str | Message], queue: SubscriptionHandle) -> dict[str, Outcome]:
         """Take them, load them there, and leave tombstones here."""
         named = checked_ids(ids)
         queue.open_for_publishing()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,10 +19,10 @@ from ....inputs import checked_choice, checked_each
 from ....plain import shown
 from ....store.rows import Rows, chunked
 from ..config import QueueConfig
-from ..delayed.entries import DelayedMessages, Due, checked_due
+from ..delayed.entries import Due, checked_due
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
+from ..handles import QueueHandle
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
-from ..ledger.target import LedgerTarget
 from ..slots import Slot
 from ..transfer import CHUNK, load
 
@@ -69,20 +69,12 @@ class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
     id_is: IdIs = IdIs.KNOWN
 
 
-class Publishable(LedgerTarget, Protocol):
-    """A queue as far as publishing needs it: `ShardedQueue` is one."""
-
-    @property
-    def delayed(self) -> DelayedMessages: ...
-    def turns(self, n: int) -> int: ...
-
-
-Storing: TypeAlias = Callable[["Publishable", Sequence[Prepared], Terms], Sequence[Outcome]]
+Storing: TypeAlias = Callable[["QueueHandle", Sequence[Prepared], Terms], Sequence[Outcome]]
 """A function that stores prepared messages, and returns the outcome of each."""
 
 
 def publish(
-    queue: Publishable,
+    queue: QueueHandle,
     payloads: Sequence[Any],
     *,
     key: str | None,
@@ -149,7 +141,7 @@ def checked_terms(
 
 
 def prepared(
-    queue: Publishable,
+    queue: QueueHandle,
     payloads: Collection[Any],
     *,
     key: str | None = None,
@@ -181,7 +173,7 @@ def prepared(
     ]
 
 
-def _shards_for(queue: Publishable, bound: Sequence[int | None]) -> list[int]:
+def _shards_for(queue: QueueHandle, bound: Sequence[int | None]) -> list[int]:
     """Return the shards of messages that are stored together: few where none is given, as each costs a row."""
     start, shards = queue.turns(1 + len(bound) // SPREAD), queue.config.shards
     return [(start + n // SPREAD) % shards if shard is None else shard for n, shard in enumerate(bound)]
@@ -193,7 +185,7 @@ def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Pre
     return [replace(message, dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 
-def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> Rows[str]:
+def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Terms) -> Rows[str]:
     """Store the messages; the outcome of each, in order. Two calls per 1,000 messages; five with dedup keys.
 
     Raises `Refused` where the queue is known to be deactivated; then nothing was stored.
@@ -218,7 +210,7 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     return places.then(lambda there: [envelopes[n].msg_id for n in there])
 
 
-def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMessage]:
+def wanted_of(queue: QueueHandle, messages: Sequence[Prepared]) -> list[KeyedMessage]:
     """Return the messages, which have dedup keys, as a ledger takes them."""
     shards = _shards_for(queue, [message.shard for message in messages])
     return [
@@ -227,7 +219,7 @@ def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMes
     ]
 
 
-def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> Rows[str]:
+def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due) -> Rows[str]:
     outcomes: Rows[str] = Rows()
     for part in chunked(messages, CHUNK):
         envelopes = [message.envelope for message in part]
@@ -236,7 +228,7 @@ def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due)
 
 
 def ids_or_raise(
-    queue: Publishable, messages: Sequence[Prepared], outcomes: Sequence[Outcome], on_duplicate: str
+    queue: QueueHandle, messages: Sequence[Prepared], outcomes: Sequence[Outcome], on_duplicate: str
 ) -> list[str]:
     """Return the ids of the messages if all are safe.
 
