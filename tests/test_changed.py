@@ -41,7 +41,7 @@ def test_where_no_name_fits_the_tests_of_the_folder_are_taken():
     found = own_tests("src/queue/sharded/slots.py")
     assert "tests/queue/sharded/test_messages.py" in found
     assert all(test.startswith("tests/queue/sharded/test_") for test in found)
-    assert "tests/queue/sharded/upkeep/test_sweeper.py" in own_tests("src/queue/sharded/upkeep/lost_shards.py")
+    assert "tests/queue/sharded/upkeep/test_sweeper.py" in own_tests("src/queue/sharded/upkeep/sweep.py")
 
 
 def test_nearly_every_module_has_tests_of_its_own():

@@ -36,8 +36,7 @@ from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule, Shard
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.history import history
 from latchwork.queue.sharded.stats import all_stats
-from latchwork.queue.sharded.tasks.known import report, signatures_of
-from latchwork.queue.sharded.tasks.signature import Signature
+from latchwork.queue.sharded.tasks.signature import Signature, report, signatures_of
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
