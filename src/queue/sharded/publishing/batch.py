@@ -29,14 +29,8 @@ from ..record import lifetime
 from ..results import check_keeps_results
 from ..selection import Outcome as Named
 from .batch_results import BatchResult, BatchResults
-from .publish import (
-    Outcome,
-    Prepared,
-    Terms,
-    publish,
-    store_messages,
-    wanted_of,
-)
+from .prepared import Prepared
+from .publish import Outcome, Terms, publish, store_messages, wanted_of
 from .unique import refuse_unique
 from .with_write import Publish
 

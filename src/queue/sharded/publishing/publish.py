@@ -1,17 +1,14 @@
 """Storing messages that are published: for now, for later, or only if their key has no message yet (P5, P15, P16).
 
-A message is prepared first, with all that its publisher gave: that does no I/O, and raises what is wrong with it. Then
-it is stored, alone or with others that are published on equal terms.
+A message is prepared first (`prepared.py`). Then it is stored, alone or with others that are published on equal terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
@@ -20,11 +17,12 @@ from ....plain import shown
 from ....store.rows import Rows, chunked
 from ..config import QueueConfig
 from ..delayed.entries import Due, checked_due
-from ..envelope import Envelope, check_fits, checked_headers, checked_id
+from ..envelope import checked_headers
 from ..handles import QueueHandle
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
 from ..slots import Slot
 from ..transfer import CHUNK, load
+from .prepared import IdIs, Prepared, checked_payloads, prepared
 
 SPREAD = 100
 """Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
@@ -44,29 +42,6 @@ class Terms(NamedTuple):
 
 
 NOW = Terms()
-
-
-class IdIs(Enum):
-    """Whose the id of a message is: it can name the message's slot as long as nobody knows it (P26).
-
-    OURS: made here.  KNOWN: made here, and somebody has it already.  GIVEN: by the publisher.
-    """
-
-    OURS = "ours"
-    KNOWN = "known"
-    GIVEN = "given"
-
-
-class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
-    """A message that can be stored.
-
-    shard: the one that it is bound to by its key, None = any.  dedup: its key, where it has one.
-    """
-
-    envelope: Envelope
-    shard: int | None
-    dedup: str = ""
-    id_is: IdIs = IdIs.KNOWN
 
 
 Storing: TypeAlias = Callable[["QueueHandle", Sequence[Prepared], Terms], Sequence[Outcome]]
@@ -111,12 +86,6 @@ def publish(
     return ids_or_raise(queue, messages, outcomes, on_duplicate)
 
 
-def checked_payloads(payloads: Any) -> None:
-    """Check that they are several payloads, and not one that can be taken for several. Raises `InvalidRequest`."""
-    if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
-        raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list")
-
-
 def checked_terms(
     config: QueueConfig,
     *,
@@ -138,39 +107,6 @@ def checked_terms(
     if due is not None:
         raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
     return Terms(None, remembered)
-
-
-def prepared(
-    queue: QueueHandle,
-    payloads: Collection[Any],
-    *,
-    key: str | None = None,
-    keys: Sequence[str | None] | None = None,
-    headers: dict[str, str] | None = None,
-    message_ids: Sequence[str] | None = None,
-    id_is: IdIs = IdIs.KNOWN,
-) -> list[Prepared]:
-    """Return messages that can be stored, of what `publish_many` takes; no I/O.
-
-    id_is: of those ids that are made here.
-
-    Raises `InvalidRequest` and `RecordTooBig`.
-    """
-    checked_each("message ids", message_ids, len(payloads))
-    checked_each("keys", keys, len(payloads))
-    seams, now, carried = queue.store.seams, queue.pointers.now_ms(), queue.store.seams.carry(headers)
-    ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
-    data = [queue.codec.encode(payload) for payload in payloads]
-    check_fits(queue.store, queue.config.name, data, carried)  # before a pointer is reserved for it
-    keyed = keys or [key] * len(data)
-    return [
-        Prepared(
-            Envelope(one, msg_id, enqueued_at=now, headers=carried),
-            None if wanted is None else queue.shard_of(wanted),
-            id_is=IdIs.GIVEN if message_ids is not None else id_is,
-        )
-        for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
-    ]
 
 
 def _shards_for(queue: QueueHandle, bound: Sequence[int | None]) -> list[int]:

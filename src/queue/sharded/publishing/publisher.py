@@ -29,8 +29,9 @@ from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..handles import QueueHandle
 from ..transfer import CHUNK
+from .prepared import prepared
 from .publication import Pending, Publication
-from .publish import Outcome, checked_terms, prepared, store_messages, with_dedups
+from .publish import Outcome, checked_terms, store_messages, with_dedups
 from .unique import refuse_unique
 
 log = Log(__name__)

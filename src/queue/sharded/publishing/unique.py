@@ -28,7 +28,8 @@ from ..slots import Slot, WriteResult
 from ..status import Finder, Found, State, find_message
 from ..transfer import reserve_slots
 from ..unique_keys import YOUNG, Holder
-from .publish import Prepared, Storing
+from .prepared import Prepared
+from .publish import Storing
 
 ON_DUPLICATE = ("keep", "raise", "replace")
 MAX_KEY = 256

@@ -29,7 +29,7 @@ from ..delayed.conditional import ConditionalMessages
 from ..delayed.entries import CHUNK
 from ..envelope import Envelope, checked_headers
 from ..handles import QueueHandle
-from .publish import Prepared, prepared
+from .prepared import Prepared, prepared
 
 TURNS = 3
 """How often a write begins again that the upkeep has given up, as its process was stopped meanwhile."""
