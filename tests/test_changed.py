@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
         ("src/retry.py", ["tests/test_retry.py"]),
         ("src/coord/lock.py", ["tests/coord/lock"]),
         ("src/coord/barrier/layout.py", ["tests/coord/barrier/test_barrier.py"]),
-        ("src/queue/sharded/sideline/one.py", ["tests/queue/sharded/sideline/test_one.py"]),
+        ("src/queue/sharded/sideline.py", ["tests/queue/sharded/sideline"]),
         ("src/coord/presence/__init__.py", ["tests/coord/presence"]),
         ("src/spark/sink.py", ["tests/spark/test_sink.py"]),
         ("tests/test_retry.py", ["tests/test_retry.py"]),
@@ -41,7 +41,7 @@ def test_where_no_name_fits_the_tests_of_the_folder_are_taken():
     found = own_tests("src/queue/sharded/slots.py")
     assert "tests/queue/sharded/test_messages.py" in found
     assert all(test.startswith("tests/queue/sharded/test_") for test in found)
-    assert "tests/queue/sharded/upkeep/test_sweeper.py" in own_tests("src/queue/sharded/upkeep/lost_shards.py")
+    assert "tests/queue/sharded/upkeep/test_sweeper.py" in own_tests("src/queue/sharded/upkeep/sweep.py")
 
 
 def test_nearly_every_module_has_tests_of_its_own():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.shape import circles_of, folder_circles_of, imports_of
+from tools.shape import circles_of, closure_of, folder_circles_of, imports_of
 
 SRC = Path(__file__).parents[1] / "src"
 LAYERS = ("store", "coord", "queue", "testing, observe, aio", "spark, asgi, django, airflow", "cli", "console")
@@ -53,6 +53,14 @@ def test_every_folder_of_the_source_is_in_a_layer():
 def test_an_import_that_points_up_or_to_the_side_is_noticed(imports, wrong):
     one, other = (SRC / name for name in wrong)
     assert upwards(imports | {one: imports[one] | {other}}) == [f"{wrong[0]} imports {wrong[1]}"]
+
+
+def test_the_way_of_a_message_knows_neither_groups_nor_batches_nor_ledgers(imports):
+    sharded = SRC / "queue/sharded"
+    way = closure_of(sharded / "subqueue.py", imports)
+    assert {sharded / "delivery.py", sharded / "shards.py", sharded / "transfer.py"} <= way
+    features = {path.relative_to(sharded).parts[0] for path in way if path.is_relative_to(sharded)}
+    assert features.isdisjoint({"groups", "batches", "ledger", "group.py", "parts.py"})
 
 
 def test_no_file_imports_itself_through_others(imports):

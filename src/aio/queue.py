@@ -15,12 +15,12 @@ from ..errors import LatchworkError, WaitTimeout
 from ..inputs import checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
 from ..queue.sharded.config import Span
-from ..queue.sharded.outcome import Outcome
+from ..queue.sharded.delayed.view import DelayedView as SyncDelayed
 from ..queue.sharded.publishing.batch_results import BatchResults
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES
 from ..queue.sharded.registry import AnyQueue
-from ..queue.sharded.sideline.delayed import DelayedView as SyncDelayed
-from ..queue.sharded.sideline.one import SideView as SyncSide
+from ..queue.sharded.selection import Outcome
+from ..queue.sharded.sideline import SideView as SyncSide
 from ..queue.sharded.subqueue import MAX_RECEIVE, Subqueue
 from ..queue.sharded.subscription import Subscription
 from .bridge import Gate

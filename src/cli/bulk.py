@@ -16,7 +16,7 @@ from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown
 from ..inputs import checked_whole
 from ..plain import one_line, shown
 from ..queue import Message, Outcome, ShardedQueue
-from ..queue.sharded.look import MOST_READ, look_at, view_of
+from ..queue.sharded.sides import MOST_READ, look_at, view_of
 from ..store.rows import chunked
 
 MOST_CHOSEN = 10_000

@@ -19,7 +19,7 @@ from ..cli.top.schedule_actions import switch_schedule, trigger
 from ..errors import InvalidRequest, NotFound
 from ..observe.snapshot import QueueState, Snapshot
 from ..plain import one_line
-from ..queue.sharded.look import SIDES
+from ..queue.sharded.sides import SIDES
 from ..seams import Seams
 from .access import Access
 from .reader import Reader

@@ -15,7 +15,7 @@ from ..logs import Log
 from ..plain import one_line, shown
 from ..queue import Message, ShardedQueue, State, Status
 from ..queue.sharded.envelope import date
-from ..queue.sharded.look import SIDES, look_at
+from ..queue.sharded.sides import SIDES, look_at
 from .reader import Reader
 
 log = Log(__name__)

@@ -28,7 +28,7 @@ from ..inputs import checked_many, checked_switch, farm_or_default
 from ..logs import Log
 from ..observe.document import document_of
 from ..plain import one_line, shown
-from ..queue.sharded.look import SIDES
+from ..queue.sharded.sides import SIDES
 from ..queue.sharded.slots import Slot
 from ..store import RecordStore
 from ..store.connect import as_store

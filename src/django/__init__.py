@@ -26,7 +26,8 @@ from ..plain import shown
 from ..queue import Delivery, QueueRegistry, ShardedQueue, State, Worker
 from ..queue.sharded.delayed.entries import limit_of
 from ..queue.sharded.envelope import Envelope, date, from_bins, message_of
-from ..queue.sharded.publishing.publish import Prepared, Terms, ids_or_raise, publish, store_messages
+from ..queue.sharded.publishing.prepared import Prepared
+from ..queue.sharded.publishing.publish import Terms, ids_or_raise, publish, store_messages
 from ..queue.sharded.results import comes_back, opened
 from ..queue.sharded.status import Status as MessageStatus
 from ..queue.sharded.status import find_message

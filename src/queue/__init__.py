@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
     from .sharded.group import QueueGroup
-    from .sharded.outcome import Outcome
     from .sharded.publishing.batch import BatchProgress, QueueBatch
     from .sharded.publishing.batch_results import BatchResult
     from .sharded.publishing.publication import Publication
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from .sharded.publishing.with_write import Publish
     from .sharded.queue import ShardedQueue
     from .sharded.record import LastSweep
+    from .sharded.redrive import PassReport
     from .sharded.registry import QueueRegistry
-    from .sharded.sideline.drain import PassReport
+    from .sharded.selection import Outcome
     from .sharded.status import State, Status
     from .sharded.tasks.task import Task
     from .sharded.upkeep.report import ShardReport, SweepReport
@@ -58,7 +58,7 @@ __getattr__, __dir__ = offer(
         ".sharded.consumer.consumer": "Consumer",
         ".sharded.consumer.worker": "Worker",
         ".sharded.delivery": "Delivery",
-        ".sharded.sideline.drain": "PassReport",
+        ".sharded.redrive": "PassReport",
         ".sharded.envelope": "Message Reason",
         ".sharded.depth": "QueueDepth",
         ".sharded.publishing.publication": "Publication",
@@ -66,7 +66,7 @@ __getattr__, __dir__ = offer(
         ".sharded.publishing.with_write": "Publish",
         ".sharded.queue": "ShardedQueue",
         ".sharded.group": "QueueGroup",
-        ".sharded.outcome": "Outcome",
+        ".sharded.selection": "Outcome",
         ".sharded.status": "State Status",
         ".sharded.record": "LastSweep",
         ".sharded.registry": "QueueRegistry",

@@ -36,8 +36,7 @@ from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule, Shard
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.history import history
 from latchwork.queue.sharded.stats import all_stats
-from latchwork.queue.sharded.tasks.known import report, signatures_of
-from latchwork.queue.sharded.tasks.signature import Signature
+from latchwork.queue.sharded.tasks.signature import Signature, report, signatures_of
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.recording import Recording
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
@@ -521,8 +520,8 @@ def short_lives(monkeypatch):
     """
     monkeypatch.setattr("latchwork.testing.upkeep.ROUNDS", 1)
     monkeypatch.setattr(QueueTimers, "_pass_expired", lambda self: self._pass(self._horizon, self._now - 10_000))
-    monkeypatch.setattr("latchwork.queue.sharded.sideline.delayed.HOUR", 120.0)
-    monkeypatch.setattr("latchwork.queue.sharded.sideline.delayed.MOST_AHEAD", 600.0)
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.view.HOUR", 120.0)
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.view.MOST_AHEAD", 600.0)
     monkeypatch.setattr(marks, "ROOM", 3)
 
 

@@ -13,7 +13,7 @@ from latchwork.coord.effects import marks
 from latchwork.errors import NotFound, OutcomeUnknown, Refused
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import conditional as announced
-from latchwork.queue.sharded.upkeep import conditional
+from latchwork.queue.sharded.upkeep import conditions
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store import Add, Bin, Exists, Key, ListAppend, Put, Update
 from latchwork.testing.stores import Crash
@@ -27,7 +27,7 @@ FULL = 3
 """Writes from when on a guard refuses others."""
 BELOW = Bin("n") < FULL
 ROOM = 4
-AT_ONCE = ((announced, "SOON", -1_000), (announced, "LEAST", -60_000), (conditional, "PATIENCE", 0))
+AT_ONCE = ((announced, "SOON", -1_000), (announced, "LEAST", -60_000), (conditions, "PATIENCE", 0))
 """Where time cannot be moved: each message is due when it is stored, and no writer is waited for."""
 accounts = st.sampled_from(ACCOUNTS)
 guards = st.sampled_from((None, BELOW))
@@ -180,7 +180,7 @@ class Writes(Twins):
     @rule()
     def wait_until_all_is_settled(self):
         for _ in range(3):
-            self.move(2 * conditional.PATIENCE / 1000 + 1)
+            self.move(2 * conditions.PATIENCE / 1000 + 1)
         self.wounded.clear()
         assert self.came == Counter(dict.fromkeys(self.applied, 1))
 

@@ -28,13 +28,13 @@ from latchwork.queue.circular import lock as circular_lock
 from latchwork.queue.circular import plan as circular_plan
 from latchwork.queue.circular import queue as circular
 from latchwork.queue.sharded import active, bell
+from latchwork.queue.sharded import redrive as passes
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded import subqueue as view
 from latchwork.queue.sharded import transfer as loading
 from latchwork.queue.sharded.ledger import chunks as ledger_chunk
 from latchwork.queue.sharded.ledger import writer as ledger_writer
 from latchwork.queue.sharded.ledger.chunks import LedgerRecords
-from latchwork.queue.sharded.sideline import drain as passes
 from latchwork.queue.sharded.upkeep import sweep as sweeping
 from latchwork.queue.sharded.upkeep import sweeper
 from latchwork.retry import RetryPolicy

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import shards, subqueue
+from latchwork.queue.sharded import shards, sideline, subqueue
 from latchwork.queue.sharded.consumer.consumer import Consumer
 from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
@@ -29,7 +29,6 @@ from latchwork.queue.sharded.publishing.publisher import Publisher
 from latchwork.queue.sharded.rules import GROUPS
 from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import Shards
-from latchwork.queue.sharded.sideline import one
 from latchwork.queue.sharded.subqueue import Subqueue
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.store import NEVER, Bin, Param, exists, has
@@ -67,9 +66,9 @@ def _always_given_back() -> Any:
 UNSEALED = {more: Form(*form.ops, when=shards._UNFIRED, ttl=NEVER, once=form.once) for more, form in IN_TURN.items()}
 
 
-def _dropped_first(self: Any, found: Any, me: str, *, real: Any = one.SideView._take) -> Any:
+def _dropped_first(self: Any, found: Any, me: str, *, real: Any = sideline.SideView._take) -> Any:
     rows = real(self, found, me)
-    self._drop(found, me, one._STILL_MINE, one._DROP_ALL)
+    self._drop(found, me, sideline._STILL_MINE, sideline._DROP_ALL)
     return rows
 
 
@@ -77,10 +76,10 @@ WHOEVER_HAS_IT = exists("data") & Bin("msgId", str).eq(Param("id", str))
 
 ONE_RULES = (
     ("what somebody has received is discarded", "P5: only what nobody has received",
-     _swap(one, "_MAY_TAKE", WHOEVER_HAS_IT), True),
-    ("two bring a message back at once", "P5: one at a time", _swap(one, "_MAY_TAKE", one._WAITS), True),
+     _swap(sideline, "_MAY_TAKE", WHOEVER_HAS_IT), True),
+    ("two bring a message back at once", "P5: one at a time", _swap(sideline, "_MAY_TAKE", sideline._WAITS), True),
     ("gone here before it is there", "P5: loaded there, then taken away here",
-     _swap(one.SideView, "_take", _dropped_first), True),
+     _swap(sideline.SideView, "_take", _dropped_first), True),
 )  # fmt: skip
 
 ORDERED_RULES = (

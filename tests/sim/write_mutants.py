@@ -14,7 +14,7 @@ from latchwork.coord.effects import attempts, marks
 from latchwork.errors import LatchworkError, NotFound, OutcomeUnknown
 from latchwork.queue.sharded.delayed import conditional as entries
 from latchwork.queue.sharded.publishing import with_write
-from latchwork.queue.sharded.upkeep import conditional
+from latchwork.queue.sharded.upkeep import conditions
 from latchwork.store.model.expr import Bound, Const, MapHas, Param, missing
 from latchwork.store.model.ops import MapPut
 from latchwork.store.port import Removal
@@ -65,7 +65,7 @@ def _marked_afterwards(store: Any, sent: Any) -> dict[int, Any]:
     return found
 
 
-def _gone_for_good(store: Any, conditions: Any, *, real: Any = conditional.applied) -> Any:
+def _gone_for_good(store: Any, conditions: Any, *, real: Any = conditions.applied) -> Any:
     return Rows(False if isinstance(row, NotFound) else row for row in real(store, conditions))
 
 
@@ -101,7 +101,7 @@ WRITE_RULES = (
           _swap(with_write, "_note", _announced_afterwards))),
     ("the mark comes after the write", "P28.2: one update", _swap(with_write, "_applied", _marked_afterwards)),
     ("nothing is put where a write is given up", "P28.3: given up in the record",
-     _swap(conditional, "give_up", lambda *_: False)),
+     _swap(conditions, "give_up", lambda *_: False)),
     ("the guard does not ask whether it was given up", "P28.4: in the guard",
      _swap(marks, "_undecided", lambda bin, when: TRUE if when is None else when)),
     ("any attempt's mark will do", "P28.5: of this attempt",
@@ -112,7 +112,7 @@ WRITE_RULES = (
      _all(_swap(attempts, "_has_moved", lambda *_: False),
           _swap(attempts._GivingUp, "_own_record", lambda self: None))),
     ("a record that does not exist was not written", "P28.8: it says nothing",
-     _swap(conditional, "applied", _gone_for_good)),
+     _swap(conditions, "applied", _gone_for_good)),
     ("a record is deleted before that is noted", "P28.9: noted first",
      _swap(entries.ConditionalMessages, "note_applied", _not_noted)),
     ("an id goes into a bucket that the leader may have passed", "P28.10: due a second later, by each server's time",

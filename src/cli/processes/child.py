@@ -23,7 +23,7 @@ from ...errors import InvalidRequest, LatchworkError
 from ...logs import Log, ends, let_end
 from ...plain import one_line
 from ...queue import Worker
-from ...queue.sharded.consumer.hand import SIZE, Noted, Notes, Stage, settle_for
+from ...queue.sharded.consumer.in_hand import SIZE, Noted, Notes, Stage, settle_for
 from ...queue.sharded.envelope import Reason
 from ...queue.sharded.upkeep.reporter import reporter_of
 from ...queue.sharded.upkeep.upkeep import upkeep_of

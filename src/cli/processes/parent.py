@@ -23,7 +23,7 @@ from typing import Any
 
 from ...logs import Log
 from ...plain import counted
-from ...queue.sharded.consumer.hand import SIZE, Noted, Stage, noted_in
+from ...queue.sharded.consumer.in_hand import SIZE, Noted, Stage, noted_in
 from ...queue.sharded.consumer.signals import Signals
 from ...queue.sharded.workers import WINDOW
 from ...retry import Poll

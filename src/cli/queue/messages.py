@@ -12,7 +12,7 @@ import typer
 from ...errors import InvalidRequest
 from ...plain import shown
 from ...queue import Message, ShardedQueue
-from ...queue.sharded.look import view_of
+from ...queue.sharded.sides import view_of
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note

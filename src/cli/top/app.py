@@ -9,7 +9,7 @@ from textwrap import wrap
 from rich.cells import set_cell_size
 
 from ...plain import one_line, shown_time
-from ...queue.sharded.look import SIDES
+from ...queue.sharded.sides import SIDES
 from ...queue.sharded.slots import Slot
 from ..audit import person
 from ..bulk import Run

@@ -19,7 +19,7 @@ from ...queue import Message, QueueRegistry, ScheduleState, ShardedQueue
 from ...queue.outbox.lag import stored_lag
 from ...queue.outbox.outbox import OutboxLag
 from ...queue.sharded.history import MINUTE, Minute, history, rates
-from ...queue.sharded.look import MOST_READ, SIDES, look_at
+from ...queue.sharded.sides import MOST_READ, SIDES, look_at
 from ...queue.sharded.slots import Slot
 from ...queue.sharded.stats import Side
 from ...queue.sharded.stream import StreamState, state_of

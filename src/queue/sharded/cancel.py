@@ -9,9 +9,9 @@ from typing import Any
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
-from .outcome import Outcome
 from .places import ASKING, TAKEN, Place, Trace, dropping
 from .rules import GROUPS
+from .selection import Outcome
 from .shards import Shards
 from .slots import Slot
 from .status import Finder

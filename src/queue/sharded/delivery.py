@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace as replace_field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
@@ -42,20 +43,38 @@ Outcome = bool | LatchworkError
 """True = settled; False = handed to another consumer or deleted by now; an error = not settled, or perhaps."""
 
 
-class Source(Protocol):
-    """The queue, or the sideline or parked messages of one, that a delivery came from: `Subqueue` is one."""
+class Source(ABC):
+    """The queue, or the sideline or parked messages of one, that a delivery came from."""
 
     pointers: Shards
     codec: Codec
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name in the keys of its records."""
+        return self.pointers.name
+
     @property
-    def reader(self) -> str: ...
-    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
-    def target(self, queue: Any) -> Any: ...
-    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None: ...
-    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None: ...
+    @abstractmethod
+    def reader(self) -> str:
+        """The name of the group that reads it; "" for the queue's own consumers."""
+
+    @abstractmethod
+    def target(self, queue: Any) -> Any:
+        """Return the queue that a `Publish` goes to; None = the one that the messages are of."""
+
+    @abstractmethod
+    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
+        """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""
+
+    @abstractmethod
+    def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
+        """Fail one message, as `Delivery.nack` does."""
+
+    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
+        """Fail one message with a delay, as `Delivery.nack` does."""
+        asked = f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}"
+        raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
 
 class Delivery(Struct, frozen=True, eq=False):

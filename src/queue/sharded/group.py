@@ -14,7 +14,7 @@ from .delivery import Delivery
 from .envelope import checked_id, interrupted
 from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers
-from .outcome import Outcome
+from .selection import Outcome
 from .shards import Shards
 from .slots import Stamped
 from .subscription import Subscription

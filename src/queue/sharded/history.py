@@ -11,20 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...errors import BinMismatch, Corrupt, LatchworkError, NotFound
 from ...inputs import checked_number, is_int
-from ...store import Compute, Key, MapPut, Put, RecordStore, Update
+from ...store import Compute, Key, MapPut, Put, Update
 from ...store.decode import MAX_COUNTER
 from ...store.model.expr import Const, MapValue
 from ...store.model.ops import Op
 from ...store.port import Exists, Values
 from ...store.rows import Rows
 from ..rows import read_each, readable
-from .config import QueueConfig
 from .envelope import Reason
-from .shards import Shards
 from .stats import QueueStats
 from .subscription import Subscription, checked_subscription
 from .workers import WorkerReport
@@ -106,14 +104,6 @@ NOT_FAILING = Failing(_UNKNOWN, 0)
 _FIGURES = tuple(name for name in Minute.__slots__ if name not in {"at", "reasons", "failing_since", "failed_since"})
 
 
-class HasHistory(Protocol):
-    """A queue, as far as its history goes."""
-
-    store: RecordStore
-    pointers: Shards
-    config: QueueConfig
-
-
 def history(queue: Subscription, *, days: float = 1.0) -> tuple[Minute, ...]:
     """Return the minutes that were noted in the last `days`, up to 15, the oldest first. One call.
 
@@ -177,7 +167,7 @@ class LastMinutes:
             for date, numbers in self._asked.items()
         }
 
-    def reading(self, queue: HasHistory) -> list[Update]:
+    def reading(self, queue: Subscription) -> list[Update]:
         """Return the updates that read them: one, or two in the minutes after midnight."""
         return [Update(_key(queue, date), ops) for date, ops in self._ops.items()]
 
@@ -196,7 +186,7 @@ class LastMinutes:
         return each
 
 
-def noting(queue: HasHistory, now: int, figures: Sequence[int], *, replaces: bool = False) -> Update:
+def noting(queue: Subscription, now: int, figures: Sequence[int], *, replaces: bool = False) -> Update:
     """Return the update that notes a minute; harmless when repeated.
 
     now: when the figures were read, ms by the server's clock; that decides which minute they are of.
@@ -242,7 +232,7 @@ def _rate(before: int | None, now: int | None, seconds: int) -> float | None:
     return None if before is None or now is None or now < before else (now - before) / seconds
 
 
-def _key(queue: HasHistory, date: int) -> Key:
+def _key(queue: Subscription, date: int) -> Key:
     day = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(days=date)
     return Key(queue.pointers.meta_set, f"{queue.config.name}_HISTORY_{day:%Y%m%d}")
 

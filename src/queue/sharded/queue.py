@@ -18,7 +18,7 @@ from .config import QueueConfig, Span
 from .delayed.stored import MAX_NAME
 from .envelope import checked_id
 from .group import QueueGroup
-from .outcome import Outcome
+from .handles import RegistryHandle
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
@@ -26,10 +26,11 @@ from .publishing.unique import storing_unique
 from .publishing.with_write import Publish
 from .record import Live
 from .results import result
+from .selection import Outcome
 from .shards import Shards
 from .slots import Stamped
 from .status import Finder, Status, status
-from .subscription import Registry, Subscription
+from .subscription import Subscription
 from .unique_keys import UniqueKeys
 
 
@@ -44,7 +45,7 @@ class ShardedQueue(Subscription):
     their last attempt; `sideline` the failed ones of a queue that does not retry, or has a shovel.
     """
 
-    def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
+    def __init__(self, registry: RegistryHandle, config: QueueConfig, live: Live) -> None:
         super().__init__(registry, config, live)
         self.batches = BatchRecords(registry.store, registry.client_id, config.name)
         self.unique_keys = UniqueKeys(registry.store, registry.client_id, config.name, self.parked.pointers.ttl)

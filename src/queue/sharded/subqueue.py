@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from ...deadline import Deadline
-from ...errors import Corrupt, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
+from ...errors import Corrupt, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from ...inputs import checked_count, checked_some, checked_timeout
-from ...plain import shown
 from ...retry import Poll, may_pass, outlive
 from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .config import MAX_INTERRUPTS
-from .delivery import Delivery, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
+from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .message_log import MessageLog
 from .peek import peek, peek_all
@@ -99,7 +96,7 @@ _FOR_A_WHILE = (Unavailable, OutcomeUnknown)
 """Errors of a stamp after which it is worth trying the slot again."""
 
 
-class Subqueue(Unpicklable, ABC):
+class Subqueue(Unpicklable, Source):
     """One subqueue, to be consumed. Safe to share between threads; share it, for they look for messages together."""
 
     _INSTEAD = "pickle the QueueRegistry and the queue's name, and call `get` there"
@@ -111,24 +108,6 @@ class Subqueue(Unpicklable, ABC):
         self.active = ActiveShards(pointers, idle_look)
         self.pending = PendingSlots(self.store.seams)
         self.message_log = MessageLog(self.store.seams, pointers.name)
-
-    @property
-    def name(self) -> str:
-        """The name in the keys of its records."""
-        return self.pointers.name
-
-    @property
-    @abstractmethod
-    def reader(self) -> str:
-        """The name of the group that reads it; "" for the queue's own consumers."""
-
-    @abstractmethod
-    def target(self, queue: Any) -> Any:
-        """Return the queue that a `Publish` goes to; None = the one that the messages are of."""
-
-    @abstractmethod
-    def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
-        """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, shards={self.pointers.shards})"
@@ -492,11 +471,6 @@ class Subqueue(Unpicklable, ABC):
     def fail(self, delivery: Delivery, reason: str, error: str | None = None) -> None:
         """Fail one message, as `Delivery.nack` does."""
         raise_first([delivery], self.fail_many([delivery], [(reason, error)]))
-
-    def fail_later(self, delivery: Delivery, reason: str, error: str | None, delay: timedelta | float) -> None:
-        """Fail one message with a delay, as `Delivery.nack` does."""
-        asked = f"{shown(delivery)} was {reason} ({error}) with delay={shown(delay)}"
-        raise InvalidRequest(f"{asked}: only a message of a queue itself can come again later; leave the delay out")
 
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> Rows[bool]:
         """Fail messages of this queue, each with its reason and error, as `Delivery.nack` does: three calls per 1,000.

@@ -7,8 +7,8 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Protocol
+from datetime import timedelta
+from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
@@ -16,50 +16,27 @@ from ...coord.effects.step import DoneStep
 from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...plain import exact_time, shown
 from ...retry import Poll
-from ...store import RecordStore
 from ...store.rows import Rows
 from .config import QueueConfig, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
+from .delayed.view import DelayedView
 from .delivery import Delivery, failed, lost, raise_first, record_outcomes
 from .delivery import Outcome as Settled
 from .depth import QueueDepth, depth_of, looked_through
 from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, not_begun, reason_of
+from .handles import RegistryHandle
 from .parts import parts_of
 from .pointers import ShardPointers
 from .publishing.with_write import queue_of
-from .record import LastSweep, Live, QueueRecords
+from .record import Live
+from .redrive import redrive
 from .shards import Shards
-from .sideline.delayed import DelayedView
-from .sideline.one import SideView
-from .sideline.redrive import redrive
+from .sideline import SideView
 from .slots import Stamped
 from .subqueue import FailurePolicy, Subqueue
 from .transfer import into
 from .workers import WorkerReport, workers_of
-
-
-class Registry(Protocol):
-    """The registry that made a queue or a group, as far as they use it: `QueueRegistry` is one."""
-
-    store: RecordStore
-    client_id: str
-    farm_id: str
-    idle_look: float
-    records: QueueRecords
-    next_refresh: float
-
-    def refresh_if_due(self) -> None: ...
-    def get(self, name: str) -> Any: ...
-    def publishable(self, name: str) -> Any: ...
-    def set_concurrency(self, queue: Any, n: int, by: str | None = None) -> None: ...
-    def resume(self, queue: Any, by: str | None = None) -> None: ...
-    def follow(self, queues: Sequence[Any]) -> None: ...
-    def last_sweep(self, name: str) -> LastSweep: ...
-    def make_group(self, queue: Any, name: str, start: str | datetime, settings: Mapping[str, Any]) -> Any: ...
-    def groups_of(self, queue: Any) -> list[Any]: ...
-    def made_again(self, group: Any) -> Any: ...
-    def forget(self, group: Any) -> None: ...
 
 
 class Subscription(Subqueue):
@@ -70,7 +47,7 @@ class Subscription(Subqueue):
     their last attempt; `sideline` the failed ones where nothing is retried, or a shovel brings them back.
     """
 
-    def __init__(self, registry: Registry, config: QueueConfig, live: Live) -> None:
+    def __init__(self, registry: RegistryHandle, config: QueueConfig, live: Live) -> None:
         self.registry, self.config, self.live = registry, config, live
         main, sideline, parked = parts_of(registry.store, registry.client_id, config)
         codec = Codec(config.codec)

@@ -9,8 +9,8 @@ from latchwork.cli.top.feed import Feed
 from latchwork.console.messages import message_of
 from latchwork.console.reader import Kept, Reader
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.look import MOST_READ, SIDES, look_at
 from latchwork.queue.sharded.pointers import FIRE, LOAD
+from latchwork.queue.sharded.sides import MOST_READ, SIDES, look_at
 from latchwork.queue.sharded.slots import Slot
 from latchwork.store import Exists, MemoryStore, Put
 from latchwork.testing.clock import ManualClock

@@ -11,13 +11,12 @@ import pytest
 
 from latchwork.errors import Corrupt, Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel
-from latchwork.queue.sharded import stream
+from latchwork.queue.sharded import redrive, stream
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import MAX_UNFIRED
 from latchwork.queue.sharded.shards import CLAIM
-from latchwork.queue.sharded.sideline import drain, redrive
 from latchwork.queue.sharded.slots import ShardHolder, Slot
 from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.transfer import load
@@ -384,7 +383,6 @@ def test_a_group_is_dropped_in_parts_where_a_shard_says_that_it_has_a_thousand_m
 def test_a_redrive_looks_at_so_many_slots_without_a_message_and_goes_on_behind_them_next_time(monkeypatch):
     monkeypatch.setattr(redrive, "MOST_EMPTY", 2)
     monkeypatch.setattr(redrive, "BATCH", 5)
-    monkeypatch.setattr(drain, "BATCH", 5)
     queue = QueueRegistry(MemoryStore(InlineClock()), "c").create(QueueConfig("q", shards=1, max_deliveries=1))
     ids = queue.publish_many(range(12))
     for delivery in queue.receive(12):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from latchwork.queue.sharded.upkeep import conditional
+from latchwork.queue.sharded.upkeep import conditions
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store import Exists, Put
 from latchwork.store.port import Update
@@ -194,7 +194,7 @@ def _passed_on(mails) -> Counter:
         while found := mails.receive(1_000):
             passed.update(delivery.payload for delivery in found)
         if sum(passed.values()) >= PAYMENTS:
-            end = min(end, time.monotonic() + 2 * conditional.PATIENCE / 1000)
+            end = min(end, time.monotonic() + 2 * conditions.PATIENCE / 1000)
         time.sleep(0.2)
     return passed
 

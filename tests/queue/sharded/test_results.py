@@ -15,8 +15,8 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, State
-from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
+from latchwork.queue.sharded.consumer.in_hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.results import MAX_RESULT
 from latchwork.store import MemoryStore, Put
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back

@@ -12,8 +12,7 @@ import pytest
 
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, NotFound
 from latchwork.queue import BatchingConfig, Delivery, QueueConfig, QueueRegistry, Worker
-from latchwork.queue.sharded.tasks.known import report, signatures_of
-from latchwork.queue.sharded.tasks.signature import MAX_SIGNATURE, Signature, StoredSignature
+from latchwork.queue.sharded.tasks.signature import MAX_SIGNATURE, Signature, StoredSignature, report, signatures_of
 from latchwork.queue.sharded.workers import SILENT
 from latchwork.store import MemoryStore
 from latchwork.testing import ManualClock

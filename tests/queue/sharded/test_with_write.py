@@ -15,7 +15,7 @@ from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnk
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.delayed import conditional as entries
 from latchwork.queue.sharded.publishing import with_write
-from latchwork.queue.sharded.upkeep import conditional
+from latchwork.queue.sharded.upkeep import conditions
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.spark import once_per_batch
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, Read, Update
@@ -34,7 +34,7 @@ def soon(monkeypatch):
     monkeypatch.setattr(entries, "SOON", 0)
     monkeypatch.setattr(entries, "LEAST", -60_000)
     for name, value in (("PATIENCE", int(PATIENCE * 1000)), ("AGAIN", 100), ("LONG", 1_000)):
-        monkeypatch.setattr(conditional, name, value)
+        monkeypatch.setattr(conditions, name, value)
 
 
 @pytest.fixture

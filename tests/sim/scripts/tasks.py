@@ -5,9 +5,8 @@ from __future__ import annotations
 from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer import worker as worker_file
-from latchwork.queue.sharded.tasks import known
-from latchwork.queue.sharded.tasks.known import report
-from latchwork.queue.sharded.tasks.signature import Signature
+from latchwork.queue.sharded.tasks import signature
+from latchwork.queue.sharded.tasks.signature import Signature, report
 
 from ..stage import Stage
 from .common import patched
@@ -113,7 +112,7 @@ def what_is_known(self, payload):
 
 RULES = [
     ("P29.1", published_as_a_worker_begins, patched(worker_file, "report", lambda *_: None)),
-    ("P29.2", published_in_a_rolling_deploy, patched(known, "SILENT", 2.0)),
+    ("P29.2", published_in_a_rolling_deploy, patched(signature, "SILENT", 2.0)),
     ("P29.3", published_with_a_wrong_type, patched(Signature, "payload", what_was_given)),
     ("P29.4", read_by_a_former_worker, patched(Signature, "arguments", what_is_known)),
 ]

@@ -15,7 +15,7 @@ from latchwork.queue.sharded.delayed import conditional
 from latchwork.queue.sharded.delayed.stored import horizon_in
 from latchwork.queue.sharded.delivery import Delivery
 from latchwork.queue.sharded.publishing import with_write
-from latchwork.queue.sharded.upkeep.conditional import PATIENCE
+from latchwork.queue.sharded.upkeep.conditions import PATIENCE
 from latchwork.store import Add, Exists, Key, MemoryStore
 from latchwork.testing.clock import ManualClock
 

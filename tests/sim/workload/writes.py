@@ -19,7 +19,7 @@ from latchwork.queue.sharded.delayed.entries import HORIZON, WIDTH
 from latchwork.queue.sharded.delivery import Delivery
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.registry import QueueRegistry
-from latchwork.queue.sharded.upkeep import conditional
+from latchwork.queue.sharded.upkeep import conditions
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store import Add, Bin, Exists, Key, ListAppend, Put, Update
 
@@ -51,7 +51,7 @@ class Writes(Sharded):
         stack = ExitStack()
         stack.enter_context(mock.patch.object(marks, "ROOM", 3 + seed % 3))
         for name, value in (("PATIENCE", 1_000), ("AGAIN", 500), ("LONG", 2_000), ("SELDOM", 8_000)):
-            stack.enter_context(mock.patch.object(conditional, name, value))
+            stack.enter_context(mock.patch.object(conditions, name, value))
         return stack
 
     def setup(self) -> None:

@@ -14,11 +14,10 @@ from ....errors import Corrupt, LatchworkError
 from ....logs import Log
 from ....store.rows import Rows
 from ..envelope import Envelope
+from ..handles import QueueHandle
 from ..ledger.dedup import KeyedMessage, publish_unless_there
-from ..ledger.target import HasRecords, LedgerTarget
 from ..shards import Shards
 from ..slots import Stamped, slot_text
-from ..unique_keys import UniqueKeys
 from .blocks import Blocks, parts_of, place_of
 from .records import BatchRecords, BatchState, Tally, names_in
 
@@ -27,22 +26,10 @@ log = Log(__name__)
 SCOPE = "batch"
 
 
-class Finds(HasRecords, Protocol):
-    """The registry that finds the queue of a follow-up: `QueueRegistry` is one."""
-
-    def get(self, name: str) -> LedgerTarget: ...
-
-
-class Home(Protocol):
-    """The queue that a batch belongs to: `ShardedQueue` is one."""
+class Home(QueueHandle, Protocol):
+    """The queue that batches belong to."""
 
     batches: BatchRecords
-    unique_keys: UniqueKeys
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def registry(self) -> Finds: ...
 
 
 def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:

@@ -21,9 +21,9 @@ from ..registry import QueueRegistry
 from ..subscription import Subscription, checked_subscription
 from ..upkeep.reporter import reporter_of
 from ..upkeep.upkeep import upkeep_of
-from .hand import Hand
 from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
-from .life import AWAY, Life
+from .in_hand import Hand
+from .log import AWAY, Life
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate

@@ -34,8 +34,8 @@ from ..results import kept
 from ..subscription import Subscription
 from ..transfer import CHUNK
 from ..workers import Running
-from .hand import Hand
-from .life import AWAY
+from .in_hand import Hand
+from .log import AWAY
 
 log = Log(__name__)
 worker_log = Log("latchwork.worker")

@@ -17,7 +17,7 @@ from ..registry import QueueRegistry
 from ..slots import MAX_PROCESS
 from ..subscription import Subscription
 from ..workers import SILENT, WorkerReport, settling, short_name
-from .hand import Noted, Stage, settle_for
+from .in_hand import Noted, Stage, settle_for
 
 LOOKED = 100_000
 """Slots at most that are looked at, those that were claimed last."""

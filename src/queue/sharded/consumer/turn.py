@@ -14,7 +14,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
 from .handler import HandlerCall, Invoker, Runs, Settlements, Verdict, text_of
-from .life import Life
+from .log import Life
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate

@@ -25,12 +25,12 @@ from ..config import MAX_CONSUMERS, check_concurrency
 from ..delivery import Delivery
 from ..registry import QueueRegistry
 from ..subscription import Subscription
-from ..tasks.known import REPORT, report
-from ..tasks.signature import Signature
+from ..tasks.signature import Signature, report
 from ..tasks.task import Task, TaskDecorator, Upcast, checked_for_tasks, checked_upcast
+from ..workers import REPORT
 from .consumer import Consumer, Handler
-from .hand import Hand
-from .life import Life
+from .in_hand import Hand
+from .log import Life
 from .prefetch import checked_prefetch
 from .rate import checked_rate
 from .signals import SIGNAL_POLL, Signals

@@ -16,10 +16,10 @@ from ....plain import shown
 from ....store import Update
 from ....store.rows import Rows, chunked
 from ..envelope import Envelope
+from ..handles import SubscriptionHandle
 from ..slots import Slot, WriteResult
 from ..transfer import CHUNK, reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
-from .target import LedgerTarget
 from .writer import ChunkWriter, NewMessage, passed_slots
 
 MAX_KEY = 256
@@ -64,7 +64,7 @@ def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int
 
 
 def publish_unless_there(
-    queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
+    queue: SubscriptionHandle, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
 ) -> Rows[str]:
     """Publish each message unless its key has one already; return the id of the key's message, or the error.
 
@@ -75,7 +75,7 @@ def publish_unless_there(
 
 
 def publish_or_find(
-    queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
+    queue: SubscriptionHandle, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
 ) -> Rows[KeyEntry]:
     """Publish each message unless its key has one already; return the key's message, or the error.
 
@@ -100,7 +100,7 @@ def publish_or_find(
 class _Attempt:
     """One run over at most 1,000 keys. Each key has a ledger (P6) of its own, with one chunk of one message."""
 
-    def __init__(self, queue: LedgerTarget, wanted: Sequence[KeyedMessage], seconds: int, scope: str) -> None:
+    def __init__(self, queue: SubscriptionHandle, wanted: Sequence[KeyedMessage], seconds: int, scope: str) -> None:
         self._queue, self._pointers, self._store = queue, queue.pointers, queue.store
         self._wanted = {one.key: one for one in wanted}
         self._records = {

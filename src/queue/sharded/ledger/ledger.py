@@ -19,9 +19,9 @@ from ....errors import InvalidRequest, NonDeterministicInput
 from ....inputs import checked_whole
 from ....plain import shown
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
+from ..handles import SubscriptionHandle
 from ..transfer import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
-from .target import LedgerTarget
 from .writer import ChunkWriter, NewMessage
 
 LEDGER_TTL = 2 * 86_400
@@ -60,7 +60,9 @@ class Ledger:
     about messages that two partitions have in common; each publishes its own.
     """
 
-    def __init__(self, queue: LedgerTarget, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None) -> None:
+    def __init__(
+        self, queue: SubscriptionHandle, scope: str, *, ttl: int = LEDGER_TTL, batch: int | None = None
+    ) -> None:
         if not isinstance(scope, str) or not 1 <= len(scope.encode()) <= MAX_SCOPE:
             raise InvalidRequest(f"scope {shown(scope)}: it must be text of 1 to {MAX_SCOPE} bytes")
         if batch is not None:
@@ -125,7 +127,7 @@ class _Open:
 class _Attempt:
     """One run over the messages of one partition."""
 
-    def __init__(self, queue: LedgerTarget, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
+    def __init__(self, queue: SubscriptionHandle, records: LedgerRecords, name: str, *, ttl: int, batch: int) -> None:
         self._queue, self._records, self._name, self._ttl, self._batch = queue, records, name, ttl, batch
         self._writer = ChunkWriter(queue, records)
         self._salt = hashlib.blake2b(name.encode(), digest_size=16).digest()

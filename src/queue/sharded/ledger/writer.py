@@ -18,11 +18,11 @@ from ....store.model.expr import Bin, Bound
 from ..envelope import CONTENT, Envelope, tombstone
 from ..groups.passing import not_given, passed_by_groups, passed_by_sweeps
 from ..groups.stamps import ACKED, STAMPS
+from ..handles import SubscriptionHandle
 from ..rules import GROUPS, SEEN
 from ..slots import Slot, WriteResult
 from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
-from .target import LedgerTarget
 
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
@@ -47,7 +47,7 @@ class NewMessage(NamedTuple):
 class ChunkWriter:
     """A maker of the chunks of one partition, which writes their messages to the queue."""
 
-    def __init__(self, queue: LedgerTarget, records: LedgerRecords, *, traced: bool = False) -> None:
+    def __init__(self, queue: SubscriptionHandle, records: LedgerRecords, *, traced: bool = False) -> None:
         self._queue, self._pointers, self._records, self._traced = queue, queue.pointers, records, traced
         self._seams = queue.store.seams
         self._late, self._keep = queue.pointers.sweep / 2, max(records.ttl, int(queue.pointers.sweep) + 1)
@@ -187,7 +187,7 @@ class ChunkWriter:
         return slots
 
 
-def passed_slots(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
+def passed_slots(queue: SubscriptionHandle, slots: Collection[Slot]) -> set[Slot]:
     """Return the slots that a reader may have passed while they were empty. Two calls at most, none for no slots.
 
     It is asked after they were written: a consumer that claims, or a stream that reads, beyond FIRE from now on
@@ -196,7 +196,7 @@ def passed_slots(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
     return _passed_here(queue, slots) | passed_by_groups(queue.pointers, slots) if slots else set()
 
 
-def _passed_here(queue: LedgerTarget, slots: Collection[Slot]) -> set[Slot]:
+def _passed_here(queue: SubscriptionHandle, slots: Collection[Slot]) -> set[Slot]:
     """Return the slots that the queue's own consumers may have passed."""
     states = queue.pointers.states(sorted({slot.shard for slot in slots}))
     fired = {state.shard: state.checked().fired for state in states}

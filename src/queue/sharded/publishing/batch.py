@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,21 +22,15 @@ from ..batches.ends import Home, end_done
 from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
+from ..handles import QueueHandle
 from ..ledger.dedup import KeyEntry, publish_or_find
-from ..outcome import Outcome as Named
 from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..results import check_keeps_results
-from .batch_results import BatchResult, BatchResults, ResultsQueue
-from .publish import (
-    Outcome,
-    Prepared,
-    Publishable,
-    Terms,
-    publish,
-    store_messages,
-    wanted_of,
-)
+from ..selection import Outcome as Named
+from .batch_results import BatchResult, BatchResults
+from .prepared import Prepared
+from .publish import Outcome, Terms, publish, store_messages, wanted_of
 from .unique import refuse_unique
 from .with_write import Publish
 
@@ -73,10 +67,6 @@ class BatchProgress:
     cancelled: bool = False
 
 
-class BatchedQueue(Home, Publishable, ResultsQueue, Protocol):
-    """A queue as far as its batches need it: `ShardedQueue` is one."""
-
-
 class QueueBatch:
     """Messages of a queue that are counted as they are done, each once, however often it is delivered.
 
@@ -87,7 +77,7 @@ class QueueBatch:
     may be done as well. A message whose publishing raised is not waited for, though it may be delivered.
     """
 
-    def __init__(self, queue: BatchedQueue, records: BatchRecords, state: BatchState) -> None:
+    def __init__(self, queue: Home, records: BatchRecords, state: BatchState) -> None:
         self._queue, self._records, self._state = queue, records, state
         self.store = queue.store
 
@@ -162,7 +152,7 @@ class QueueBatch:
             delay=delay, at=at, dedups=dedups, dedup_for=dedup_for, on_duplicate=on_duplicate, store=self._store,
         )  # fmt: skip
 
-    def _store(self, queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:
+    def _store(self, queue: QueueHandle, messages: Sequence[Prepared], terms: Terms) -> list[Outcome]:
         """Store the messages as of this batch, and count them."""
         if not messages:
             return []

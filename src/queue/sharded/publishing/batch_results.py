@@ -7,26 +7,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from ....deadline import Deadline
 from ....errors import Cancelled, Corrupt, Expired, InvalidRequest, LatchworkError, NotFound, WaitTimeout
 from ....plain import shown
 from ....retry import Poll, may_pass, outlive
-from ....store import Key, Record, RecordStore
+from ....store import Key, Record
 from ...rows import read_each
 from ..batches.blocks import BLOCK, Block
 from ..batches.records import BatchRecords, BatchState
-from ..config import QueueConfig
-from ..delayed.entries import DelayedMessages
 from ..delayed.stored import MAX_NAME
 from ..envelope import checked_id
+from ..handles import QueueHandle
 from ..results import is_at_work, may_come, no_result, opened, too_late
 from ..rules import RESULT
-from ..shards import Shards
 from ..slots import slot_of_text
 from ..status import Finder, Found, State, Status, find_messages
-from ..workers import WorkerReport
 
 LOOKS = Poll(low=0.02, high=1.0, factor=1.5)
 """The pauses between two looks for the next result."""
@@ -58,39 +55,13 @@ class BatchResult:
         return self.value
 
 
-class Side(Protocol):
-    """The sideline, or the parked messages, of a queue."""
-
-    pointers: Shards
-
-
-class ResultsQueue(Protocol):
-    """A queue as far as the results of its batches need it: `ShardedQueue` is one."""
-
-    config: QueueConfig
-    pointers: Shards
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def store(self) -> RecordStore: ...
-    @property
-    def delayed(self) -> DelayedMessages: ...
-    @property
-    def sideline(self) -> Side: ...
-    @property
-    def parked(self) -> Side: ...
-    def status(self, message_id: str) -> Status: ...
-    def workers(self) -> list[WorkerReport]: ...
-
-
 class BatchResults(Iterator[BatchResult]):
     """The results of a batch, as `QueueBatch.results` says. For one thread.
 
     After an error of the store, `next` goes on where it was.
     """
 
-    def __init__(self, queue: ResultsQueue, records: BatchRecords, state: BatchState, limit: float | None) -> None:
+    def __init__(self, queue: QueueHandle, records: BatchRecords, state: BatchState, limit: float | None) -> None:
         self._queue, self._records, self._batch = queue, records, state
         self._seams = queue.store.seams
         self._end = None if limit is None else self._seams.monotonic() + limit

@@ -13,7 +13,8 @@ from ....inputs import checked_timeout
 from ....logs import Log
 from ....plain import shown
 from ....seams import Seams
-from .publish import Outcome, Prepared, Terms
+from .prepared import Prepared
+from .publish import Outcome, Terms
 
 log = Log(__name__)
 

@@ -1,17 +1,14 @@
 """Storing messages that are published: for now, for later, or only if their key has no message yet (P5, P15, P16).
 
-A message is prepared first, with all that its publisher gave: that does no I/O, and raises what is wrong with it. Then
-it is stored, alone or with others that are published on equal terms.
+A message is prepared first (`prepared.py`). Then it is stored, alone or with others that are published on equal terms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
@@ -19,12 +16,13 @@ from ....inputs import checked_choice, checked_each
 from ....plain import shown
 from ....store.rows import Rows, chunked
 from ..config import QueueConfig
-from ..delayed.entries import DelayedMessages, Due, checked_due
-from ..envelope import Envelope, check_fits, checked_headers, checked_id
+from ..delayed.entries import Due, checked_due
+from ..envelope import checked_headers
+from ..handles import QueueHandle
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
-from ..ledger.target import LedgerTarget
 from ..slots import Slot
 from ..transfer import CHUNK, load
+from .prepared import IdIs, Prepared, checked_payloads, prepared
 
 SPREAD = 100
 """Messages of one `publish_many` that go to one shard, so that consumers find them in batches."""
@@ -46,43 +44,12 @@ class Terms(NamedTuple):
 NOW = Terms()
 
 
-class IdIs(Enum):
-    """Whose the id of a message is: it can name the message's slot as long as nobody knows it (P26).
-
-    OURS: made here.  KNOWN: made here, and somebody has it already.  GIVEN: by the publisher.
-    """
-
-    OURS = "ours"
-    KNOWN = "known"
-    GIVEN = "given"
-
-
-class Prepared(Struct, frozen=True, gc=False):  # as of `Update`
-    """A message that can be stored.
-
-    shard: the one that it is bound to by its key, None = any.  dedup: its key, where it has one.
-    """
-
-    envelope: Envelope
-    shard: int | None
-    dedup: str = ""
-    id_is: IdIs = IdIs.KNOWN
-
-
-class Publishable(LedgerTarget, Protocol):
-    """A queue as far as publishing needs it: `ShardedQueue` is one."""
-
-    @property
-    def delayed(self) -> DelayedMessages: ...
-    def turns(self, n: int) -> int: ...
-
-
-Storing: TypeAlias = Callable[["Publishable", Sequence[Prepared], Terms], Sequence[Outcome]]
+Storing: TypeAlias = Callable[["QueueHandle", Sequence[Prepared], Terms], Sequence[Outcome]]
 """A function that stores prepared messages, and returns the outcome of each."""
 
 
 def publish(
-    queue: Publishable,
+    queue: QueueHandle,
     payloads: Sequence[Any],
     *,
     key: str | None,
@@ -119,12 +86,6 @@ def publish(
     return ids_or_raise(queue, messages, outcomes, on_duplicate)
 
 
-def checked_payloads(payloads: Any) -> None:
-    """Check that they are several payloads, and not one that can be taken for several. Raises `InvalidRequest`."""
-    if isinstance(payloads, str | bytes | Mapping) or not isinstance(payloads, Collection):
-        raise InvalidRequest(f"payloads is a {type(payloads).__name__}; it must be a sequence of payloads, as a list")
-
-
 def checked_terms(
     config: QueueConfig,
     *,
@@ -148,40 +109,7 @@ def checked_terms(
     return Terms(None, remembered)
 
 
-def prepared(
-    queue: Publishable,
-    payloads: Collection[Any],
-    *,
-    key: str | None = None,
-    keys: Sequence[str | None] | None = None,
-    headers: dict[str, str] | None = None,
-    message_ids: Sequence[str] | None = None,
-    id_is: IdIs = IdIs.KNOWN,
-) -> list[Prepared]:
-    """Return messages that can be stored, of what `publish_many` takes; no I/O.
-
-    id_is: of those ids that are made here.
-
-    Raises `InvalidRequest` and `RecordTooBig`.
-    """
-    checked_each("message ids", message_ids, len(payloads))
-    checked_each("keys", keys, len(payloads))
-    seams, now, carried = queue.store.seams, queue.pointers.now_ms(), queue.store.seams.carry(headers)
-    ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
-    data = [queue.codec.encode(payload) for payload in payloads]
-    check_fits(queue.store, queue.config.name, data, carried)  # before a pointer is reserved for it
-    keyed = keys or [key] * len(data)
-    return [
-        Prepared(
-            Envelope(one, msg_id, enqueued_at=now, headers=carried),
-            None if wanted is None else queue.shard_of(wanted),
-            id_is=IdIs.GIVEN if message_ids is not None else id_is,
-        )
-        for one, msg_id, wanted in zip(data, ids, keyed, strict=True)
-    ]
-
-
-def _shards_for(queue: Publishable, bound: Sequence[int | None]) -> list[int]:
+def _shards_for(queue: QueueHandle, bound: Sequence[int | None]) -> list[int]:
     """Return the shards of messages that are stored together: few where none is given, as each costs a row."""
     start, shards = queue.turns(1 + len(bound) // SPREAD), queue.config.shards
     return [(start + n // SPREAD) % shards if shard is None else shard for n, shard in enumerate(bound)]
@@ -193,7 +121,7 @@ def with_dedups(messages: Sequence[Prepared], dedups: Sequence[str]) -> list[Pre
     return [replace(message, dedup=checked_key(key)) for message, key in zip(messages, dedups, strict=True)]
 
 
-def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Terms) -> Rows[str]:
+def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Terms) -> Rows[str]:
     """Store the messages; the outcome of each, in order. Two calls per 1,000 messages; five with dedup keys.
 
     Raises `Refused` where the queue is known to be deactivated; then nothing was stored.
@@ -218,7 +146,7 @@ def store_messages(queue: Publishable, messages: Sequence[Prepared], terms: Term
     return places.then(lambda there: [envelopes[n].msg_id for n in there])
 
 
-def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMessage]:
+def wanted_of(queue: QueueHandle, messages: Sequence[Prepared]) -> list[KeyedMessage]:
     """Return the messages, which have dedup keys, as a ledger takes them."""
     shards = _shards_for(queue, [message.shard for message in messages])
     return [
@@ -227,7 +155,7 @@ def wanted_of(queue: Publishable, messages: Sequence[Prepared]) -> list[KeyedMes
     ]
 
 
-def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due) -> Rows[str]:
+def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due) -> Rows[str]:
     outcomes: Rows[str] = Rows()
     for part in chunked(messages, CHUNK):
         envelopes = [message.envelope for message in part]
@@ -236,7 +164,7 @@ def _store_for_later(queue: Publishable, messages: Sequence[Prepared], due: Due)
 
 
 def ids_or_raise(
-    queue: Publishable, messages: Sequence[Prepared], outcomes: Sequence[Outcome], on_duplicate: str
+    queue: QueueHandle, messages: Sequence[Prepared], outcomes: Sequence[Outcome], on_duplicate: str
 ) -> list[str]:
     """Return the ids of the messages if all are safe.
 

@@ -27,9 +27,11 @@ from ....unpicklable import Unpicklable
 from ..config import Span
 from ..delayed.entries import Due
 from ..envelope import checked_headers
+from ..handles import QueueHandle
 from ..transfer import CHUNK
+from .prepared import prepared
 from .publication import Pending, Publication
-from .publish import Outcome, Publishable, checked_terms, prepared, store_messages, with_dedups
+from .publish import Outcome, checked_terms, store_messages, with_dedups
 from .unique import refuse_unique
 
 log = Log(__name__)
@@ -69,7 +71,7 @@ class Publisher(Unpicklable):
 
     def __init__(
         self,
-        queue: Publishable,
+        queue: QueueHandle,
         *,
         linger: Span = LINGER,
         waiting: int = WAITING,

@@ -7,7 +7,7 @@ publisher names its message there before it writes it, so that two that come at 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,14 +20,16 @@ from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..delayed.entries import Due
 from ..delayed.stored import IF, Entry
+from ..handles import QueueHandle
 from ..places import MAIN, TAKEN, dropping, named
 from ..pointers import STREAM
 from ..rules import ALONE, GROUPS, SEEN
 from ..slots import Slot, WriteResult
 from ..status import Finder, Found, State, find_message
 from ..transfer import reserve_slots
-from ..unique_keys import YOUNG, Holder, UniqueKeys
-from .publish import Prepared, Publishable, Storing
+from ..unique_keys import YOUNG, Holder
+from .prepared import Prepared
+from .publish import Storing
 
 ON_DUPLICATE = ("keep", "raise", "replace")
 MAX_KEY = 256
@@ -48,13 +50,6 @@ _WAITS_LATER = _WAITS & missing("moving") & missing("cancelled") & missing(IF)
 Find: TypeAlias = Callable[[str], Finder]
 
 
-class HasKeys(Publishable, Protocol):
-    """The queue: `ShardedQueue` is one."""
-
-    @property
-    def unique_keys(self) -> UniqueKeys: ...
-
-
 def storing_unique(find: Find, unique: Any, on_duplicate: Any, *, message_id: str | None, dedup: str | None) -> Storing:
     """Return what stores a message with this key. Raises `InvalidRequest` where anything that goes with it is wrong.
 
@@ -67,9 +62,7 @@ def storing_unique(find: Find, unique: Any, on_duplicate: Any, *, message_id: st
     if message_id is not None or dedup is not None:
         other = "dedup" if message_id is None else "message_id"
         raise InvalidRequest(f"unique with {other}: the message has the id that its key has; give one of them")
-    return lambda queue, messages, terms: [
-        _Attempt(cast("HasKeys", queue), find, messages[0], unique, terms.due).run(on_duplicate)
-    ]
+    return lambda queue, messages, terms: [_Attempt(queue, find, messages[0], unique, terms.due).run(on_duplicate)]
 
 
 def refuse_unique(unique: str | None, where: str) -> None:
@@ -85,7 +78,7 @@ class _Attempt:
     others published the key all the time, and nothing was published; and what publishing raises.
     """
 
-    def __init__(self, queue: HasKeys, find: Find, message: Prepared, unique: str, due: Due | None) -> None:
+    def __init__(self, queue: QueueHandle, find: Find, message: Prepared, unique: str, due: Due | None) -> None:
         queue.open_for_publishing()
         self._queue, self._find, self._keys = queue, find, queue.unique_keys
         self._unique, self._due = unique, due

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -28,19 +28,13 @@ from ....store.rows import Rows, chunked
 from ..delayed.conditional import ConditionalMessages
 from ..delayed.entries import CHUNK
 from ..envelope import Envelope, checked_headers
-from .publish import Prepared, Publishable, prepared
+from ..handles import QueueHandle
+from .prepared import Prepared, prepared
 
 TURNS = 3
 """How often a write begins again that the upkeep has given up, as its process was stopped meanwhile."""
 _OPEN = missing(END)
 """Nobody else is deleting the record."""
-
-
-class Conditional(Publishable, Protocol):
-    """A queue to which messages are published with a write: `ShardedQueue` is one."""
-
-    @property
-    def delayed(self) -> ConditionalMessages: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +94,14 @@ def _is_ending(store: RecordStore, removal: Removal) -> bool:
     return record is None or END in record.bins
 
 
-def queue_of(given: Any) -> Conditional:
+def queue_of(given: Any) -> QueueHandle:
     """Return the queue to which a message goes with a write. Raises `InvalidRequest`."""
     queue = getattr(given, "of", given)  # a queue on a loop has the one of the sync surface there
     if not isinstance(getattr(queue, "delayed", None), ConditionalMessages):
         raise InvalidRequest(
             f"the queue of a Publish with a write is {shown(given)}; give what QueueRegistry.get returns"
         )
-    found: Conditional = queue.for_publishing()
+    found: QueueHandle = queue.for_publishing()
     return found
 
 
@@ -120,7 +114,7 @@ class Write:
     """
 
     update: Update
-    queue: Conditional
+    queue: QueueHandle
     message: Prepared
     bin: str
     effect: marks.Effect | None
@@ -165,7 +159,7 @@ class Write:
 class Begun:
     """An attempt at a write, and its message, whose id names it."""
 
-    queue: Conditional
+    queue: QueueHandle
     update: Update
     shard: int | None
     envelope: Envelope

@@ -20,8 +20,7 @@ from ..config import QueueConfig
 from ..delivery import Delivery
 from ..queue import ShardedQueue
 from ..registry import QueueRegistry
-from .known import FRESH, signatures_of
-from .signature import Signature, StoredSignature
+from .signature import FRESH, Signature, StoredSignature, signatures_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,8 +13,8 @@ from ....plain import shown
 from ..config import MAX_EXPIRY, milliseconds
 from ..envelope import Envelope
 from ..pointers import ShardPointers
+from ..redrive import PassReport, drain_shard
 from ..shards import Shards
-from ..sideline.drain import PassReport, drain_shard
 from ..slots import Stamped
 from ..subscription import Subscription
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
@@ -10,8 +10,9 @@ from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
 from ....inputs import checked_seconds, checked_whole
 from ....logs import Log
-from ....store import KEEP, Compute, Key, Put, Read, Update
+from ....store import KEEP, Compute, Key, MapPut, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, Bound
+from ....store.model.ops import Op
 from ....store.port import Values
 from ..config import milliseconds
 from ..groups.making import MADE, forget_dead
@@ -20,8 +21,7 @@ from ..record import lifetime, sweep_note
 from ..registry import QueueRegistry
 from ..rules import GROUPS
 from ..subscription import Subscription
-from ..sweep_record import Mark, SubqueueKind, SweepRecord, mark_name
-from .lost_shards import begin_again
+from ..sweep_record import MARKS, Mark, SubqueueKind, SweepRecord, mark_name, pointer_bin
 from .report import LiveMessage, ShardReport, ShardTask, Stop, SweepReport
 from .sweep import EPOCH_GUARD, sides, sweep_shards
 
@@ -401,3 +401,39 @@ def _written(tasks: Sequence[ShardTask], shards: Sequence[ShardReport]) -> bool:
     """Whether the sweep has written to the queue's record."""
     began = {(task.kind, task.shard): task.swept for task in tasks}
     return any(shard.rehomed or shard.marked or shard.swept > began[shard.kind, shard.shard] for shard in shards)
+
+
+# ---- shards that the store has lost
+
+
+def begin_again(queue: Subscription, bins: Bins, epoch: int, unseen: Collection[tuple[SubqueueKind, int]]) -> None:
+    """Forget what the queue's record, and `bins`, say about sweeps of these shards, which no sweep has seen: their
+    pointers were lost with the store, or a part of it, and began again at 1 (docs/protocols P5).
+
+    No call, or one where it says anything. Raises the store's errors, and `Refused` if a later leader has swept the
+    queue.
+    """
+    ops: list[Op] = []
+    for kind, shard in sorted(unseen, key=str):
+        swept, marks = _entries(bins, pointer_bin(kind)), _entries(bins, MARKS)
+        if swept.get(str(shard)):
+            swept[str(shard)] = 0
+            ops.append(MapPut(pointer_bin(kind), str(shard), 0))
+        if mark_name(kind, shard) in marks:
+            del marks[mark_name(kind, shard)]
+            ops.append(MapPut(MARKS, mark_name(kind, shard), [0, 0]))
+    if not ops:
+        return
+    log.warning(
+        "the store has lost pointers of queue %s since it was swept: their shards are swept from the beginning",
+        queue.name,
+    )
+    key, guard = queue.registry.records.key(queue.name), Bound(EPOCH_GUARD, {"epoch": epoch})
+    ttl = lifetime(queue.config) if queue.live.active else KEEP
+    queue.store.operate(key, *ops, Put("epoch", epoch), when=guard, ttl=ttl, repeatable=True)
+
+
+def _entries(bins: Bins, bin: str) -> Bins:
+    """Return the entries of a map; none if it is damaged, which the plan repairs."""
+    found = bins.get(bin)
+    return found if isinstance(found, dict) else {}

@@ -19,7 +19,7 @@ from ..delayed.stored import Entry, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..subscription import Subscription
-from .conditional import Conditions
+from .conditions import Conditions
 from .farms import HasQueues
 
 log = Log(__name__)

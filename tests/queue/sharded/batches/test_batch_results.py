@@ -27,7 +27,7 @@ from latchwork.queue import BatchResult, Outcome, Publish, QueueConfig, QueueReg
 from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import counting
 from latchwork.queue.sharded.batches.blocks import BLOCK
-from latchwork.queue.sharded.consumer.hand import Noted, Stage, settle_for
+from latchwork.queue.sharded.consumer.in_hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.hooks import RowsBeside
 from latchwork.queue.sharded.publishing.batch_results import BatchResults

@@ -10,7 +10,7 @@ import pytest
 from latchwork.background import QUIET
 from latchwork.errors import Unavailable
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Worker
-from latchwork.queue.sharded.consumer.life import Life
+from latchwork.queue.sharded.consumer.log import Life
 from latchwork.queue.sharded.message_log import MOST
 from latchwork.store import MemoryStore
 from latchwork.testing import bring_back

@@ -10,8 +10,9 @@ from latchwork.errors import InvalidRequest, LatchworkError, Refused, Unavailabl
 from latchwork.queue import Outcome, QueueConfig, Shovel
 from latchwork.queue.sharded import peek
 from latchwork.queue.sharded.pointers import LOAD
-from latchwork.queue.sharded.sideline.one import MOST, TAKEN, TAKING
-from latchwork.queue.sharded.sideline.redrive import PREVIOUS_ATTEMPTS
+from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
+from latchwork.queue.sharded.selection import MOST
+from latchwork.queue.sharded.sideline import TAKEN, TAKING
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore

@@ -10,7 +10,7 @@ import pytest
 
 from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
-from latchwork.queue.sharded.sideline.drain import take
+from latchwork.queue.sharded.redrive import take
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.report import ShardReport, SubqueueKind, SweepReport
 from latchwork.queue.sharded.upkeep.sweep import sweep_shards

@@ -9,7 +9,7 @@ import mmap
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer
-from latchwork.queue.sharded.consumer.hand import ENTRIES, SIZE, Hand, Notes, Stage, noted_in, settle_for
+from latchwork.queue.sharded.consumer.in_hand import ENTRIES, SIZE, Hand, Notes, Stage, noted_in, settle_for
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.subqueue import Ask

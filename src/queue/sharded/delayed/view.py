@@ -16,12 +16,11 @@ from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ....store.rows import chunked
 from ...rows import read_each, readable
-from ..delayed.conditional import ConditionalMessages
-from ..delayed.entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
-from ..delayed.stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 from ..envelope import Codec, Message, date, message_of
-from ..outcome import Outcome
-from .one import Criteria, checked_ids, name_of, outcome_of, outcomes_of
+from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
+from .conditional import ConditionalMessages
+from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
+from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 BUCKETS = 1_000
 """Records of buckets, or messages, read in one call."""

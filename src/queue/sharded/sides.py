@@ -7,10 +7,11 @@ from datetime import timedelta
 
 from ...errors import InvalidRequest
 from ...plain import shown
+from .delayed.view import HOUR, DelayedView, due_of
 from .envelope import Message
 from .peek import Look, look
-from .sideline.delayed import HOUR, DelayedView, due_of
-from .sideline.one import Criteria, SideView
+from .selection import Criteria
+from .sideline import SideView
 from .slots import Slot
 from .subscription import Subscription
 

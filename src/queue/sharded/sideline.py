@@ -8,31 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ....errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
-from ....inputs import checked_seconds, checked_whole, is_int
-from ....plain import shown
-from ....store import Bin, Param, Put, Record, Update, exists, missing
-from ....store.model.expr import SINCE_UPDATE, Bound
-from ....store.model.ops import ReadAll
-from ....store.rows import Rows
-from ...rows import read_each
-from ..active import ActiveShards
-from ..envelope import CONTENT, MAX_ID, Codec, Envelope, Message, checked_headers, checked_id, from_bins, reason_of
-from ..outcome import Outcome
-from ..peek import CHUNK, messages_in, unfired
-from ..places import TAKEN
-from ..shards import Shards
-from ..slots import Slot, Stamped
-from ..subqueue import FailurePolicy, Subqueue
-from ..transfer import into, move
+from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ...inputs import is_int
+from ...plain import shown
+from ...store import Bin, Param, Put, Record, Update, exists, missing
+from ...store.model.expr import SINCE_UPDATE, Bound
+from ...store.model.ops import ReadAll
+from ...store.rows import Rows
+from ..rows import read_each
+from .envelope import CONTENT, Codec, Envelope, Message, from_bins
+from .handles import SubscriptionHandle
+from .peek import CHUNK, messages_in, unfired
+from .places import TAKEN
 from .redrive import as_new
+from .selection import Criteria, Outcome, checked_ids, outcome_of, outcomes_of
+from .shards import Shards
+from .slots import Slot, Stamped
+from .subqueue import FailurePolicy, Subqueue
+from .transfer import into, move
 
-MOST = 1_000
-"""Messages that one call names, or finds."""
 TAKING = 60_000
 """Milliseconds, by the server's clock, after which another process may move it: the first one has died."""
 
@@ -45,21 +43,6 @@ _DROP = tuple(put for put in _DROP_ALL if put.bin != "batch")
 """The operations that delete a message and leave its place in a batch, for the process that has to complete that."""
 
 
-class TargetQueue(Protocol):
-    """The part of the target queue that moving messages needs: `ShardedQueue` has it."""
-
-    pointers: Shards
-    codec: Codec
-    active: ActiveShards
-
-    @property
-    def reader(self) -> str: ...
-    def target(self, queue: Any) -> Any: ...
-    def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]: ...
-    def open_for_publishing(self) -> None: ...
-    def shard_of(self, key: str) -> int: ...
-
-
 class WaitingMessage(NamedTuple):
     """A message that waits, the seconds for which its id is to be kept where it goes, and its bin `batch`."""
 
@@ -69,97 +52,12 @@ class WaitingMessage(NamedTuple):
     batch: object = None
 
 
-class Criteria:
-    """A search. Raises `InvalidRequest`."""
-
-    def __init__(
-        self,
-        reason: str | None,
-        header: Mapping[str, str] | None,
-        older_than: timedelta | float | None,
-        limit: int,
-        message_id: str | None = None,
-    ) -> None:
-        checked_whole("limit", limit, 1, MOST)
-        seconds = None if older_than is None else checked_seconds("older_than", older_than, 0)
-        self.reason = None if reason is None else reason_of(reason)
-        self.headers, self.age, self.limit = checked_headers(header) or {}, seconds, limit
-        self.message_id = None if message_id is None else checked_id(message_id, 2 * MAX_ID)
-
-    def matches(self, message: Message, now: float) -> bool:
-        """Whether the message is one. now: seconds since the epoch."""
-        return (
-            self.reason in (None, message.reason)
-            and self.message_id in (None, message.message_id, message.published_as)
-            and all(message.headers.get(name) == value for name, value in self.headers.items())
-            and (self.age is None or now - message.enqueued_at.timestamp() > self.age)
-        )
-
-
-def checked_ids(ids: Iterable[str | Message], longest: int = MAX_ID) -> list[str | Message]:
-    """Return the messages that are named, each once. Raises `InvalidRequest`.
-
-    longest: characters of an id, at most.
-    """
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise InvalidRequest(f"ids is {shown(ids)}; give a list of message ids, or of messages that search has found")
-    given = list(islice(ids, MOST + 1))
-    if len(given) > MOST:
-        raise InvalidRequest(f"more than {MOST} ids: give at most {MOST} in a call")
-    places = {
-        (one.message_id, one.shard, one.pointer) if isinstance(one, Message) else (checked_id(one, longest),): one
-        for one in given
-    }
-    return list(places.values())
-
-
-def name_of(one: str | Message) -> str:
-    """Return the id of a message that is named."""
-    return one.message_id if isinstance(one, Message) else one
-
-
-def outcome_of(row: object) -> Outcome | LatchworkError:
-    """Return the outcome of a message by that of a call for it, which was not refused."""
-    if isinstance(row, OutcomeUnknown):
-        return Outcome.UNKNOWN
-    return row if isinstance(row, LatchworkError) else Outcome.DONE
-
-
-def outcomes_of(
-    ids: Sequence[str | Message],
-    rows: Sequence[tuple[str, Outcome | LatchworkError]],
-    afterwards: LatchworkError | None = None,
-) -> dict[str, Outcome]:
-    """Return the outcome of each id, of all its messages if several wait.
-
-    afterwards: what failed once the messages were dealt with.
-
-    Raises the first error of a message to which certainly nothing was done; `details["outcomes"]` then has all others.
-    """
-    outcomes = {name_of(one): Outcome.NOT_THERE for one in ids}
-    failures: dict[str, LatchworkError] = {}
-    for name, row in rows:
-        if isinstance(row, LatchworkError):
-            failures.setdefault(name, row)
-        elif Outcome.UNKNOWN in (row, outcomes[name]):
-            outcomes[name] = Outcome.UNKNOWN
-        elif row is Outcome.DONE:
-            outcomes[name] = row
-    for name in failures:
-        if outcomes[name] is not Outcome.UNKNOWN:
-            del outcomes[name]
-    for failure in (*failures.values(), *([afterwards] if afterwards else [])):
-        failure.details["outcomes"] = outcomes
-        raise failure
-    return outcomes
-
-
 class SideView(Subqueue):
     """The sideline of a queue, or its parked messages. Its messages can be received, and each can be discarded,
     redriven or moved alone. Safe to share between threads.
     """
 
-    def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: TargetQueue) -> None:
+    def __init__(self, pointers: Shards, codec: Codec, failure_policy: FailurePolicy, main: SubscriptionHandle) -> None:
         super().__init__(pointers, codec, failure_policy)
         self._main = main
 
@@ -242,7 +140,7 @@ class SideView(Subqueue):
         """
         return self._bring(ids, self._main)
 
-    def move(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
+    def move(self, ids: Iterable[str | Message], queue: SubscriptionHandle) -> dict[str, Outcome]:
         """Move messages to another queue of the same codec, to start there with no attempts; else as `redrive`.
 
         A batch that they belong to waits for them no more, as when they are discarded. Raises `Refused` if that queue
@@ -311,7 +209,7 @@ class SideView(Subqueue):
             return Outcome.DONE if record is not None and record.bins == {TAKEN: me} else Outcome.NOT_THERE
         return Outcome.NOT_THERE if isinstance(row, NotFound | Refused) else outcome_of(row)
 
-    def _bring(self, ids: Iterable[str | Message], queue: TargetQueue) -> dict[str, Outcome]:
+    def _bring(self, ids: Iterable[str | Message], queue: SubscriptionHandle) -> dict[str, Outcome]:
         """Take them, load them there, and leave tombstones here."""
         named = checked_ids(ids)
         queue.open_for_publishing()
