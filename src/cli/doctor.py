@@ -302,16 +302,16 @@ def _spark() -> Iterator[Finding]:
 def doctor(
     context: typer.Context,
     processes: Annotated[int, typer.Option(min=1, help="processes that will connect, e.g. all Python workers")] = 1,
-    pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
+    pool: Annotated[int, typer.Option(min=1, help="connections of each process to each node")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
     client: Annotated[
         str | None,
         typer.Option(
             envvar="LATCHWORK_CLIENT",
-            help="the client to check, also its names, and the placement and records of its queues [default: all]",
+            help="the client to check: its queues, and the length of names made of its id [default: all]",
         ),
     ] = None,
-    farm: Annotated[str | None, typer.Option(help="the farm to check, also its names")] = None,
+    farm: Annotated[str | None, typer.Option(help="the farm to check, and the length of names made of its id")] = None,
     group: Groups = None,
     semaphore: Semaphores = None,
     rwlock: RWLocks = None,
@@ -320,17 +320,17 @@ def doctor(
     election: Elections = None,
     farm_store: FarmStores = None,
 ) -> None:
-    """Find what will cause trouble, line by line, with the remedy; exit code 1 if something will not work, or a person
-    must act.
+    """Find what will cause trouble, and print a line for each thing, with the remedy. Exit code 1 if something will not
+    work, or a person must act.
 
-    Of the queues of a client: who paused one, a backlog without a worker, messages that are about to expire, parked
-    ones, more failures than successes, what nothing brings back, an upkeep that is overdue, workers and leaders that
-    died, a change of settings that a worker does not act on. A worker that is killed is missed within a minute. Without
-    --client and $LATCHWORK_CLIENT it looks at all clients of the farm. Problems are last.
+    Of the queues of a client it finds: who paused a queue, a backlog without a worker, messages that are about to
+    expire, parked messages, more failures than successes, messages that nothing brings back, upkeep that is overdue,
+    workers and leaders that died, and a change of settings that a worker has not acted on. A killed worker is noticed
+    within a minute. Without --client and $LATCHWORK_CLIENT it looks at all clients of the farm. Problems come last.
 
-    Groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms are checked if they are
-    named: members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of
-    the clock, farms in which the latest leader's epoch is not sealed.
+    It checks groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms that you name:
+    members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of the
+    clock, farms where the epoch of the latest leader is not sealed.
 
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """

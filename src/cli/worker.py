@@ -42,10 +42,11 @@ def worker(
     probe: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="serve /healthz, /readyz, /metrics and /scale/QUEUE here")
     ] = None,
-    probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0: all")] = "127.0.0.1",
-    log_level: Annotated[Level | None, typer.Option(help="what is logged, at least [default: info]")] = None,
+    probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0 is all addresses")] = "127.0.0.1",
+    log_level: Annotated[Level | None, typer.Option(help="the lowest level that is logged [default: info]")] = None,
     client: Annotated[
-        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads the variable")
+        str | None,
+        typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads $LATCHWORK_CLIENT"),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, max=256, help="run it in this number of processes, and replace those that end")
@@ -61,19 +62,19 @@ def worker(
     ] = False,
     child: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a worker until SIGTERM, SIGHUP or Ctrl-C, which let its handlers finish; a second SIGTERM or Ctrl-C does not
-    wait.
+    """Run a worker until SIGTERM, SIGHUP or Ctrl-C. Its handlers then finish; a second SIGTERM or Ctrl-C does not wait
+    for them.
 
-    The module is looked for in the current folder too. It makes its store and its worker itself: --store is given to
-    it as $LATCHWORK_STORE, which connect() reads, and --client as $LATCHWORK_CLIENT. A worker of another client is
-    refused. Exit code 1 where a handler was given up.
+    The module is also looked for in the current folder. It makes its own store and worker: it gets --store as
+    $LATCHWORK_STORE, which connect() reads, and --client as $LATCHWORK_CLIENT. The command refuses a worker of another
+    client. Exit code 1 if a handler was given up.
 
-    Log lines go to stderr, unless the module configures Python's root logger: then they go where it says, and only
-    --log-level changes its level.
+    Log lines go to stderr. If the module configures Python's root logger, they go where it says, and only --log-level
+    changes its level.
 
-    --processes, --max-messages, --max-memory and --reload make this process a parent, which loads nothing of the
-    module: its children do. A handler that runs longer than its queue's handler_timeout is then ended, with its
-    process; the other messages of that process go back uncounted.
+    With --processes, --max-messages, --max-memory or --reload this process is a parent: it does not load the module,
+    its children do. If a handler runs longer than its queue's handler_timeout, its process is ended. The other messages
+    of that process go back to the queue, and this attempt does not count.
 
     Example: latchwork worker shop.jobs:worker --probe 8080 --processes 4
     """

@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="the latch's id")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
 
-SetSuffix = Annotated[str, typer.Option(help="of the set D_LTCH#..., as the latch was created with")]
+SetSuffix = Annotated[str, typer.Option(help="the last part of the name of the latch's set, D_LTCH#...")]
 SET_SUFFIX = "distributed_latch"
 NAMED = 8
 """Parties that a line for people names."""
@@ -72,13 +72,13 @@ def create(
     context: typer.Context,
     name: Name,
     client: Client,
-    count: Annotated[int | None, typer.Option(help="how many counts release it")] = None,
+    count: Annotated[int | None, typer.Option(help="the number of counts that release it")] = None,
     party: Annotated[
         list[str] | None, typer.Option(help="instead of --count: a party, which counts once; repeat for each")
     ] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
-    farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
+    farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, separated by commas")] = None,
     ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 43200]")] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="succeed too if the latch exists already")] = False,
     set_suffix: SetSuffix = SET_SUFFIX,
@@ -144,7 +144,7 @@ def wait(
     client: Client,
     timeout: Timeout = None,
     create_timeout: Annotated[
-        float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")
+        float, typer.Option(help="the most seconds to wait until the latch is created; they are part of --timeout")
     ] = 0,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
@@ -197,9 +197,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters, who has counted, and who is missing.
-
-    Also when it expires.
+    """Show the counters, who has counted, who is missing, and when the latch expires.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -221,10 +219,10 @@ def show(
 
 @app.command("list")
 def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET_SUFFIX) -> None:
-    """List the latches of a client.
+    """List the latches of a client, each with the counters of its farms and the seconds until it expires.
 
-    Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store:
-    for a person, not for a script that runs each second. Exit code 3 if there is none.
+    It reads all latches of the store: use it by hand, not in a script that runs each second. Exit code 3 if there are
+    none.
 
     Example: latchwork latch list --client shop --json
     """
@@ -254,7 +252,7 @@ def delete(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Delete a latch; all waiters get an error. The counters of all its farms go, whichever farm is named.
+    """Delete a latch; all waiters get an error. The counters of all its farms are deleted, whichever farm you name.
 
     Example: latchwork latch delete nightly --client shop
     """
