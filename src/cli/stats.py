@@ -118,12 +118,12 @@ def _only_client(session: Session, farm: str | None) -> str:
     """Return the client that has queues there. Raises `InvalidRequest` where there are several, which it names."""
     found = clients_in(session.store, farm)
     if found is None:
-        raise InvalidRequest(f"{session.where} cannot tell which clients it has: name one, --client ID")
+        raise InvalidRequest(f"{session.where} cannot list its clients: name a client with --client ID")
     if not found:
         raise NotFound(f"no client has queues in farm {farm_or_default(farm)!r} of {session.where}")
     if len(found) > 1:
         more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
-        raise InvalidRequest(f"name a client: --client ID; the ones with queues are {', '.join(found[:MANY])}{more}")
+        raise InvalidRequest(f"name a client with --client ID; clients with queues: {', '.join(found[:MANY])}{more}")
     return found[0]
 
 

@@ -156,9 +156,9 @@ def _named(where: str) -> tuple[str, str]:
     """Return the module and the name. Raises `InvalidRequest`."""
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
-        raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
+        raise InvalidRequest(f"{shown(where)} does not name a worker: write MODULE:NAME, such as shop.jobs:worker")
     if not all(part.isidentifier() for part in module.split(".")):
-        raise InvalidRequest(f"{shown(module)} is no module's name: write it in full, as shop.jobs")
+        raise InvalidRequest(f"{shown(module)} is not the name of a module: write the whole name, such as shop.jobs")
     return module, name
 
 
@@ -173,7 +173,9 @@ def _found(where: str) -> tuple[Worker, Callable[[Callable[[], bool]], bool]]:
     except ModuleNotFoundError as failure:
         if failure.name is None or not (module == failure.name or module.startswith(f"{failure.name}.")):
             raise
-        raise InvalidRequest(f"no module {shown(module)}: run this in the folder where it is, or install it") from None
+        raise InvalidRequest(
+            f"no module {shown(module)}: run this command in the module's folder, or install the module"
+        ) from None
     except AttributeError:
         raise InvalidRequest(f"module {module} has no {shown(name)}: name the variable that holds its Worker") from None
     if isinstance(found, Worker):

@@ -96,7 +96,7 @@ def _authorize(
     secret: str | None, header: str | None, peers: Collection[str], role: str, *, payloads: bool
 ) -> Authorize | None:
     if secret is not None and header is not None:
-        raise InvalidRequest("a secret and --proxy-header: give one of them")
+        raise InvalidRequest("a secret and --proxy-header: give one, not both")
     if (header is None) != (not peers):
         raise InvalidRequest(
             "--proxy-header and --proxy-peer go together: the header is believed from these peers only"

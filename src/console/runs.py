@@ -48,7 +48,7 @@ class Runs:
         store. Raises `InvalidRequest`, `NotFound`, and the store's errors.
         """
         if wanted.verb not in VERBS:
-            raise InvalidRequest(f"{wanted.verb} is not done to all that match; {', '.join(VERBS)} are")
+            raise InvalidRequest(f"{wanted.verb} cannot be done to all messages that match; {', '.join(VERBS)} can")
         if pages.queue_in(reader, wanted.key) is None:
             raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
         most, text = given.get("most", "") or str(MOST_CHOSEN), given.get("q", "")
@@ -70,7 +70,9 @@ class Runs:
         with self._lock:
             self._make_room()
             if len(self._held) >= KEPT:
-                raise InvalidRequest(f"{KEPT} of these go on in this process: wait until one has ended, or stop one")
+                raise InvalidRequest(
+                    f"{KEPT} actions run in this process already: wait until one has ended, or stop one"
+                )
             self._held[held.id] = held
 
     def _make_room(self) -> None:
@@ -86,8 +88,8 @@ class Runs:
             held = self._held.get(id)
         if held is None or key not in (None, held.key):
             raise NotFound(
-                "this is not known here any more: it was chosen too long ago, before a restart, or in another process "
-                "of the console; the audit record says what was done; choose again"
+                "this choice is not known here any more: it was made too long ago, before a restart, or in another "
+                "process of the console; the audit record says what was done; choose again"
             )
         return held
 

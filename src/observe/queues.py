@@ -30,7 +30,9 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
     """
     checked_kind("registry", registry, QueueRegistry)
     if not isinstance(telemetry, Telemetry):
-        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+        raise InvalidRequest(
+            f"a {type(telemetry).__name__} is not a Telemetry: give a PrometheusTelemetry, or another Telemetry"
+        )
     checked_number("max_age", max_age)
     view = view_of(registry)
     telemetry.read(lambda: _samples(view, max_age))

@@ -368,7 +368,7 @@ def _farm(
             except LatchworkError as failure:
                 return [ClientState("", farm, store.where, None, None, str(failure))]
             if names is None:
-                raise InvalidRequest(f"{store.where} cannot tell which clients there are: name them")
+                raise InvalidRequest(f"{store.where} cannot list its clients: name them")
             registries = [QueueRegistry(store, name, farm_id=farm) for name in names]
         return [_looked(view_of(registry), max_age) for registry in registries]
 

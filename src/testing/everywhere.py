@@ -150,7 +150,9 @@ def _counted(expected: Iterable[Hashable]) -> Counter[Hashable]:
     try:
         return Counter(entries)
     except TypeError:
-        raise InvalidRequest(f"expected has {shown(entries)}; give what can be a key of a map, as texts") from None
+        raise InvalidRequest(
+            f"expected has {shown(entries)}; give values that can be keys of a map, such as texts"
+        ) from None
 
 
 def _nothing(_: RecordStore) -> None:

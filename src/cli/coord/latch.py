@@ -105,7 +105,7 @@ def create(
         if if_absent:  # for other parties
             raise
         raise AlreadyExists(
-            f"the latch {name!r} of {client!r} exists already: go on with it by --if-absent, delete it first, or take "
+            f"the latch {name!r} of {client!r} exists already: use it with --if-absent, delete it first, or take "
             "another name",
             **failure.details,
         ) from None

@@ -189,7 +189,9 @@ def run(
     election: LeaseElection | ZooKeeperElection
     if farms:
         if zookeeper is None:
-            raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper decides which farm leads, so name it")
+            raise InvalidRequest(
+                "--farm-store without --zookeeper: ZooKeeper chooses the farm that leads, so name the ZooKeeper"
+            )
         home = farm_or_default(farm)
         election = GlobalElection(
             session.stores_of(farms), name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,

@@ -66,9 +66,9 @@ class AskedNames:
         Raises `InvalidRequest` for a barrier without client, and for an election without farms.
         """
         if names.get("barrier") and client is None:
-            raise InvalidRequest("--barrier: a barrier is one of a client, so give --client too")
+            raise InvalidRequest("--barrier: a barrier belongs to a client, so give --client too")
         if election and not farms:
-            raise InvalidRequest("--election: it is one over all farms, so give --farm-store for each of them too")
+            raise InvalidRequest("--election: the election is over all farms, so give --farm-store for each farm too")
         return cls(client, {kind: given or () for kind, given in names.items()}, election or (), farms)
 
 
@@ -259,7 +259,7 @@ def _limiter(record: Record, now: int) -> tuple[str, list[Finding]]:
                     "it recovers after a window without an allowed call; set the clock right",
                 ))  # fmt: skip
     except (AttributeError, TypeError, ValueError):
-        raise Corrupt(f"a limiter whose counts are {shown(dict(record.bins))}") from None
+        raise Corrupt(f"the counts of a limiter are {shown(dict(record.bins))}") from None
     return ", ".join(standing) or "unused", found
 
 

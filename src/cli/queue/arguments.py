@@ -61,7 +61,7 @@ def checked_side(side: str) -> str:
 def named(ids: list[str] | None) -> list[str]:
     """Return the ids that were given. Raises `InvalidRequest` for none."""
     if not ids:
-        raise InvalidRequest("no --id: name the messages; search finds them")
+        raise InvalidRequest("no --id: name the messages by --id; `latchwork queue search` finds them")
     return ids
 
 

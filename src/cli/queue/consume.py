@@ -230,7 +230,7 @@ def _print_failed(outcomes: Sequence[dict[str, Any]]) -> None:
     """Print how many messages have failed, and exit with 1 if any has."""
     failed = sum(not outcome["acked"] for outcome in outcomes)
     if failed:
-        note(f"{failed} of {len(outcomes)} failed: they come again, or are parked, as the queue's settings say")
+        note(f"{failed} of {len(outcomes)} failed: the queue's settings say whether they come again or are parked")
         raise typer.Exit(1)
 
 

@@ -25,7 +25,7 @@ def _group(session: Session, name: str, group: str, client: str, farm: str | Non
     """Return the group that a command means. Raises `NotFound`."""
     found = queue_of(session, f"{name}@{group}", client, farm)
     if not found.reader:
-        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another")
+        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another group")
     return cast(QueueGroup, found)
 
 
@@ -77,7 +77,7 @@ def _start(text: str) -> str | datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(
-            f"--start is {shown(text)}; give now, oldest or a time as 2030-01-31T12:00+00:00"
+            f"--start is {shown(text)}; give now, oldest or a time such as 2030-01-31T12:00+00:00"
         ) from None
 
 

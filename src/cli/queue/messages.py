@@ -43,7 +43,7 @@ def publish(
     queue = queue_of(session, name, client, farm)
     headers = dict(header_of(pair) for pair in header or [])
     if not payload and sys.stdin.isatty():
-        note("reads messages from standard input, a line each; Ctrl-D ends")
+        note("reading messages from standard input, one in each line; Ctrl-D ends")
     given: Sequence[str | bytes] = payload or [
         line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")
     ]
@@ -51,7 +51,7 @@ def publish(
     if unique is None and on_duplicate == "keep":
         ids = queue.publish_many(payloads, key=key, headers=headers)
     elif unique is None or len(payloads) != 1:
-        raise InvalidRequest(f"--unique and --on-duplicate are of one message, and {len(payloads)} were given")
+        raise InvalidRequest(f"--unique and --on-duplicate are for a single message, and {len(payloads)} were given")
     else:
         ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
     if not ids:
@@ -121,7 +121,9 @@ def search(
     if header:
         wanted["header"] = dict(header_of(pair) for pair in header)
     if key is not None and side == "delayed":
-        raise InvalidRequest("--key with --side delayed: which shard a delayed message goes to may not be decided yet")
+        raise InvalidRequest(
+            "--key with --side delayed: the shard of a delayed message may not be decided yet; leave --key out"
+        )
     if key is not None:
         wanted["key"] = key
     queue = queue_of(session, name, client, farm)

@@ -121,7 +121,7 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
         return number * unit
     except (ValueError, OverflowError):
         raise InvalidRequest(
-            f"{option} is {number}; a queue takes no such time: give a number within its limits"
+            f"{option} is {number}; a queue does not take such a time: give a number within the limits of the option"
         ) from None
 
 
@@ -215,7 +215,8 @@ def wait(
         found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
     if found is None:
         raise WaitTimeout(
-            f"fewer than {counted(depth, 'message')} ready in {name!r} within {timeout:g} s: wait longer, or for fewer",
+            f"fewer than {counted(depth, 'message')} ready in {name!r} within {timeout:g} s: wait longer, or for fewer "
+            "messages",
             queue=name,
         )
     session.say(f"ready in {name}: {counted(found, 'message')}", queue=name, ready=found)
@@ -241,8 +242,8 @@ def deactivate(
         confirm = sys.stdin.readline().rstrip("\n")
     if confirm != name:
         raise InvalidRequest(
-            f"not deactivated: the name was not given again but {shown(confirm)}; type {shown(name)}, or --confirm "
-            f"{name}"
+            f"not deactivated: the queue's name is {shown(name)}, and {shown(confirm)} was given; type the name, or "
+            f"give --confirm {name}"
         )
     with noted(session, "deactivate", client, farm, name):
         registry.deactivate(name)

@@ -110,7 +110,8 @@ def put(
     value = checked_json("--payload", payload)
     if every is not None and tz != "UTC":
         raise InvalidRequest(
-            f"--tz {shown(tz)} with --every: its ticks are whole multiples of --every since 1970 in UTC; give --cron"
+            f"--tz {shown(tz)} with --every: its ticks are whole multiples of --every since 1970 in UTC; for a time "
+            "zone give --cron"
         )
     try:
         span = None if every is None else timedelta(seconds=every)
@@ -220,4 +221,4 @@ def next_ticks(
     session.table([{"tick": tick.isoformat()} for tick in ticks], empty="no ticks")
     if found[0].paused is not None:
         who = f" by {found[0].paused_by}" if found[0].paused_by else ""
-        note(f"{name} is paused{who}: none of these is published until it is resumed")
+        note(f"{name} is paused{who}: no tick is published until it is resumed")

@@ -68,7 +68,7 @@ def _show_in_hand(session: Session, queue: ShardedQueue, client: str) -> None:
     rows = _rows_in_hand(queue, held.held, taken, json_value=session.json)
     session.table(rows, empty="no consumer has a message in hand")
     if not held.is_all:
-        note(f"of the {counted(held.looked, 'message')} that were taken last")
+        note(f"among the {counted(held.looked, 'message')} that were taken last")
     for state in taken.queues if taken else ():
         now, batches = session.store.seams.wall(), queue.config.batching is not None
         for left in unsettled_in(state, held.held, now, batches=batches):
@@ -212,8 +212,8 @@ def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], tak
             left = state.returns_within - dead.ago
             when = f"within {shown_time(left)}" if left > 0 else "with the next one"
             note(
-                f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: what it has in hand is "
-                f"back by the sweep, at the latest {when}, while any worker of {client} runs; have it sooner: "
+                f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: the sweep brings back "
+                f"the messages that it has in hand, at the latest {when}, while any worker of {client} runs; sooner: "
                 f"latchwork queue recover {queue.name} --client {client}"
             )
 
@@ -276,4 +276,4 @@ def recover(
         brought = sum(told.values())
         note(f"{'would be ' if dry_run else ''}brought back: {counted(len(rows) if dry_run else brought, 'message')}")
     if not left.is_all:
-        note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back the others")
+        note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back older ones")

@@ -102,11 +102,13 @@ def redrive(
     if match.is_of_all("redrive", id, all=all, own=("reason", "dry-run")):
         to_all(session, queue, "redrive", side, match, farm=farm)
     elif id and (reason is not None or dry_run):
-        raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
+        raise InvalidRequest("--id with --reason or --dry-run: without --id, `search` says which messages there are")
     elif id:
         _to_each(session, queue, "redrive", side, id, farm)
     elif side != "parked":
-        raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
+        raise InvalidRequest(
+            f"--side {side} without --id: only parked messages can be brought back without --id; name the others"
+        )
     else:
         with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
             found = queue.redrive(limit, reason=reason, dry_run=dry_run)

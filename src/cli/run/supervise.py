@@ -57,7 +57,7 @@ def run_under(
     Raises `CannotRun` if the command cannot be run.
     """
     if not command:
-        raise InvalidRequest("no command to run: put it behind --, as in `latchwork lock run NAME -- ./job.sh`")
+        raise InvalidRequest("no command to run: write it behind --, as in `latchwork lock run NAME -- ./job.sh`")
     variables = {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
     with Supervisor() as supervisor, Foreground() as foreground, _Signals() as signals:
         run = SupervisedRun(supervisor, grace, min(grace, lease / 2), lost, foreground, signals)
@@ -272,7 +272,7 @@ class SupervisedRun:
         elif "stopped" in message:
             self._stopped(message["stopped"])
         elif "left" in message and not message["left"]:
-            note("the command has ended; ending what it left running")
+            note("the command has ended; ending the processes that it left running")
         elif "ended" in message:
             self._status = message["ended"]
 
@@ -280,7 +280,7 @@ class SupervisedRun:
         if number == signal.SIGSTOP:  # another process wants it stopped
             return
         if self._foreground is None or not self._foreground.stopped(number):
-            note("the command reads the terminal, which it cannot have; ending it")
+            note("the command reads from the terminal, which it cannot have; ending the command")
             self._end(signal.SIGTERM)
         elif self._lost is None or not self._lost.is_set():  # otherwise it is ended before it continues
             self._supervisor.ask(signal=signal.SIGCONT)
@@ -306,7 +306,7 @@ class SupervisedRun:
                 os.killpg(self._group, signal.SIGKILL)
                 seams.sleep(LOOK_EVERY)
                 left -= LOOK_EVERY
-        raise LatchworkError("the process that watches over the command was killed, and the command with it")
+        raise LatchworkError("the process that watches the command was killed, and the command with it")
 
     # ---- its stdin
 
