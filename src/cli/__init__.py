@@ -1,4 +1,4 @@
-"""The `latchwork` command: what a person on call, or one who tries the package, reaches for.
+"""The `latchwork` command: for a person on call, and for somebody who tries the package.
 
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
@@ -30,7 +30,7 @@ RUNNERS = {
     ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("group", "run"),
     ("rwlock", "read"), ("rwlock", "write"),
 }  # fmt: skip
-"""Groups whose one name is followed by a command to run."""
+"""Commands whose one argument, a name, is followed by a command to run."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
           "--as", "--meta", "--farm-store", "--zookeeper", "--prefer", "--resource"}  # fmt: skip
 """Their options that take the next word."""

@@ -1,4 +1,4 @@
-"""`latchwork audit`: what people have done, by whichever tool; and the record of what a command does."""
+"""`latchwork audit`: what people have done, with any tool; and the record of what a command does."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ SQLITE_FULL = 13
 """SQLite's code for a disk that is full."""
 MAX_CONNECTIONS = 10_000
 MANY = 20
-"""Clients that are looked at where none is named, at most."""
+"""The most clients that are looked at if none is named."""
 MAX_IMBALANCE = 2.0
 """Shards on the fullest node over the mean; above it, more shards would serve more."""
 
@@ -56,7 +56,7 @@ def examine(store: RecordStore, where: str, *, processes: int, pool: int) -> Ite
 
 
 def judged(part: str, said: str, wrong: str = "", remedy: str = "", state: str = WARNING) -> Finding:
-    """Return that a part is sound; or what is wrong with it, where something is."""
+    """Return that a part is sound; or the finding about it, if `wrong` says what is wrong."""
     return Finding(state, wrong, remedy) if wrong else Finding(OK, said, sound=part)
 
 
@@ -101,7 +101,7 @@ def connections(processes: int, pool: int) -> Finding:
 
 
 def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Yield the names of sets and bins that are made of these ids and are too long."""
+    """Yield whether the names of sets and bins that are made of these ids are too long."""
     if client is None and farm is None:
         return
     try:
@@ -115,8 +115,10 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
 
 
 def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: str) -> Iterator[Finding]:
-    """Yield what is wrong with the queues of a client, and if nothing is, how they stand; of all clients that there
-    are, if none is named. absent: the state where the client has no queue.
+    """Yield the findings about the queues of a client, and how the queues stand if there are none; of all clients of
+    the store, if none is named.
+
+    absent: the state of the finding that the client has no queue.
     """
     found = [client] if client is not None else clients_in(store, farm)
     if found is None or len(found) > MANY:
@@ -242,7 +244,7 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
 
 
 def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what is damaged: the state, what it is, and the remedy."""
+    """Yield the damage of a queue: the state, the text and the remedy."""
     name = f"queue {queue.name} of {queue.registry.client_id}"
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (

@@ -299,8 +299,9 @@ def test_a_message_whose_worker_died_is_told_of_with_its_return_and_comes_sooner
     died(queue, f"{me}:ab@local", 610)
     assert "latchwork queue recover q --client shop" in lw("doctor", *SHOP).out
     told = (
-        f"worker {me}, which last reported 10 min ago, died or hangs: the sweep brings back the messages that it has in "
-        "hand, at the latest within 20 min, while any worker of shop runs; sooner: latchwork queue recover q --client shop"
+        f"worker {me}, which last reported 10 min ago, died or hangs: the sweep brings back the messages that it has "
+        "in hand, at the latest within 20 min, while any worker of shop runs; sooner: latchwork queue recover q "
+        "--client shop"
     )
     for words in (("show", "--id", message), ("show",), ("cancel", "--id", other)):
         assert told in lw("queue", words[0], "q", *SHOP, *words[1:]).err, words

@@ -35,7 +35,7 @@ NAMED = 8
 
 @contextmanager
 def _names_a_similar(session: Session, name: str, client: str, suffix: str) -> Iterator[None]:
-    """Name a latch of a similar name, where there is none of this one."""
+    """Add a latch of a similar name to the error that there is no latch of this name."""
     try:
         yield
     except NotFound as failure:

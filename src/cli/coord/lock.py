@@ -196,6 +196,6 @@ def facts_of(record: Record, now: int) -> dict[str, Any]:
 
 
 def locks_in(store: RecordStore) -> list[Record]:
-    """Return the records of all locks, but for those of elections."""
+    """Return the records of all locks, without those of elections."""
     elections = {record.key.name for record in store.scan(CONTENDERS)}
     return [record for record in store.scan(LOCKS) if record.key.name not in elections]

@@ -74,7 +74,7 @@ class AskedNames:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One of them at one moment: how it stands, in a few words, and what there is to say of it."""
+    """A named thing at one moment: how it stands, in a few words, and the findings about it."""
 
     kind: str
     name: str
@@ -89,7 +89,7 @@ class State:
 
 
 def findings(store: RecordStore, wanted: AskedNames) -> Iterator[Finding]:
-    """Yield what is wrong with each of them, and the remedy; if nothing is wrong, one line that says so."""
+    """Yield the findings about each named thing; if there are none, a line that says how it stands."""
     for state in states(store, wanted):
         for finding in state.findings:
             yield Finding(finding.state, f"{state.kind} {state.name}: {finding.what}", finding.remedy)
@@ -270,11 +270,11 @@ LOOKS: Mapping[str, tuple[str, Look]] = {
     "limiter": (LIMITS, _limiter),
     "barrier": (BARRIERS, _barrier),
 }
-"""The set of each kind, and the function that says how one of it stands."""
+"""The set of each kind, and the function that judges a record of it."""
 
 
 def election_state(name: str, office: Office) -> State:
-    """Return the state of an election over all farms, with what is wrong."""
+    """Return the state of an election over all farms, with its findings."""
     found = [
         Finding(PROBLEM, f"farm {farm} cannot be looked at: {failure}",
                 "its candidates do not lead; a leader elsewhere works without it, unless all_farms=True")

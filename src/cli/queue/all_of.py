@@ -52,10 +52,10 @@ class Match:
         name: str | None = None,
         own: Sequence[str] = (),
     ) -> bool:
-        """Whether it is done to all that match. Raises `InvalidRequest` where that is not clear.
+        """Whether the action is on all messages that match. Raises `InvalidRequest` if that is not clear.
 
-        name: of the queue, where it must be given twice if everything is to go.
-        own: options that mean something without `--all` too.
+        name: of the queue, if it must be given twice to take every message. own: options that mean something without
+        `--all` too.
         """
         if all and ids:
             raise InvalidRequest("--all with --id: give --all or --id, not both")

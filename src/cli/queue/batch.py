@@ -29,11 +29,11 @@ def _facts(batch: QueueBatch) -> dict[str, Any]:
 
 
 def _lost(batch: QueueBatch, queue: ShardedQueue) -> int:
-    """Return how many messages that a batch waits for are nowhere in its queue any more, at least; 0 where that is not
-    known. Some ten calls, none where it waits for nothing.
+    """Return how many messages that a batch waits for are nowhere in its queue any more, at least; 0 if that is not
+    known.
 
-    Others of the queue may be in the places that are counted, so there may be more. Looked at twice: a message may move
-    while one place after the other is read.
+    Some ten calls; none if the batch waits for nothing. The places that are counted may have other messages of the
+    queue too, so more may be lost. It looks twice, because a message may move while one place after the other is read.
     """
     lost = _lost_now(batch, queue)
     return min(lost, _lost_now(batch, queue)) if lost else 0

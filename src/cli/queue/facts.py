@@ -24,9 +24,9 @@ MANY_WORKERS = 3
 
 
 def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Return the client as it is now, and these facts of each of its queues, with who works on it and what is wrong.
+    """Return the client as it is now, and for each of its queues the facts, with who works on it and the findings.
 
-    only: of this queue alone.
+    only: the one queue that is read; None = all.
     """
     view = view_of(registry, only)
     taken = view.look()

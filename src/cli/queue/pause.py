@@ -105,9 +105,9 @@ def scale(
 
 
 def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, done: str) -> None:
-    """Wait until all workers act on the settings that were just changed; say what was done, and who does not act.
+    """Wait until all workers act on the settings that were just changed; print what was done, and who has not acted.
 
-    change: what is stored, for the person who interrupts the wait.
+    change: the stored change, for a person who interrupts the wait.
     """
     seams, changed = session.store.seams, queue.live.changed
     began = seams.monotonic()

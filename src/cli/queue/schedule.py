@@ -46,7 +46,7 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 
 @contextmanager
 def _known(session: Session, registry: QueueRegistry, name: str) -> Iterator[None]:
-    """Name a similar schedule, and the command that lists them, where there is none of this name."""
+    """Add a similar name, and the command that lists schedules, to the error that there is no schedule of this name."""
     try:
         yield
     except NotFound as failure:

@@ -77,7 +77,7 @@ def _show_in_hand(session: Session, queue: ShardedQueue, client: str) -> None:
 
 
 def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence[str]) -> None:
-    """Print where these messages are, and why those that are due have not come."""
+    """Print where these messages are, and why a message that is due has not come."""
     # 1. Where each is. A group knows the steps alone.
     statuses: dict[str, Status] = {}
     if not queue.reader:
@@ -201,7 +201,7 @@ def _look(queue: ShardedQueue) -> Snapshot:
 
 
 def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], taken: Snapshot | None = None) -> None:
-    """Say which of these workers died, and when what they have in hand is back at the latest."""
+    """Print which of these workers died, and when their messages are back at the latest."""
     if not any(workers):
         return
     taken = taken or _look(queue)

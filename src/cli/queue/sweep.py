@@ -119,7 +119,7 @@ class _Sweep:
         return report.ok
 
     def _first_due(self, report: SweepReport) -> float | None:
-        """Return in how many seconds the first of the messages in flight counts as left alone; None = there are none.
+        """Return in how many seconds the first of the messages in flight counts as abandoned; None if there are none.
 
         One call for each queue that has some.
         """

@@ -78,7 +78,7 @@ def cannot_run(name: str, why: str, *, is_absent: bool) -> CannotRun:
 
 
 class Supervisor:
-    """The process that runs commands for this one, one after the other. Entering starts it, leaving ends it."""
+    """The process that runs commands for this process, one after the other. Entering starts it, leaving ends it."""
 
     def __enter__(self) -> Supervisor:
         return self.start()
@@ -106,7 +106,7 @@ class Supervisor:
         self.wait()
 
     def leave(self) -> None:
-        """Let it end, and what it is running."""
+        """Let it end, together with the command that it runs."""
         with suppress(OSError):  # it was killed
             self._end.shutdown(socket.SHUT_WR)  # a thread may still read from it
 
@@ -296,8 +296,8 @@ class SupervisedRun:
         self._supervisor.ask(end=number, grace=self._grace)
 
     def _supervisor_has_gone(self) -> None:
-        """End what is left after the supervisor was killed: the system has killed the command with it; the rest of its
-        group is known here.
+        """Kill the rest of the command's group after the supervisor was killed: the system has killed the command with
+        it.
         """
         self._status = LOST
         seams, left = SYSTEM, self._grace
