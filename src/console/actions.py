@@ -78,7 +78,7 @@ class Wanted:
 
 
 def action_of(reader: Reader, wanted: Wanted) -> Action | str:
-    """Return the action, with its consequence as of now; why it cannot be done, where it cannot.
+    """Return the action, with its consequence now; or why it cannot be done.
 
     Raises `NotFound` and `InvalidRequest`.
     """

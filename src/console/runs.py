@@ -76,7 +76,7 @@ class Runs:
             self._held[held.id] = held
 
     def _make_room(self) -> None:
-        """Forget what was chosen long ago; where there is no room, also what is over or has not begun."""
+        """Forget choices that are old. If there is still no room, also forget runs that are over or have not begun."""
         for one in list(self._held.values()):
             is_old = not one.run.has_begun and self._seams.monotonic() - one.at > LIFE
             if is_old or (len(self._held) >= KEPT and (one.run.is_over or not one.run.has_begun)):
@@ -100,7 +100,7 @@ class Runs:
         return [one for one in reversed(held) if one.key == tuple(key) and one.run.has_begun]
 
     def action_of(self, wanted: Wanted) -> Action | str:
-        """Return what is done to these messages, or the stop of it; why it cannot be, where it cannot."""
+        """Return the action on these messages, or the action that stops it; or why it cannot be done."""
         held = self.get(wanted.run, wanted.key)
         if wanted.verb == "stop":
             if held.run.is_over:

@@ -15,9 +15,9 @@ from .snapshot import ClientState, Overview, Snapshot
 
 
 def document_of(found: Overview) -> dict[str, Any]:
-    """Return all of a snapshot in the types of JSON, with what is wrong with each client.
+    """Return all of a snapshot in the types of JSON, with the findings about each client.
 
-    Each part says of whom it is true, and how old it is in seconds; None is what is not known.
+    Each part says whom it describes, and how old it is in seconds; None is a value that is not known.
     """
     return {
         "clients": [_client(one) for one in found.clients],

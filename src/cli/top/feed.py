@@ -136,7 +136,7 @@ class Feed:
         self.aside = self.seams.spawn(act, "top-run")
 
     def choose(self, read: Callable[[], Any]) -> None:
-        """Read in the background what an action is to be done to; `chosen` is then what was found."""
+        """Read in the background the messages for an action; `chosen` then has them."""
         self.chosen = None
         self._wanted.append((CHOSEN, read))
         self._work.set()

@@ -1,4 +1,4 @@
-"""The pages of `latchwork top`, as tables of what the feed has read; what is wrong stands first."""
+"""The pages of `latchwork top`, as tables of the data of the feed; problems come first."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def queue_in(feed: Feed, key: Sequence[str]) -> tuple[Snapshot, QueueState] | No
 
 
 def style_of(findings: Sequence[Finding]) -> str:
-    """Return the style of what these are about."""
+    """Return the style of a thing with these findings."""
     states = {one.state for one in findings}
     return BAD if PROBLEM in states else WARN if states - {OK} else PLAIN
 
@@ -76,7 +76,7 @@ def _failed(name: str, fetched: Fetched) -> list[Line]:
 
 
 def overview(feed: Feed, width: int) -> Table:
-    """Return what is wrong everywhere, worst first, and below that a row for each client."""
+    """Return the findings about everything, worst first, and below them a row for each client."""
     found = [one for _, taken in known(feed) for one in findings_of(taken)]
     notes = [line for one in found for line in _finding_lines(one, width)]
     rows = [_client(one, taken) for one, taken in known(feed)]
@@ -154,7 +154,7 @@ def workers(feed: Feed) -> Table:
 
 
 def queues(feed: Feed, bars: str) -> Table:
-    """Return a row for each queue, with what is wrong, and how many messages were ready at the last looks."""
+    """Return a row for each queue, with its findings, and how many messages were ready at the last looks."""
     rows = []
     for one, taken in known(feed):
         found = findings_of(taken)
@@ -492,7 +492,7 @@ def _schedule(key: tuple[str, str], state: ScheduleState) -> Row:
 
 
 def outcomes(rows: Sequence[tuple[str, str]], said: str) -> Table:
-    """Return the outcome of each message of an action on many, those that are not done first."""
+    """Return the outcome of each message of an action on many; messages that are not done come first."""
     there = [row((name,), (name, outcome), PLAIN if outcome == "done" else WARN) for name, outcome in rows]
     there.sort(key=lambda one: one.style == PLAIN)
     columns = Column("message", right=False), Column("outcome", right=False)

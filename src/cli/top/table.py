@@ -12,7 +12,7 @@ from ...plain import one_line, shown_time
 PLAIN, TITLE, BAD, WARN, FAINT, CHOSEN = "plain", "title", "bad", "warn", "faint", "chosen"
 """The styles of a line; each is also told apart without colour, or says in words what it is."""
 DASH = "-"
-"""Stands for what is not known."""
+"""Stands for a value that is not known."""
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 
 
@@ -35,9 +35,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. key: names what the row is about, so that it stays chosen while the rows change; None = nothing.
+    """A row.
 
-    order: of each cell what it is sorted by.
+    key: names the thing that the row is about, so that it stays chosen while the rows change; None = nothing. order:
+    for each cell, the value by which it is sorted.
     """
 
     key: tuple[str, ...] | None
@@ -48,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under titles. notes: lines above them; empty: what is said where there is no row."""
+    """Rows under titles. notes: lines above them; empty: the text if there is no row."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -132,7 +133,7 @@ def age(seconds: float | None) -> str:
 
 
 def row(key: tuple[str, ...] | None, values: Sequence[object], style: str = PLAIN) -> Row:
-    """Return a row of these values, sorted by them: a pair is a text and what it is sorted by."""
+    """Return a row of these values, which it is sorted by; a pair is a text and the value to sort by."""
     cells, order = [], list[float | str]()
     for value in values:
         shown, sort = value if isinstance(value, tuple) else (text(value), value)
