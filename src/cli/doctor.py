@@ -341,29 +341,39 @@ def doctor(
     wanted = AskedNames.of(
         client, election, farms, group=group, semaphore=semaphore, rwlock=rwlock, barrier=barrier, limiter=limiter
     )
-    names = list(_names(session.named_store, client, farm))
-    file = absent_file(session.named_store)
-    if file is not None:  # the first call would make it, and find nothing wrong with it
-        elections = AskedNames(elections=wanted.elections, farms=farms)
-        what = f"there is no file {file}: the first program that writes makes it"
-        state = WARNING if farms else PROBLEM  # the farms may be all that is used
-        found = [Finding(state, what, f"check {session.where}: the file and its directory")]
-        found += _found(session, lambda: findings(session.named_store, elections))
-    else:
-        found = _found(session, lambda: examine(session.named_store, session.where, processes=processes, pool=pool))
-    if file is None and not any(finding.state == PROBLEM for finding in found + names):
-        found += _found(session, lambda: _placement(session.named_store, client, farm))
-        found += _found(session, lambda: _queue_damage(session.named_store, client, farm))
-        absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
-        found += _found(session, lambda: _on_call(session.named_store, client, farm, absent))
-        found += _found(session, lambda: findings(session.named_store, wanted))
-    found += [*names, *_zookeeper(zookeeper), *_java(), *_spark()]
+    absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
+    found = _of_store(session, wanted, farm, absent, processes=processes, pool=pool)
+    found += [*_zookeeper(zookeeper), *_java(), *_spark()]
     if session.json:
         session.table([finding.row for finding in found])
     else:
         session.say(*lines_of(found))
     if any(finding.state == PROBLEM for finding in found):
         raise typer.Exit(1)
+
+
+def _of_store(
+    session: Session, wanted: AskedNames, farm: str | None, absent: str, *, processes: int, pool: int
+) -> list[Finding]:
+    """Return the findings about the store, and if it works, about the clients and the names in it.
+
+    absent: the state of the finding that the client has no queue.
+    """
+    store, client = session.named_store, wanted.client
+    names = list(_names(store, client, farm))
+    if (file := absent_file(store)) is not None:  # the first call would make it, and find nothing wrong with it
+        what = f"there is no file {file}: the first program that writes makes it"
+        state = WARNING if wanted.farms else PROBLEM  # the farms may be all that is used
+        found = [Finding(state, what, f"check {session.where}: the file and its directory")]
+        elections = AskedNames(elections=wanted.elections, farms=wanted.farms)
+        return found + _found(session, lambda: findings(store, elections)) + names
+    found = _found(session, lambda: examine(store, session.where, processes=processes, pool=pool))
+    if not any(finding.state == PROBLEM for finding in found + names):
+        found += _found(session, lambda: _placement(store, client, farm))
+        found += _found(session, lambda: _queue_damage(store, client, farm))
+        found += _found(session, lambda: _on_call(store, client, farm, absent))
+        found += _found(session, lambda: findings(store, wanted))
+    return found + names
 
 
 def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:

@@ -93,26 +93,32 @@ def worker(
         words += ["--client", own_client] if own_client is not None else []
         code = _run_parent(Plan(words, processes or 1, max_messages, memory, reload), level, probe_host, probe)
         raise typer.Exit(code)
+    if not _run(where, level, own_client, child, probe_host, probe):
+        raise typer.Exit(1)
+
+
+def _run(where: str, level: str | None, client: str | None, child: str | None, host: str, port: int | None) -> bool:
+    """Run the worker here, with a probe if it has a port, or as a child; return whether all handlers finished.
+
+    client: of the option; None = it was not given.
+    """
     as_child = None if child is None else Child(child)
     if as_child is not None:
         as_child.begin()
     with _logging(level, "" if as_child is None else f"[{as_child.name}] "):
         found, run = _found(where)
-    if own_client is not None and own_client != found.registry.client_id:
+    if client is not None and client != found.registry.client_id:
         raise InvalidRequest(
             f"--client is {shown(client)}, and the worker of {where} is of client {shown(found.registry.client_id)}: "
             f"leave the option out, or let the module read ${CLIENT_VARIABLE}"
         )
     if as_child is not None:
-        finished = run(partial(as_child.run, found))
-    elif probe is None:
-        finished = run(found.run)
-    else:
-        with Probe(found, probe_host, probe) as served:
-            note(f"probes at http://{probe_host}:{served.port}/healthz")
-            finished = run(found.run)
-    if not finished:
-        raise typer.Exit(1)
+        return run(partial(as_child.run, found))
+    if port is None:
+        return run(found.run)
+    with Probe(found, host, port) as served:
+        note(f"probes at http://{host}:{served.port}/healthz")
+        return run(found.run)
 
 
 def _run_parent(plan: Plan, level: str | None, host: str, port: int | None) -> int:
