@@ -90,9 +90,7 @@ def choose(
     A call for each 1,000 records, and one for each 10,000. Raises `InvalidRequest` and the store's errors.
     """
     if side == "ready":
-        raise InvalidRequest(
-            "ready messages belong to their workers: choose messages of the sideline, parked or delayed"
-        )
+        raise InvalidRequest("ready messages belong to their workers: choose sideline, parked or delayed")
     checked_whole("the largest number of messages", most, 1, MOST_CHOSEN)
     found, after, more, left, deadline = list[Message](), None, True, looked, present()
     while more and left > 0 and len(found) < most:

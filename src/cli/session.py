@@ -34,9 +34,7 @@ class Session:
 
     def __init__(self, url: str | None, json: bool) -> None:
         if url == "":
-            raise InvalidRequest(
-                "--store is empty: name a store, or leave the option out; perhaps a shell variable is not set"
-            )
+            raise InvalidRequest("--store is empty: name a store, or leave it out; perhaps a variable is not set")
         self._url, self.json = url, json
         self._makes = False
         self._farms: dict[str, RecordStore] = {}

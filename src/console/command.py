@@ -33,7 +33,7 @@ def console(
     ] = None,
     secret_file: Annotated[
         Path | None,
-        typer.Option(help=f"a file with the secret with which people sign in [default: ${SECRET_VARIABLE}]"),
+        typer.Option(help=f"a file with the secret to sign in with [default: ${SECRET_VARIABLE}]"),
     ] = None,
     proxy_header: Annotated[
         str | None, typer.Option(help="the header in which a proxy names the person that it has signed in")

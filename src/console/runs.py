@@ -70,9 +70,7 @@ class Runs:
         with self._lock:
             self._make_room()
             if len(self._held) >= KEPT:
-                raise InvalidRequest(
-                    f"{KEPT} actions run in this process already: wait until one has ended, or stop one"
-                )
+                raise InvalidRequest(f"{KEPT} actions run here already: wait until one has ended, or stop one")
             self._held[held.id] = held
 
     def _make_room(self) -> None:

@@ -184,9 +184,7 @@ class OncePerBatch:
                 return self._batch
             except (Refused, NotFound):
                 self._take_over()
-        raise FencedOut(
-            f"other runs of the query {self._turn.query!r} take it over again and again: start only one run"
-        )
+        raise FencedOut(f"other runs of the query {self._turn.query!r} take it over again and again: start only one")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

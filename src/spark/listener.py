@@ -27,9 +27,7 @@ def watch_streams(spark: SparkSession, telemetry: Telemetry) -> StreamingQueryLi
     moment (SPARK-59623): remove the listener when the streams have ended and `stream_rate` is 0, or leave it there.
     """
     if not isinstance(telemetry, Telemetry):
-        raise InvalidRequest(
-            f"a {type(telemetry).__name__} is not a Telemetry: give a PrometheusTelemetry, or another Telemetry"
-        )
+        raise InvalidRequest(f"a {type(telemetry).__name__} is not a Telemetry: give a PrometheusTelemetry, or another")
     listener = _listener(ObservedSeams(SYSTEM, telemetry))
     spark.streams.addListener(listener)
     return listener

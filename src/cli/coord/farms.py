@@ -21,8 +21,7 @@ FarmStores = Annotated[
     ),
 ]  # fmt: skip
 ZooKeeper = Annotated[
-    str | None,
-    typer.Option(envvar="LATCHWORK_ZOOKEEPER", help="host:port[,...] of the ZooKeeper that chooses the leader"),
+    str | None, typer.Option(envvar="LATCHWORK_ZOOKEEPER", help="host:port[,...] of the ZooKeeper that elects")
 ]
 Elections = Annotated[
     list[str] | None, typer.Option("--election", help="an election over all farms to look at; with --farm-store")

@@ -14,7 +14,6 @@ from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
-from ...store.port import Record
 from ..audit import noted
 from ..options import Client, Farm, Timeout
 from ..session import Session
@@ -227,20 +226,16 @@ def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET
     Example: latchwork latch list --client shop --json
     """
     session: Session = context.obj
-    rows = [_row(name, record) for name, record in sorted(latches_in(session.store, client, set_suffix).items())]
-    if not session.json:
-        rows = [row | {"counts": ", ".join(f"{farm} {count}" for farm, count in row["counts"].items())} for row in rows]
+    rows = []
+    for name, record in sorted(latches_in(session.store, client, set_suffix).items()):
+        counts, ttl = by_farm(record, COUNT), record.ttl if record.ttl >= 0 else None
+        # A damaged counter does not keep the others from being seen.
+        remaining = sum(counts.values()) if all(map(is_int, counts.values())) else None
+        said = counts if session.json else ", ".join(f"{farm} {count}" for farm, count in counts.items())
+        rows.append({"latch": name, "remaining": remaining, "counts": said, "lives_s": ttl})
     if not rows:
         raise NotFound(f"client {client!r} has no latches in {session.where}: none was created, or all have ended")
     session.table(rows, f"latches of {client}")
-
-
-def _row(name: str, record: Record) -> dict[str, Any]:
-    """Return a row of the list; a counter that is damaged does not keep the others from being seen."""
-    counts = by_farm(record, COUNT)
-    remaining = sum(counts.values()) if all(map(is_int, counts.values())) else None
-    ttl = record.ttl if record.ttl >= 0 else None
-    return {"latch": name, "remaining": remaining, "counts": counts, "lives_s": ttl}
 
 
 @app.command()

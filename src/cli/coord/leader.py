@@ -189,9 +189,7 @@ def run(
     election: LeaseElection | ZooKeeperElection
     if farms:
         if zookeeper is None:
-            raise InvalidRequest(
-                "--farm-store without --zookeeper: ZooKeeper chooses the farm that leads, so name the ZooKeeper"
-            )
+            raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper chooses the leading farm, so name it")
         home = farm_or_default(farm)
         election = GlobalElection(
             session.stores_of(farms), name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,

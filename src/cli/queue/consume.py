@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -210,7 +209,9 @@ def _work_one_by_one(session: Session, taking: _Taking, work: _Work) -> None:
         outcomes += (_settled(taking, delivery, work) for delivery in more)
     if session.json:
         session.table(outcomes)
-    _print_failed(outcomes)
+    if failed := sum(not outcome["acked"] for outcome in outcomes):
+        note(f"{failed} of {len(outcomes)} failed: the queue's settings say whether they come again or are parked")
+        raise typer.Exit(1)
 
 
 def _settled(taking: _Taking, delivery: Delivery, work: _Work) -> dict[str, Any]:
@@ -224,14 +225,6 @@ def _settled(taking: _Taking, delivery: Delivery, work: _Work) -> dict[str, Any]
     in_hand.settle()
     delivery.ack() if done else delivery.nack()
     return {"message_id": delivery.message_id, "acked": done}
-
-
-def _print_failed(outcomes: Sequence[dict[str, Any]]) -> None:
-    """Print how many messages have failed, and exit with 1 if any has."""
-    failed = sum(not outcome["acked"] for outcome in outcomes)
-    if failed:
-        note(f"{failed} of {len(outcomes)} failed: the queue's settings say whether they come again or are parked")
-        raise typer.Exit(1)
 
 
 def _check_command(command: list[str] | None) -> None:

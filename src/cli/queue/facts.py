@@ -97,6 +97,8 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     ]
     reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
+    last = facts["in_flight_looked_at"]
+    among = f", among the {last:,} handed out last" if last < facts["received"] else ""
     ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]
     by = f" by {facts['changed_by']}" if facts["changed_by"] else ""
     since = f", {shown_time(facts['changed_s_ago'])} ago" if facts["changed_s_ago"] is not None else ""
@@ -108,7 +110,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
         "threads each": threads_each(facts["consumers"], facts["worker_threads"]) or facts["consumers"],
         "ready": facts["ready"],
         "oldest ready message": "-" if oldest is None else shown_time(oldest),
-        "in flight": f"{facts['in_flight']}{_out_of(facts)}",
+        "in flight": f"{facts['in_flight']}{among}",
         "delayed": facts["delayed"],
         "of these, retrying": facts["retrying"],
         "sideline": f"{facts['sideline']} ({reasons}{of})" if reasons else facts["sideline"],
@@ -135,12 +137,6 @@ def threads_each(threads: int, there: Mapping[str, int]) -> str:
 def balance(facts: Mapping[str, Any]) -> float | None:
     """Return the balance of the shards; None where chance alone makes it uneven: of few messages."""
     return facts["shard_balance"] if facts["published"] >= MANY else None
-
-
-def _out_of(facts: Mapping[str, Any]) -> str:
-    """Return among how many messages those were counted that are in flight, if not among all."""
-    looked = facts["in_flight_looked_at"]
-    return f", among the {looked:,} handed out last" if looked < facts["received"] else ""
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:

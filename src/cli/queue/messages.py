@@ -121,9 +121,7 @@ def search(
     if header:
         wanted["header"] = dict(header_of(pair) for pair in header)
     if key is not None and side == "delayed":
-        raise InvalidRequest(
-            "--key with --side delayed: the shard of a delayed message may not be decided yet; leave --key out"
-        )
+        raise InvalidRequest("--key with --side delayed: the shard of a delayed message may not be decided yet")
     if key is not None:
         wanted["key"] = key
     queue = queue_of(session, name, client, farm)

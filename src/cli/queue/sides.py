@@ -31,8 +31,7 @@ Reason = Annotated[str | None, typer.Option(help="with --all: only those that ar
 Key = Annotated[str | None, typer.Option(help="with --all: only those in the shard of this key; not for delayed ones")]
 Header = Annotated[list[str] | None, typer.Option(help="with --all: only those with this name=value; repeat for each")]
 OlderThan = Annotated[
-    float | None,
-    typer.Option(help="with --all: only those published so many seconds ago, or earlier"),
+    float | None, typer.Option(help="with --all: only those published this many seconds ago, or earlier")
 ]
 Most = Annotated[int, typer.Option(help="with --all: the largest number of messages, 1 to 10000")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only print which messages; change nothing")]
@@ -106,9 +105,7 @@ def redrive(
     elif id:
         _to_each(session, queue, "redrive", side, id, farm)
     elif side != "parked":
-        raise InvalidRequest(
-            f"--side {side} without --id: only parked messages can be brought back without --id; name the others"
-        )
+        raise InvalidRequest(f"--side {side} without --id: name the messages; only parked ones come back all at once")
     else:
         with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
             found = queue.redrive(limit, reason=reason, dry_run=dry_run)

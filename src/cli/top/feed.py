@@ -35,9 +35,7 @@ def outboxes_of(given: Sequence[str]) -> list[Place]:
     for one in given:
         parts = one.split(":") if isinstance(one, str) else []
         if len(parts) not in {2, 3} or not all(parts):
-            raise InvalidRequest(
-                f"the outbox {shown(one)} is not well formed: write DIRECTORY:PREFIX or DIRECTORY:PREFIX:NAME"
-            )
+            raise InvalidRequest(f"the outbox {shown(one)} is none: write DIRECTORY:PREFIX or DIRECTORY:PREFIX:NAME")
         found.append((parts[0], parts[1], parts[2] if len(parts) > 2 else "outbox"))
     return found
 

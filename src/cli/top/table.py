@@ -67,7 +67,12 @@ class Table:
         """Return the rows in the order of a column; rows that have no value there are last."""
         known = [row for row in self.rows if row.cells[column] != DASH]
         others = [row for row in self.rows if row.cells[column] == DASH]
-        known.sort(key=lambda row: _orderable(row, column), reverse=down)
+
+        def order(row: Row) -> tuple[bool, float | str]:
+            value = row.order[column] if row.order else row.cells[column]
+            return isinstance(value, str), value.casefold() if isinstance(value, str) else value
+
+        known.sort(key=order, reverse=down)
         return Table(self.columns, (*known, *others), self.notes, self.empty)
 
     def shown(self, width: int) -> list[int]:
@@ -97,11 +102,6 @@ class Table:
 
     def _has_value(self, n: int) -> bool:
         return self.columns[n].rank == 0 or any(row.cells[n] not in {DASH, ""} for row in self.rows)
-
-
-def _orderable(row: Row, column: int) -> tuple[bool, float | str]:
-    value = row.order[column] if row.order else row.cells[column]
-    return isinstance(value, str), value.casefold() if isinstance(value, str) else value
 
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
