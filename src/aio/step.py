@@ -74,7 +74,7 @@ class OnceFunction(Generic[P, R]):
 
     def __init__(self, work: Callable[P, Awaitable[R]], step: Callable[P, sync.OnceStep], store: BridgedStore) -> None:
         if not is_async(checked_callable("the function", work)):
-            raise InvalidRequest(f"{shown(work)} is not an async function: decorate it by latchwork.once")
+            raise InvalidRequest(f"{shown(work)} is not an async function: decorate it with latchwork.once")
         self._work, self._step, self._store = work, step, store
         update_wrapper(self, work)
 

@@ -1,4 +1,4 @@
-"""The `latchwork` command: what a person on call, or one who tries the package, reaches for.
+"""The `latchwork` command: for a person on call, and for somebody who tries the package.
 
     latchwork --store sqlite:/tmp/shop.db latch create nightly --client shop --count 3
 
@@ -30,7 +30,7 @@ RUNNERS = {
     ("lock", "run"), ("leader", "run"), ("queue", "consume"), ("semaphore", "run"), ("group", "run"),
     ("rwlock", "read"), ("rwlock", "write"),
 }  # fmt: skip
-"""Groups whose one name is followed by a command to run."""
+"""Commands whose one argument, a name, is followed by a command to run."""
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
           "--as", "--meta", "--farm-store", "--zookeeper", "--prefer", "--resource"}  # fmt: skip
 """Their options that take the next word."""
@@ -95,7 +95,8 @@ def exit_code(failure: LatchworkError) -> int:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_closed()
-    _print_anything()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # escape what the terminal's or the pipe's encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")
     logging.captureWarnings(capture=True)
     try:
         code = _code_of(hoist(sys.argv[1:] if arguments is None else arguments))
@@ -161,12 +162,6 @@ def _open_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, _nowhere(mode))
-
-
-def _print_anything() -> None:
-    """Escape characters that the encoding of the terminal or the pipe does not have, so that no message fails."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _nowhere(mode: str) -> Any:

@@ -129,6 +129,6 @@ def _globals(
         _set_up_log({0: logging.ERROR, 1: logging.INFO}.get(verbose, logging.DEBUG))
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
-        note("the password in --store is seen by every user of this machine (ps): ?password_file=, or $LATCHWORK_STORE")
+        note("any user here can see the password in --store (ps): use ?password_file=, or $LATCHWORK_STORE")
     context.obj = Session(store, json)
     context.call_on_close(context.obj.close)

@@ -1,4 +1,4 @@
-"""`latchwork audit`: what people have done, by whichever tool; and the record of what a command does."""
+"""`latchwork audit`: what people have done, with any tool; and the record of what a command does."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ NOBODYS = ("lock", "election")
 def audit(
     context: typer.Context,
     about: Annotated[
-        str, typer.Option(help="only what was done to this: a name of a queue, a lock, a client, or a message's id")
+        str, typer.Option(help="only actions on this: the name of a queue, a lock or a client, or the id of a message")
     ] = "",
     client: Annotated[
-        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="only what was done to this client's [default: all]")
+        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="only actions on things of this client [default: all]")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="the largest number of actions")] = 20,
 ) -> None:
-    """Show what people have done, the newest first: who has paused, scaled, redriven, discarded, broken a lock, and
-    when.
+    """Show what people have done, the newest first: who paused, scaled, redrove or discarded something, or broke a
+    lock, and when.
 
-    By this command, `latchwork top` and the console. What a program does by itself, as `queue.scale(8)`, is not among
-    it; `latchwork queue list` names who changed a queue last. It looks at the newest 500 of the last 90 days. An action
-    that stayed `begun` was cut: perhaps it was done, perhaps not. What belongs to no client, as a lock, is shown with
-    each.
+    It shows actions by this command, by `latchwork top` and by the console. What a program does by itself, such as
+    `queue.scale(8)`, is not recorded; `latchwork queue list` names who changed a queue last. It reads the newest 500
+    actions of the last 90 days. An action that stayed `begun` was interrupted: perhaps it was done, perhaps not. An
+    action on a thing that belongs to no client, such as a lock, is shown for every client.
 
     Example: latchwork audit --client shop --about orders
     """

@@ -1,7 +1,7 @@
 """An action on all messages that match: they are chosen once, shown, and then taken part by part.
 
-What was chosen stays as it was: a message that matches later is not taken, and one that has gone says so. A message of
-the sideline or of parked is known by its place, one that comes later by its id.
+A choice does not change: a message that matches later is not taken, and a chosen message that has gone is reported so.
+A message of the sideline, or a parked one, is known by its place; a delayed message by its id.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def act(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Messages of one side of a queue, as they were found once. more: whether others match, or may.
+    """Messages of one side of a queue, as they were found once.
 
-    words: what they have in common, for people.
+    more: whether other messages match, or may match. words: the criteria, for people.
     """
 
     side: str
@@ -84,13 +84,13 @@ def choose(
 ) -> Chosen:
     """Return up to `most` messages of a side that match; nothing is changed.
 
-    match: as for `look_at`; also, text: what else is asked of a message, and in words.
-    looked: records that are looked at, at most. It also ends where the deadline is so many seconds ahead (`spare`).
+    match: as for `look_at`. also, text: another condition on a message, and the same in words.
+    looked: the most records to look at. spare: it also ends when the deadline is no more than so many seconds ahead.
 
     A call for each 1,000 records, and one for each 10,000. Raises `InvalidRequest` and the store's errors.
     """
     if side == "ready":
-        raise InvalidRequest("ready messages are their workers': choose of the sideline, parked or delayed")
+        raise InvalidRequest("ready messages belong to their workers: choose sideline, parked or delayed")
     checked_whole("the largest number of messages", most, 1, MOST_CHOSEN)
     found, after, more, left, deadline = list[Message](), None, True, looked, present()
     while more and left > 0 and len(found) < most:
@@ -122,7 +122,7 @@ class Run:
         self.is_stopped = self.has_begun = self.is_over = False
 
     def stop(self, who: str = "") -> None:
-        """Take no further part; the one that has begun goes on to its end."""
+        """Begin no further part; a part that has begun goes on to its end."""
         self.is_stopped, self.stopped_by = True, who
 
     @property
@@ -149,10 +149,10 @@ class Run:
         return list(zip(self.chosen.names, list(self.outcomes), strict=True))
 
     def go(self, queue: ShardedQueue, tell: Callable[[str], None] = lambda _: None) -> str:
-        """Do it, part by part; `tell` is called with how far it is after each. Return what became of it.
+        """Do it, part by part, and call `tell` after each part with how far it is. Return how it ended.
 
-        It ends early where it is stopped, and where not one message of a part had an outcome. Never raises for what the
-        store says: it is in `outcomes` and `failure`. An interrupt leaves the part that had begun as `unknown`.
+        It ends early if it is stopped, or if no message of a part had an outcome. Errors of the store are not raised:
+        they are in `outcomes` and `failure`. After an interrupt, the messages of the part that had begun are `unknown`.
         """
         self.has_begun = True
         try:
@@ -165,7 +165,9 @@ class Run:
         return self.said
 
     def _parts(self) -> Iterator[Sequence[int]]:
-        """Yield the numbers of the messages of each part; no part has two of one id, as outcomes are told by the id."""
+        """Yield the numbers of the messages of each part. No part has two messages of one id: outcomes are known by the
+        id.
+        """
         left = list(range(len(self.chosen.messages)))
         while left:
             first: dict[str, int] = {}
@@ -176,7 +178,7 @@ class Run:
             left = [n for n in left if n not in taken]
 
     def _take(self, queue: ShardedQueue, part: Sequence[int]) -> bool:
-        """Do it to a part; whether anything is known of it."""
+        """Do it to the messages of a part; return whether the outcome of any is known."""
         messages = [self.chosen.messages[n] for n in part]
         told: Mapping[str, Outcome] = {}
         other = ""

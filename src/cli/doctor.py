@@ -61,7 +61,7 @@ def examine(store: RecordStore, where: str, *, processes: int, pool: int) -> Ite
 
 
 def judged(part: str, said: str, wrong: str = "", remedy: str = "", state: str = WARNING) -> Finding:
-    """Return that a part is sound; or what is wrong with it, where something is."""
+    """Return that a part is sound; or the finding about it, if `wrong` says what is wrong."""
     return Finding(state, wrong, remedy) if wrong else Finding(OK, said, sound=part)
 
 
@@ -106,7 +106,7 @@ def connections(processes: int, pool: int) -> Finding:
 
 
 def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator[Finding]:
-    """Yield the names of sets and bins that are made of these ids and are too long."""
+    """Yield whether the names of sets and bins that are made of these ids are too long."""
     if client is None and farm is None:
         return
     try:
@@ -120,8 +120,10 @@ def _names(store: RecordStore, client: str | None, farm: str | None) -> Iterator
 
 
 def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: str) -> Iterator[Finding]:
-    """Yield what is wrong with the queues of a client, and if nothing is, how they stand; of all clients that there
-    are, if none is named. absent: the state where the client has no queue.
+    """Yield the findings about the queues of a client, and how the queues stand if there are none; of all clients of
+    the store, if none is named.
+
+    absent: the state of the finding that the client has no queue.
     """
     found = [client] if client is not None else clients_in(store, farm)
     if found is None:
@@ -271,7 +273,7 @@ def _queue_damage(store: RecordStore, client: str | None, farm: str | None) -> I
 
 
 def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield what is damaged: the state, what it is, and the remedy."""
+    """Yield the damage of a queue: the state, the text and the remedy."""
     name = f"queue {queue.name} of {queue.registry.client_id}"
     for state in (state for states in queue.states() for state in states if state.damage):
         remedy = (
@@ -331,16 +333,16 @@ def _spark() -> Iterator[Finding]:
 def doctor(
     context: typer.Context,
     processes: Annotated[int, typer.Option(min=1, help="processes that will connect, e.g. all Python workers")] = 1,
-    pool: Annotated[int, typer.Option(min=1, help="connections a node of each")] = 100,
+    pool: Annotated[int, typer.Option(min=1, help="connections of each process to each node")] = 100,
     zookeeper: Annotated[str | None, typer.Option(help="host:port[,...] of the ZooKeeper to try")] = None,
     client: Annotated[
         str | None,
         typer.Option(
             envvar="LATCHWORK_CLIENT",
-            help="the client to check, also its names, and the placement and records of its queues [default: all]",
+            help="the client to check: its queues, and the length of names made of its id [default: all]",
         ),
     ] = None,
-    farm: Annotated[str | None, typer.Option(help="the farm to check, also its names")] = None,
+    farm: Annotated[str | None, typer.Option(help="the farm to check, and the length of names made of its id")] = None,
     group: Groups = None,
     semaphore: Semaphores = None,
     rwlock: RWLocks = None,
@@ -349,17 +351,17 @@ def doctor(
     election: Elections = None,
     farm_store: FarmStores = None,
 ) -> None:
-    """Find what will cause trouble, line by line, with the remedy; exit code 1 if something will not work, or a person
-    must act.
+    """Find what will cause trouble, and print a line for each thing, with the remedy. Exit code 1 if something will not
+    work, or a person must act.
 
-    Of the queues of a client: who paused one, a backlog without a worker, messages that are about to expire, parked
-    ones, more failures than successes, what nothing brings back, an upkeep that is overdue, workers and leaders that
-    died, a change of settings that a worker does not act on. A worker that is killed is missed within a minute. Without
-    --client and $LATCHWORK_CLIENT it looks at all clients of the farm. Problems are last.
+    Of the queues of a client it finds: who paused a queue, a backlog without a worker, messages that are about to
+    expire, parked messages, more failures than successes, messages that nothing brings back, upkeep that is overdue,
+    workers and leaders that died, and a change of settings that a worker has not acted on. A killed worker is noticed
+    within a minute. Without --client and $LATCHWORK_CLIENT it looks at all clients of the farm. Problems come last.
 
-    Groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms are checked if they are
-    named: members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of
-    the clock, farms in which the latest leader's epoch is not sealed.
+    It checks groups, semaphores, read-write locks, barriers, rate limiters and elections over all farms that you name:
+    members that died, a barrier that was broken, a writer that died, permits of dead holders, counts ahead of the
+    clock, farms where the epoch of the latest leader is not sealed.
 
     Example: latchwork doctor --store aerospike://db1:3000/latches --processes 400 --pool 8 --zookeeper zk1:2181
     """
@@ -368,29 +370,39 @@ def doctor(
     wanted = AskedNames.of(
         client, election, farms, group=group, semaphore=semaphore, rwlock=rwlock, barrier=barrier, limiter=limiter
     )
-    names = list(_names(session.named_store, client, farm))
-    file = absent_file(session.named_store)
-    if file is not None:  # the first call would make it, and find nothing wrong with it
-        elections = AskedNames(elections=wanted.elections, farms=farms)
-        what = f"there is no file {file}: the first program that writes makes it"
-        state = WARNING if farms else PROBLEM  # the farms may be all that is used
-        found = [Finding(state, what, f"check {session.where}: the file and its directory")]
-        found += _found(session, lambda: findings(session.named_store, elections))
-    else:
-        found = _found(session, lambda: examine(session.named_store, session.where, processes=processes, pool=pool))
-    if file is None and not any(one.state == PROBLEM and one.kind != TAKES_NO_WRITES for one in found + names):
-        found += _found(session, lambda: _placement(session.named_store, client, farm))
-        found += _found(session, lambda: _queue_damage(session.named_store, client, farm))
-        absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
-        found += _found(session, lambda: _on_call(session.named_store, client, farm, absent))
-        found += _found(session, lambda: findings(session.named_store, wanted))
-    found += [*names, *_zookeeper(zookeeper), *_java(), *_spark()]
+    absent = WARNING if barrier else PROBLEM  # a client may have barriers alone
+    found = _of_store(session, wanted, farm, absent, processes=processes, pool=pool)
+    found += [*_zookeeper(zookeeper), *_java(), *_spark()]
     if session.json:
         session.table([finding.row for finding in found])
     else:
         session.say(*lines_of(found))
     if any(finding.state == PROBLEM for finding in found):
         raise typer.Exit(1)
+
+
+def _of_store(
+    session: Session, wanted: AskedNames, farm: str | None, absent: str, *, processes: int, pool: int
+) -> list[Finding]:
+    """Return the findings about the store, and if it works, about the clients and the names in it.
+
+    absent: the state of the finding that the client has no queue.
+    """
+    store, client = session.named_store, wanted.client
+    names = list(_names(store, client, farm))
+    if (file := absent_file(store)) is not None:  # the first call would make it, and find nothing wrong with it
+        what = f"there is no file {file}: the first program that writes makes it"
+        state = WARNING if wanted.farms else PROBLEM  # the farms may be all that is used
+        found = [Finding(state, what, f"check {session.where}: the file and its directory")]
+        elections = AskedNames(elections=wanted.elections, farms=wanted.farms)
+        return found + _found(session, lambda: findings(store, elections)) + names
+    found = _found(session, lambda: examine(store, session.where, processes=processes, pool=pool))
+    if not any(one.state == PROBLEM and one.kind != TAKES_NO_WRITES for one in found + names):
+        found += _found(session, lambda: _placement(store, client, farm))
+        found += _found(session, lambda: _queue_damage(store, client, farm))
+        found += _found(session, lambda: _on_call(store, client, farm, absent))
+        found += _found(session, lambda: findings(store, wanted))
+    return found + names
 
 
 def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> list[Finding]:

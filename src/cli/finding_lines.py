@@ -16,7 +16,7 @@ _WHAT, _REMEDY = " " * 9, " " * 12
 
 
 def lines_of(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the lines of these findings, problems last. On a terminal what is sound is one line."""
+    """Yield the lines of findings, problems last. On a terminal all sound parts share one line."""
     found = sorted(findings, key=lambda one: (OK, WARNING, PROBLEM).index(one.state))
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else sys.maxsize
@@ -31,7 +31,7 @@ def block_of(finding: Finding, width: int) -> list[str]:
 
 
 def _folded(found: list[Finding]) -> Iterator[Finding]:
-    """Yield the findings, those that name a part which is sound as one."""
+    """Yield the findings; all sound parts become one finding."""
     parts = dict.fromkeys(one.sound for one in found if one.sound)
     for finding in found:
         if not finding.sound:

@@ -24,10 +24,9 @@ def to_json(value: Any) -> str:
 
 
 def from_json(text: str) -> Any:
-    """Return the value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store keeps as
-    it is.
+    """Return the value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store can keep.
 
-    That is one with a number beyond the largest there is, or one that is nested too deeply.
+    Such a document has a number beyond the largest float, or is nested too deeply.
     """
     try:
         return json.loads(text, parse_constant=_no_json, parse_float=_finite)

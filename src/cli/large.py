@@ -20,8 +20,8 @@ Name = Annotated[str, typer.Argument(help="the queue")]
 def create(
     context: typer.Context,
     name: Name,
-    capacity: Annotated[int, typer.Argument(help="entries")],
-    entries_per_record: Annotated[int, typer.Option(help="entries in one record")] = 100,
+    capacity: Annotated[int, typer.Argument(help="the number of entries")],
+    entries_per_record: Annotated[int, typer.Option(help="the number of entries in a record")] = 100,
 ) -> None:
     """Create a queue.
 
@@ -47,10 +47,10 @@ def info(context: typer.Context, name: Name) -> None:
 def enqueue(
     context: typer.Context,
     name: Name,
-    value: Annotated[list[str], typer.Argument(help="JSON, or text as it is; one entry each")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="drop the oldest entries where it is full")] = False,
+    value: Annotated[list[str], typer.Argument(help="an entry, as JSON or plain text; repeat for each")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="drop the oldest if the queue is full")] = False,
 ) -> None:
-    """Put entries in; prints their offsets.
+    """Put entries in, and print their offsets.
 
     Example: latchwork large enqueue bus '{"event": 7}'
     """
@@ -83,7 +83,7 @@ def dequeue(
 
 @app.command()
 def read(context: typer.Context, name: Name, offset: Annotated[int, typer.Argument(help="the entry's offset")]) -> None:
-    """Look at one entry, without a lock. Exit code 3 if it is not there any more, or not yet.
+    """Look at an entry, without a lock. Exit code 3 if the entry is not there any more, or not yet.
 
     Example: latchwork large read bus 42
     """

@@ -14,11 +14,11 @@ MAX_EVERY = 86_400
 CLIENT_VARIABLE = "LATCHWORK_CLIENT"
 """The environment variable that names the client where no option does."""
 
-Client = Annotated[str, typer.Option(envvar=CLIENT_VARIABLE, help="the client id: whose latches and queues they are")]
+Client = Annotated[str, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, the owner of latches and queues")]
 Grace = Annotated[
     float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
 ]
-Command = Annotated[list[str], typer.Argument(help="what to run, behind --")]
+Command = Annotated[list[str], typer.Argument(help="the command to run, behind --")]
 Lease = Annotated[float, typer.Option(help="seconds; renewed while the command runs")]
 Timeout = Annotated[float | None, typer.Option(help="seconds; no limit by default")]
 Farm = Annotated[str | None, typer.Option(help="the data centre [default: $LATCHWORK_FARM, else local]")]

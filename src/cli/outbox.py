@@ -20,7 +20,7 @@ def stats(
     prefix: Annotated[str, typer.Argument(help="the local queue's prefix")],
     name: Annotated[str, typer.Option(help="the outbox's name")] = "outbox",
 ) -> None:
-    """Show how much waits, and since when. It only reads the files, so the producer may run meanwhile.
+    """Show how much waits, and since when. The command only reads the files, so the producer may run meanwhile.
 
     Exit code 3 if there is no such outbox.
 

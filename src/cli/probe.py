@@ -24,7 +24,7 @@ from .serving import PATIENCE, TEXT, Answer, Server
 FRESH = 1.0
 """Seconds for which the figures of a queue are given again without asking the store."""
 DRAIN_WITHIN = 60.0
-"""Seconds within which the suggested number of threads would handle what is ready."""
+"""Seconds within which the suggested number of threads would handle all ready messages."""
 JSON = "application/json"
 NOT_FOUND: Answer = 404, TEXT, b"there are /healthz, /readyz, /metrics, /scale/QUEUE\n"
 
@@ -45,7 +45,7 @@ class Answers:
     def answer(self, path: str, totals: tuple[int, int] | None = None) -> Answer:
         """Return the status, the content type and the body for a path.
 
-        totals: for `/scale`, messages acknowledged and threads of all processes; None = of this one.
+        totals: for `/scale`, the acknowledged messages and the threads of all processes; None = those of this process.
         """
         if path == "/healthz":
             ended = [
@@ -113,7 +113,7 @@ def checked_port(port: int) -> int:
 
 
 class _Scale:
-    """The figures of one queue, and what they were made of: rates come from one look to the next."""
+    """The figures of a queue, and the counts of the last look: rates are computed from one look to the next."""
 
     def __init__(self) -> None:
         self.at = float("-inf")

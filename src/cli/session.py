@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self, url: str | None, json: bool) -> None:
         if url == "":
-            raise InvalidRequest("--store is empty: name a store, or leave the option out; is a variable not set?")
+            raise InvalidRequest("--store is empty: name a store, or leave it out; perhaps a variable is not set")
         self._url, self.json = url, json
         self._makes = False
         self._farms: dict[str, RecordStore] = {}
@@ -59,7 +59,7 @@ class Session:
     def named_store(self) -> RecordStore:
         """The same store, whether or not its file is there. Its first call makes it."""
         if self._url is None:
-            note(f"the store is {self.where}; --store or ${VARIABLE} name another")
+            note(f"the store is {self.where}; to use another, give --store or set ${VARIABLE}")
         return connect(self._used)
 
     def _check_there(self, store: RecordStore, where: str) -> None:

@@ -31,7 +31,7 @@ OneClient = Annotated[
     str | None,
     typer.Option(
         envvar=CLIENT_VARIABLE,
-        help="the client id: whose queues they are [default: the only one that has queues there]",
+        help="the client id, the owner of the queues [default: the only client that has queues there]",
     ),
 ]
 MANY = 20
@@ -66,7 +66,7 @@ COLUMNS = {
 def stats(
     context: typer.Context,
     client: OneClient = None,
-    watch: Annotated[bool, typer.Option("--watch", help="again and again, until Ctrl-C")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="show it again and again, until Ctrl-C")] = False,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
     rounds: Annotated[int | None, typer.Option(min=1, help="stop after this number of looks")] = None,
     farm: Farm = None,
@@ -80,15 +80,15 @@ def stats(
 ) -> None:
     """Show depth, rates, reasons, the oldest message and the last sweep of every queue, and the leader of the sweepers.
 
-    The last column names what is wrong; on a terminal, and by `latchwork doctor`, it is said in full with its remedy.
-    Exit code 3 if the client has no queue, and nothing else was asked for. Without --client and $LATCHWORK_CLIENT it is
-    the only client that has queues there.
+    The last column names problems. On a terminal, lines below the table explain each with its remedy; `latchwork
+    doctor` does too. Without --client and $LATCHWORK_CLIENT the command takes the only client that has queues there.
+    Exit code 3 if the client has no queue and you asked for nothing else.
 
-    Below that, one row for each group, semaphore, read-write lock, barrier, rate limiter and election over all farms
-    that is named.
+    Below the queues there is a row for each group, semaphore, read-write lock, barrier, rate limiter and election over
+    all farms that you name.
 
-    The leader is that of the election CLIENT-sweeper, by lease. A leader elected by ZooKeeper, or under another name,
-    is not shown.
+    The leader is that of the election CLIENT-sweeper, by lease. A leader that ZooKeeper chose, or that leads under
+    another name, is not shown.
 
     Example: latchwork stats --client shop --watch
     """
@@ -118,12 +118,12 @@ def _only_client(session: Session, farm: str | None) -> str:
     """Return the client that has queues there. Raises `InvalidRequest` where there are several, which it names."""
     found = clients_in(session.store, farm)
     if found is None:
-        raise InvalidRequest(f"{session.where} cannot tell which clients it has: name one, --client ID")
+        raise InvalidRequest(f"{session.where} cannot list its clients: name a client with --client ID")
     if not found:
         raise NotFound(f"no client has queues in farm {farm_or_default(farm)!r} of {session.where}")
     if len(found) > 1:
         more = f" and {len(found) - MANY} more" if len(found) > MANY else ""
-        raise InvalidRequest(f"name a client: --client ID; the ones with queues are {', '.join(found[:MANY])}{more}")
+        raise InvalidRequest(f"name a client with --client ID; clients with queues: {', '.join(found[:MANY])}{more}")
     return found[0]
 
 

@@ -42,10 +42,11 @@ def worker(
     probe: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="serve /healthz, /readyz, /metrics and /scale/QUEUE here")
     ] = None,
-    probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0: all")] = "127.0.0.1",
-    log_level: Annotated[Level | None, typer.Option(help="what is logged, at least [default: info]")] = None,
+    probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0 is all addresses")] = "127.0.0.1",
+    log_level: Annotated[Level | None, typer.Option(help="the lowest level that is logged [default: info]")] = None,
     client: Annotated[
-        str | None, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads the variable")
+        str | None,
+        typer.Option(envvar=CLIENT_VARIABLE, help="the client id, for a module that reads $LATCHWORK_CLIENT"),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(min=1, max=256, help="run it in this number of processes, and replace those that end")
@@ -61,19 +62,19 @@ def worker(
     ] = False,
     child: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a worker until SIGTERM, SIGHUP or Ctrl-C, which let its handlers finish; a second SIGTERM or Ctrl-C does not
-    wait.
+    """Run a worker until SIGTERM, SIGHUP or Ctrl-C. Its handlers then finish; a second SIGTERM or Ctrl-C does not wait
+    for them.
 
-    The module is looked for in the current folder too. It makes its store and its worker itself: --store is given to
-    it as $LATCHWORK_STORE, which connect() reads, and --client as $LATCHWORK_CLIENT. A worker of another client is
-    refused. Exit code 1 where a handler was given up.
+    The module is also looked for in the current folder. It makes its own store and worker: it gets --store as
+    $LATCHWORK_STORE, which connect() reads, and --client as $LATCHWORK_CLIENT. The command refuses a worker of another
+    client. Exit code 1 if a handler was given up.
 
-    Log lines go to stderr, unless the module configures Python's root logger: then they go where it says, and only
-    --log-level changes its level.
+    Log lines go to stderr. If the module configures Python's root logger, they go where it says, and only --log-level
+    changes its level.
 
-    --processes, --max-messages, --max-memory and --reload make this process a parent, which loads nothing of the
-    module: its children do. A handler that runs longer than its queue's handler_timeout is then ended, with its
-    process; the other messages of that process go back uncounted.
+    With --processes, --max-messages, --max-memory or --reload this process is a parent: it does not load the module,
+    its children do. If a handler runs longer than its queue's handler_timeout, its process is ended. The other messages
+    of that process go back to the queue, and this attempt does not count.
 
     Example: latchwork worker shop.jobs:worker --probe 8080 --processes 4
     """
@@ -92,26 +93,32 @@ def worker(
         words += ["--client", own_client] if own_client is not None else []
         code = _run_parent(Plan(words, processes or 1, max_messages, memory, reload), level, probe_host, probe)
         raise typer.Exit(code)
+    if not _run(where, level, own_client, child, probe_host, probe):
+        raise typer.Exit(1)
+
+
+def _run(where: str, level: str | None, client: str | None, child: str | None, host: str, port: int | None) -> bool:
+    """Run the worker here, with a probe if it has a port, or as a child; return whether all handlers finished.
+
+    client: of the option; None = it was not given.
+    """
     as_child = None if child is None else Child(child)
     if as_child is not None:
         as_child.begin()
     with _logging(level, "" if as_child is None else f"[{as_child.name}] "):
         found, run = _found(where)
-    if own_client is not None and own_client != found.registry.client_id:
+    if client is not None and client != found.registry.client_id:
         raise InvalidRequest(
             f"--client is {shown(client)}, and the worker of {where} is of client {shown(found.registry.client_id)}: "
             f"leave the option out, or let the module read ${CLIENT_VARIABLE}"
         )
     if as_child is not None:
-        finished = run(partial(as_child.run, found))
-    elif probe is None:
-        finished = run(found.run)
-    else:
-        with Probe(found, probe_host, probe) as served:
-            note(f"probes at http://{probe_host}:{served.port}/healthz")
-            finished = run(found.run)
-    if not finished:
-        raise typer.Exit(1)
+        return run(partial(as_child.run, found))
+    if port is None:
+        return run(found.run)
+    with Probe(found, host, port) as served:
+        note(f"probes at http://{host}:{served.port}/healthz")
+        return run(found.run)
 
 
 def _run_parent(plan: Plan, level: str | None, host: str, port: int | None) -> int:
@@ -155,9 +162,9 @@ def _named(where: str) -> tuple[str, str]:
     """Return the module and the name. Raises `InvalidRequest`."""
     module, colon, name = where.partition(":")
     if not colon or not module or not name:
-        raise InvalidRequest(f"{shown(where)} names no worker: write MODULE:NAME, as shop.jobs:worker")
+        raise InvalidRequest(f"{shown(where)} does not name a worker: write MODULE:NAME, such as shop.jobs:worker")
     if not all(part.isidentifier() for part in module.split(".")):
-        raise InvalidRequest(f"{shown(module)} is no module's name: write it in full, as shop.jobs")
+        raise InvalidRequest(f"{shown(module)} is not the name of a module: write the whole name, such as shop.jobs")
     return module, name
 
 
@@ -172,7 +179,9 @@ def _found(where: str) -> tuple[Worker, Callable[[Callable[[], bool]], bool]]:
     except ModuleNotFoundError as failure:
         if failure.name is None or not (module == failure.name or module.startswith(f"{failure.name}.")):
             raise
-        raise InvalidRequest(f"no module {shown(module)}: run this in the folder where it is, or install it") from None
+        raise InvalidRequest(
+            f"no module {shown(module)}: run this command in the module's folder, or install the module"
+        ) from None
     except AttributeError:
         raise InvalidRequest(f"module {module} has no {shown(name)}: name the variable that holds its Worker") from None
     if isinstance(found, Worker):

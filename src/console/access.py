@@ -67,7 +67,7 @@ class Secret:
 
     def __init__(self, secret: str, role: str = "viewer", *, payloads: bool = False, seams: Seams = SYSTEM) -> None:
         if not isinstance(secret, str) or not LEAST_SECRET <= len(secret) <= MOST_SECRET:
-            raise InvalidRequest(f"the secret has not {LEAST_SECRET} to {MOST_SECRET} characters; make a random one")
+            raise InvalidRequest(f"the secret must have {LEAST_SECRET} to {MOST_SECRET} characters; make a random one")
         self._secret, self._seams = secret.encode(), seams
         self._key = hmac.digest(self._secret, b"latchwork console", "sha256")
         self._role, self._payloads = role, payloads

@@ -62,7 +62,7 @@ class Wanted:
         given = dict(fields)
         ids = tuple(dict.fromkeys(value for name, value in fields if name == "id" and value))
         if given.get("verb") not in VERBS:
-            raise InvalidRequest(f"there is no such action; there are {', '.join(VERBS)}")
+            raise InvalidRequest(f"there is no such action; the actions are {', '.join(VERBS)}")
         if len(ids) > MESSAGES:
             raise InvalidRequest(f"{len(ids)} messages; at most {MESSAGES} at once")
         key = given.get("farm", ""), given.get("client", ""), given.get("name", "")
@@ -78,7 +78,7 @@ class Wanted:
 
 
 def action_of(reader: Reader, wanted: Wanted) -> Action | str:
-    """Return the action, with its consequence as of now; why it cannot be done, where it cannot.
+    """Return the action, with its consequence now; or why it cannot be done.
 
     Raises `NotFound` and `InvalidRequest`.
     """
@@ -89,10 +89,10 @@ def action_of(reader: Reader, wanted: Wanted) -> Action | str:
         raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
     taken, state = there
     if wanted.verb == "stop":
-        raise NotFound("say what is to be stopped: its page has the button")
+        raise NotFound("say which action to stop: its page has the button")
     if wanted.verb in {"redrive", "discard", "move", "cancel"}:
         if wanted.side not in SIDES:
-            raise InvalidRequest(f"there is no such side; there are {', '.join(SIDES)}")
+            raise InvalidRequest(f"there is no such side; the sides are {', '.join(SIDES)}")
         return (
             some_messages(wanted.key, wanted.verb, wanted.side, wanted.ids, wanted.to)
             if wanted.ids

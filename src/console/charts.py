@@ -16,7 +16,7 @@ COLUMNS, WIDTH, HEIGHT = 144, 720, 90
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One line of a history. path: the outline of its columns; said: what a reader who does not see it hears."""
+    """One line of a history. path: the outline of its columns; said: the text for a reader who does not see it."""
 
     name: str
     most: str

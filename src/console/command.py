@@ -27,19 +27,20 @@ SECRET_VARIABLE = "LATCHWORK_CONSOLE_SECRET"  # noqa: S105 - the name of the var
 def console(
     context: typer.Context,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="the port")] = 8765,
-    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0: all")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 is all addresses")] = "127.0.0.1",
     client: Annotated[
         list[str] | None, typer.Option(envvar=CLIENT_VARIABLE, help="a client; repeat for each [default: all]")
     ] = None,
     secret_file: Annotated[
-        Path | None, typer.Option(help=f"a file with the secret of those who sign in [default: ${SECRET_VARIABLE}]")
+        Path | None,
+        typer.Option(help=f"a file with the secret to sign in with [default: ${SECRET_VARIABLE}]"),
     ] = None,
     proxy_header: Annotated[
-        str | None, typer.Option(help="the header in which a proxy names whom it has signed in")
+        str | None, typer.Option(help="the header in which a proxy names the person that it has signed in")
     ] = None,
     proxy_peer: Annotated[list[str] | None, typer.Option(help="the address of that proxy; repeat for each")] = None,
-    role: Annotated[str, typer.Option(help="of all who sign in: viewer, operator or admin")] = "viewer",
-    payloads: Annotated[bool, typer.Option("--payloads", help="show payloads to those who sign in")] = False,
+    role: Annotated[str, typer.Option(help="the role of everybody who signs in: viewer, operator or admin")] = "viewer",
+    payloads: Annotated[bool, typer.Option("--payloads", help="show payloads to everybody who signs in")] = False,
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="let operators and admins change things")
     ] = False,
@@ -95,7 +96,7 @@ def _authorize(
     secret: str | None, header: str | None, peers: Collection[str], role: str, *, payloads: bool
 ) -> Authorize | None:
     if secret is not None and header is not None:
-        raise InvalidRequest("a secret and --proxy-header: give one of them")
+        raise InvalidRequest("a secret and --proxy-header: give one, not both")
     if (header is None) != (not peers):
         raise InvalidRequest(
             "--proxy-header and --proxy-peer go together: the header is believed from these peers only"

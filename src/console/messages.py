@@ -24,7 +24,7 @@ Redact = Callable[[str, Message], Any]
 """Returns what of a message of this queue is shown."""
 MATCHES = ("reason", "key", "header", "older_than")
 EVERY = 2.0
-"""Seconds for which what was read of a message is good."""
+"""Seconds for which the read data of a message is good."""
 MOST_PAYLOAD = 20_000
 """Characters of a payload that are shown."""
 

@@ -48,7 +48,7 @@ class Runs:
         store. Raises `InvalidRequest`, `NotFound`, and the store's errors.
         """
         if wanted.verb not in VERBS:
-            raise InvalidRequest(f"{wanted.verb} is not done to all that match; {', '.join(VERBS)} are")
+            raise InvalidRequest(f"{wanted.verb} cannot be done to all messages that match; {', '.join(VERBS)} can")
         if pages.queue_in(reader, wanted.key) is None:
             raise NotFound(f"there is no queue {one_line('/'.join(wanted.key))}, or its store is away")
         most, text = given.get("most", "") or str(MOST_CHOSEN), given.get("q", "")
@@ -70,11 +70,11 @@ class Runs:
         with self._lock:
             self._make_room()
             if len(self._held) >= KEPT:
-                raise InvalidRequest(f"{KEPT} of these go on in this process: wait until one has ended, or stop one")
+                raise InvalidRequest(f"{KEPT} actions run here already: wait until one has ended, or stop one")
             self._held[held.id] = held
 
     def _make_room(self) -> None:
-        """Forget what was chosen long ago; where there is no room, also what is over or has not begun."""
+        """Forget choices that are old. If there is still no room, also forget runs that are over or have not begun."""
         for one in list(self._held.values()):
             is_old = not one.run.has_begun and self._seams.monotonic() - one.at > LIFE
             if is_old or (len(self._held) >= KEPT and (one.run.is_over or not one.run.has_begun)):
@@ -86,8 +86,8 @@ class Runs:
             held = self._held.get(id)
         if held is None or key not in (None, held.key):
             raise NotFound(
-                "this is not known here any more: it was chosen too long ago, before a restart, or in another process "
-                "of the console; the audit record says what was done; choose again"
+                "this choice is not known here any more: it was made too long ago, before a restart, or in another "
+                "process of the console; the audit record says what was done; choose again"
             )
         return held
 
@@ -98,7 +98,7 @@ class Runs:
         return [one for one in reversed(held) if one.key == tuple(key) and one.run.has_begun]
 
     def action_of(self, wanted: Wanted) -> Action | str:
-        """Return what is done to these messages, or the stop of it; why it cannot be, where it cannot."""
+        """Return the action on these messages, or the action that stops it; or why it cannot be done."""
         held = self.get(wanted.run, wanted.key)
         if wanted.verb == "stop":
             if held.run.is_over:

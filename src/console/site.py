@@ -58,7 +58,7 @@ WIDE = 10_000
 """Columns of a finding's text: it is broken by the browser."""
 LOCAL = ("localhost", "127.0.0.1", "::1")
 WITHIN = 2.4
-"""Seconds for a page; then it is shown without what is missing."""
+"""Seconds for a page; then it is shown without the parts that are missing."""
 MOST_BODY = 65_536
 """Bytes of a form."""
 FORM = "application/x-www-form-urlencoded"

@@ -67,7 +67,7 @@ def observe(store: RecordStore, telemetry: Telemetry) -> RecordStore:
     plain store, since monitoring is a process's own: wrap it again over there. Raises `InvalidRequest`.
     """
     if not isinstance(telemetry, Telemetry):
-        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+        raise InvalidRequest(f"a {type(telemetry).__name__} is not a Telemetry: give a PrometheusTelemetry, or another")
     return ObservedStore(as_store(store), telemetry)
 
 

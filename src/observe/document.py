@@ -11,23 +11,21 @@ from msgspec import Struct, structs
 
 from ..queue.sharded.delayed.schedules import ScheduleState
 from .findings import findings_of
-from .snapshot import ClientState, Overview, Snapshot
+from .snapshot import Overview, Snapshot
 
 
 def document_of(found: Overview) -> dict[str, Any]:
-    """Return all of a snapshot in the types of JSON, with what is wrong with each client.
+    """Return all of a snapshot in the types of JSON, with the findings about each client.
 
-    Each part says of whom it is true, and how old it is in seconds; None is what is not known.
+    Each part says whom it describes, and how old it is in seconds; None is a value that is not known.
     """
     return {
-        "clients": [_client(one) for one in found.clients],
+        "clients": [
+            {"of": "store", **plain(one), "findings": one.taken and [each.row for each in findings_of(one.taken)]}
+            for one in found.clients
+        ],
         "process": {"of": "process", "age": 0.0} | plain(found.process),
     }
-
-
-def _client(state: ClientState) -> dict[str, Any]:
-    wrong = None if state.taken is None else [one.row for one in findings_of(state.taken)]
-    return {"of": "store", **plain(state), "findings": wrong}
 
 
 def _schedule(state: ScheduleState) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..queue.sharded.registry import QueueRegistry
 from ..queue.sharded.stats import QueueStats
 from .base import Sample, Telemetry
 from .events import GAUGES, PARTS
-from .findings import OK, PROBLEM, Finding, findings_of
+from .findings import OK, PROBLEM, findings_of
 from .snapshot import ClientView, Snapshot, view_of
 
 log = Log(__name__)
@@ -30,7 +30,7 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
     """
     checked_kind("registry", registry, QueueRegistry)
     if not isinstance(telemetry, Telemetry):
-        raise InvalidRequest(f"a {type(telemetry).__name__} is no Telemetry: give a PrometheusTelemetry, or another")
+        raise InvalidRequest(f"a {type(telemetry).__name__} is not a Telemetry: give a PrometheusTelemetry, or another")
     checked_number("max_age", max_age)
     view = view_of(registry)
     telemetry.read(lambda: _samples(view, max_age))
@@ -43,13 +43,10 @@ def _samples(view: ClientView, max_age: float) -> list[Sample]:
     except LatchworkError as failure:
         log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
         return [Sample(GAUGES["queues_readable"], (), 0)]
-    return [Sample(GAUGES["queues_readable"], (), 1), *_findings(taken), *_queues(taken)]
-
-
-def _queues(taken: Snapshot) -> Iterator[Sample]:
+    samples = [Sample(GAUGES["queues_readable"], (), 1), *_findings(taken)]
     for queue in taken.queues:
-        yield from _of(queue.stats)
-        yield Sample(GAUGES["queue_workers"], (queue.name,), len(queue.at_work))
+        samples += [*_of(queue.stats), Sample(GAUGES["queue_workers"], (queue.name,), len(queue.at_work))]
+    return samples
 
 
 def _findings(taken: Snapshot) -> Iterator[Sample]:
@@ -59,13 +56,9 @@ def _findings(taken: Snapshot) -> Iterator[Sample]:
         if finding.state == OK:
             continue
         for where in ((finding.kind, queue) for queue in finding.queues or ("",)):
-            worst[where] = max(worst.get(where, 0), _weight(finding))
+            worst[where] = max(worst.get(where, 0), 2 if finding.state == PROBLEM else 1)
     for where, weight in worst.items():
         yield Sample(GAUGES["findings"], where, weight)
-
-
-def _weight(finding: Finding) -> int:
-    return 2 if finding.state == PROBLEM else 1
 
 
 def _of(facts: QueueStats) -> Iterator[Sample]:

@@ -1,6 +1,6 @@
 """A client at one moment: its queues, who works on them, and who does their upkeep; what all tools show is made of it.
 
-Values only, so that it can be kept, compared and sent; `findings.py` says what is wrong in it.
+Values only, so that it can be kept, compared and sent; the folder `findings` judges it.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from ..store.port import Key, RecordStore, Row, Update
 from ..store.rows import Rows
 
 BEGUN_WITHIN = 60.0
-"""Seconds after its election for which a leader is not asked for what the upkeep has not done."""
+"""Seconds after its election in which a leader is not blamed for overdue upkeep."""
 OTHERS = 60.0
 """Seconds between two listings of the queues that are not active. The active ones are listed with each look, but for
 the look that lists the others, if they were listed in the `LATELY` seconds before."""
 LATELY = 5.0
 LOOKED_BACK = (1, 3, 6)
-"""Minutes ago of which is read what the upkeep has noted of a queue: whether it grows, and whether all of it fails."""
+"""How many minutes back the history of a queue is read: to see whether it grows, and whether all messages fail."""
 LEFT = 10_000
-"""Slots that were claimed last, in which it is looked for what is still in hand where nobody works any more."""
+"""The last claimed slots that are searched for messages in hand, if nobody works on a queue any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Overview:
 
 
 def standing_of(leader: Leader | None, candidates: Sequence[str]) -> str:
-    """Return who leads, or whether somebody soon will, in a few words. candidates: without the dead ones."""
+    """Return who leads, or whether a process soon will, in a few words. candidates: without dead ones."""
     standing = leader.standing if leader else "nobody leads yet"
     if leader and leader.leads:
         return standing
@@ -360,7 +360,7 @@ def process_now(seams: Seams) -> ProcessState:
 def _farm(
     farm: str, store: RecordStore, registries: list[QueueRegistry] | None, max_age: float, timeout: float | None
 ) -> list[ClientState]:
-    """Return the clients of one farm; one without a name where the store cannot tell which there are."""
+    """Return the clients of one farm; a client without a name if the store cannot be asked which there are."""
     with Deadline(store.seams, timeout):
         if registries is None:
             try:
@@ -368,7 +368,7 @@ def _farm(
             except LatchworkError as failure:
                 return [ClientState("", farm, store.where, None, None, str(failure))]
             if names is None:
-                raise InvalidRequest(f"{store.where} cannot tell which clients there are: name them")
+                raise InvalidRequest(f"{store.where} cannot list its clients: name them")
             registries = [QueueRegistry(store, name, farm_id=farm) for name in names]
         return [_looked(view_of(registry), max_age) for registry in registries]
 
@@ -607,7 +607,7 @@ class _Counts(NamedTuple):
 def alive(
     candidates: Sequence[str], leader: Leader | None, reports: Sequence[Sequence[WorkerReport]] = ()
 ) -> list[str]:
-    """Return the candidates without the ones that are known to be dead: a candidate is listed for a minute."""
+    """Return the candidates that are not known to be dead: a candidate is listed for a minute."""
     dead = {one.worker for some in reports for one in some if one.is_overdue}
     if leader and leader.held and not leader.leads:
         dead.add(leader.name)

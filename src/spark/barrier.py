@@ -58,7 +58,7 @@ class SparkBarrier:
         return f"SparkBarrier({self._barrier.name!r}, me={self.me!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise InvalidRequest(f"{self!r} is for a driver, and ships to no executor: use SparkLatch for partitions")
+        raise InvalidRequest(f"{self!r} is for a driver, not for executors: use SparkLatch for partitions")
 
     def __enter__(self) -> SparkBarrier:
         """Join the drivers: from now on they notice if this one dies."""

@@ -159,7 +159,7 @@ class BatchRun:
 
     def _damaged(self, what: str) -> Corrupt:
         return Corrupt(
-            f"the record {self.key} is damaged ({what}), so it is not known which batch was done: see in the sink "
+            f"the record {self.key} is damaged ({what}), so it is not known which batch was done: look in the sink "
             "which was the last, then delete the record; later versions go by the server's clock",
             key=self.key,
         )
@@ -184,7 +184,7 @@ class OncePerBatch:
                 return self._batch
             except (Refused, NotFound):
                 self._take_over()
-        raise FencedOut(f"other runs of the query {self._turn.query!r} take it over all the time: start only one")
+        raise FencedOut(f"other runs of the query {self._turn.query!r} take it over again and again: start only one")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -293,7 +293,7 @@ class Batch:
             return None
         raise FencedOut(
             f"{key} has seen the version {shown(seen)} in bin {bin!r}, and the batch {self.batch_id} of the query "
-            f"{self.query_id!r} has {self.version}: another driver is ahead; stop this one",
+            f"{self.query_id!r} has {self.version}: another driver is ahead; stop this driver",
             key=key,
             seen=seen,
             version=self.version,
@@ -355,7 +355,7 @@ def _newest(seen: Mapping[str, int]) -> dict[str, int]:
 def _succeeded(turn: BatchRun, how: str) -> FencedOut:
     return FencedOut(
         f"another run of the query {turn.query!r} has taken over {how}: this driver was considered dead, or two "
-        "queries have one query_id; stop this one, or give it a name of its own"
+        "queries have one query_id; stop this query, or give it a name of its own"
     )
 
 

@@ -219,7 +219,7 @@ class SparkLatch:
         if self._partitions is not None and partition >= self._partitions:
             raise InvalidRequest(
                 f"partition {partition} of {self!r}, which was created for {self._partitions}: create it for as many "
-                "as the job has, or fix their number with repartition(n)"
+                "as the job has, or fix the number with repartition(n)"
             )
 
     # ---- in a driver

@@ -69,7 +69,7 @@ def parse(given: Mapping[str, str]) -> Options:
     if max_messages and min_messages > max_messages:
         raise InvalidRequest(
             f"the option 'minMessagesPerBatch' is {min_messages}, more than 'maxMessagesPerBatch', {max_messages}: no "
-            "batch could have as many; raise the one or lower the other"
+            "batch could have as many; raise 'maxMessagesPerBatch' or lower 'minMessagesPerBatch'"
         )
     return Options(
         store=_reachable(values.get("store") or os.environ.get(VARIABLE)),

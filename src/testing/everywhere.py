@@ -150,7 +150,9 @@ def _counted(expected: Iterable[Hashable]) -> Counter[Hashable]:
     try:
         return Counter(entries)
     except TypeError:
-        raise InvalidRequest(f"expected has {shown(entries)}; give what can be a key of a map, as texts") from None
+        raise InvalidRequest(
+            f"expected has {shown(entries)}; give values that can be keys of a map, such as texts"
+        ) from None
 
 
 def _nothing(_: RecordStore) -> None:
@@ -189,7 +191,10 @@ class _Trial:
         """Return what went wrong when that call, or each from there on, fails; None if nothing did."""
         done: list[Any] = []
         self.prepare(store)
-        faulty = FaultyStore(store, _plan(number, fault))
+        plan: dict[int, Planned] = {number: Fault(fault, after=1)}
+        if fault in LASTING:
+            plan = dict.fromkeys(range(number, number + LAST), LASTING[fault])
+        faulty = FaultyStore(store, plan)
         failures = [_failure_of(lambda: self.work(faulty, done), Crash, LatchworkError)]  # these are as planned
         faulty.deliver()
         failures.append(_failure_of(lambda: self.recover(store, done)))
@@ -201,12 +206,6 @@ class _Trial:
             return None
         call = faulty.history[number - 1]
         return Trouble(number, call.verb, _where(call), fault, lost, doubled, failure)
-
-
-def _plan(number: int, fault: str) -> dict[int, Planned]:
-    if fault in LASTING:
-        return dict.fromkeys(range(number, number + LAST), LASTING[fault])
-    return {number: Fault(fault, after=1)}
 
 
 def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str | None:

@@ -87,7 +87,7 @@ def _checked_plan(plan: Mapping[int, Planned] | None) -> dict[int, Planned]:
     if plan is None:
         return {}
     if not isinstance(plan, Mapping):
-        raise InvalidRequest(f"plan is {shown(plan)}; give faults by the numbers of calls, as {{1: 'dropped'}}")
+        raise InvalidRequest(f"plan is {shown(plan)}; give a fault for the number of a call, such as {{1: 'dropped'}}")
     return {number: _checked_fault(fault) for number, fault in plan.items()}
 
 

@@ -672,7 +672,7 @@ def test_a_command_that_fails_is_told_on_stderr_and_by_the_exit_code(lw):
     done = lw("queue", "consume", "q", *SHOP, "--", "false")
     assert (done.code, done.err) == (
         1,
-        "latchwork: 1 of 1 failed: they come again, or are parked, as the queue's settings say\n",
+        "latchwork: 1 of 1 failed: the queue's settings say whether they come again or are parked\n",
     )
     lw("queue", "publish", "q", "1", *SHOP)
     assert lw("queue", "consume", "q", *SHOP, "--", "true").code == 0

@@ -334,8 +334,9 @@ def test_a_message_whose_worker_died_is_told_of_with_its_return_and_comes_sooner
     died(queue, f"{me}:ab@local", 610)
     assert "latchwork queue recover q --client shop" in lw("doctor", *SHOP).out
     told = (
-        f"worker {me}, which last reported 10 min ago, died or hangs: what it has in hand is back by the sweep, at the "
-        "latest within 20 min, while any worker of shop runs; have it sooner: latchwork queue recover q --client shop"
+        f"worker {me}, which last reported 10 min ago, died or hangs: the sweep brings back the messages that it has "
+        "in hand, at the latest within 20 min, while any worker of shop runs; sooner: latchwork queue recover q "
+        "--client shop"
     )
     for words in (("show", "--id", message), ("show",), ("cancel", "--id", other)):
         assert told in lw("queue", words[0], "q", *SHOP, *words[1:]).err, words
@@ -427,7 +428,7 @@ def test_publishing_without_a_payload_says_what_it_reads_and_that_there_was_noth
     monkeypatch.setattr(sys, "stdin", nothing)
     done = lw("queue", "publish", "q", *SHOP)
     assert (done.code, done.out) == (0, "")
-    reads = "latchwork: reads messages from standard input, a line each; Ctrl-D ends\n"
+    reads = "latchwork: reading messages from standard input, one in each line; Ctrl-D ends\n"
     assert done.err == (reads if terminal else "") + "latchwork: nothing was published\n"
     assert lw("queue", "publish", "q", *SHOP, "--json").json == {"published": []}
 

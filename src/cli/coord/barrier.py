@@ -23,16 +23,16 @@ def wait(
     name: Name,
     client: Client,
     party: Parties,
-    me: Annotated[str, typer.Option("--as", help="which of them this is")],
+    me: Annotated[str, typer.Option("--as", help="the party that this is")],
     payload: Annotated[str | None, typer.Option(help="a value for the other parties, as JSON")] = None,
     timeout: Timeout = None,
-    alive: Annotated[str | None, typer.Option(help="a group of which the parties are members, by their names")] = None,
+    alive: Annotated[str | None, typer.Option(help="a group whose members have the names of the parties")] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:
-    """Wait until all parties are there, and print the value of each. Exit code 4 if the time is over before that.
+    """Wait until all parties are there, and print what each has brought. Exit code 4 if they are not there in time.
 
-    Where the meeting has timed out, was aborted, or a party has died, all that wait exit with 1 and say why.
+    If the meeting times out or is aborted, or a party dies, everyone who waits exits with 1 and says why.
 
     Example: latchwork barrier wait nightly --client shop --party orders --party stock --as orders --payload '{"n": 7}'
     """
@@ -67,7 +67,7 @@ def abort(
     name: Name,
     client: Client,
     party: Parties,
-    reason: Annotated[str, typer.Option(help="why; all that wait print it")],
+    reason: Annotated[str, typer.Option(help="the reason; everyone who waits prints it")],
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:

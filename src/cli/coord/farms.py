@@ -21,7 +21,7 @@ FarmStores = Annotated[
     ),
 ]  # fmt: skip
 ZooKeeper = Annotated[
-    str | None, typer.Option(envvar="LATCHWORK_ZOOKEEPER", help="host:port[,...] of the ZooKeeper that decides")
+    str | None, typer.Option(envvar="LATCHWORK_ZOOKEEPER", help="host:port[,...] of the ZooKeeper that elects")
 ]
 Elections = Annotated[
     list[str] | None, typer.Option("--election", help="an election over all farms to look at; with --farm-store")
@@ -35,7 +35,7 @@ def urls_of(context: typer.Context, given: Sequence[str] | None) -> dict[str, st
         farm, sign, url = one.partition("=")
         if not sign or not farm or not url or "/" in farm:
             raise InvalidRequest(
-                f"--farm-store, number {place}, names no farm and store: write FARM=URL, as iad=sqlite:x"
+                f"--farm-store, number {place}, does not name a farm and a store: write FARM=URL, such as iad=sqlite:x"
             )
         if farm in urls:
             raise InvalidRequest(f"--farm-store names the farm {shown(farm)} twice: give each farm once")
@@ -43,7 +43,7 @@ def urls_of(context: typer.Context, given: Sequence[str] | None) -> dict[str, st
     source = context.get_parameter_source("farm_store")
     if source is not None and source.name == "COMMANDLINE" and any(":***@" in hidden(url) for url in urls.values()):
         note(
-            "a password in --farm-store is seen by every user of this machine (ps): ?password_file=, or "
+            "every user of this machine can see a password in --farm-store (ps): use ?password_file=, or "
             "$LATCHWORK_FARM_STORES"
         )
     return urls
@@ -53,7 +53,7 @@ def key_of(text: str) -> Key:
     """Return the key that `SET/KEY` names. Raises `InvalidRequest`."""
     where, sign, name = text.partition("/")
     if not sign or not where or not name:
-        raise InvalidRequest(f"--resource is {shown(text)}: write SET/KEY, as accounts/42")
+        raise InvalidRequest(f"--resource is {shown(text)}: write SET/KEY, such as accounts/42")
     return Key(where, name)
 
 

@@ -22,10 +22,10 @@ Name = Annotated[str, typer.Argument(help="the group")]
 
 @app.command()
 def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
-    """Show the members of all farms, and when each last renewed. A dead one is shown until another process has watched
-    it for its lease.
+    """Show the members of all farms, and when each renewed last. A dead member is shown until another process has
+    watched it for its whole lease.
 
-    Exit code 3 if nobody ever joined it.
+    Exit code 3 if nobody ever joined the group.
 
     Example: latchwork group members nightly --json
     """
@@ -42,7 +42,8 @@ def watch(
     timeout: Timeout = None,
     farm: Farm = None,
 ) -> None:
-    """Print who joins, leaves and is lost, until Ctrl-C. One line for each; first come the present members.
+    """Print a line for each member that joins, leaves or is lost, until Ctrl-C. The members that are there now come
+    first.
 
     Example: latchwork group watch nightly --timeout 60
     """
@@ -58,15 +59,17 @@ def run(
     name: Name,
     command: Command,
     member: Annotated[str | None, typer.Option("--as", help="the member's name; HOST:PID by default")] = None,
-    meta: Annotated[str | None, typer.Option(help="what others are to know, as JSON")] = None,
+    meta: Annotated[str | None, typer.Option(help="what the other members should know, as JSON")] = None,
     lease: Lease = 10.0,
     farm: Farm = None,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command as a member. Exit code: that of the command. If it fails, the member counts as lost at once.
+    """Run a command as a member of the group. Exit code: the command's. If the command fails, the member counts as lost
+    at once.
 
     The command finds its fence in $LATCHWORK_FENCE, its name in $LATCHWORK_MEMBER and the store in $LATCHWORK_STORE. It
-    is ended, as by `latchwork lock run`, when another joins under its name or its heartbeats fail for a whole lease.
+    is ended, as by `latchwork lock run`, when another process joins under its name, or when its heartbeats fail for a
+    whole lease.
 
     Example: latchwork group run nightly --as orders -- ./load-orders.sh
     """

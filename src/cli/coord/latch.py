@@ -14,7 +14,6 @@ from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
-from ...store.port import Record
 from ..audit import noted
 from ..options import Client, Farm, Timeout
 from ..session import Session
@@ -27,7 +26,7 @@ Name = Annotated[str, typer.Argument(help="the latch's id")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
 
-SetSuffix = Annotated[str, typer.Option(help="of the set D_LTCH#..., as the latch was created with")]
+SetSuffix = Annotated[str, typer.Option(help="the last part of the name of the latch's set, D_LTCH#...")]
 SET_SUFFIX = "distributed_latch"
 NAMED = 8
 """Parties that a line for people names."""
@@ -35,7 +34,7 @@ NAMED = 8
 
 @contextmanager
 def _names_a_similar(session: Session, name: str, client: str, suffix: str) -> Iterator[None]:
-    """Name a latch of a similar name, where there is none of this one."""
+    """Add a latch of a similar name to the error that there is no latch of this name."""
     try:
         yield
     except NotFound as failure:
@@ -72,13 +71,13 @@ def create(
     context: typer.Context,
     name: Name,
     client: Client,
-    count: Annotated[int | None, typer.Option(help="how many counts release it")] = None,
+    count: Annotated[int | None, typer.Option(help="the number of counts that release it")] = None,
     party: Annotated[
         list[str] | None, typer.Option(help="instead of --count: a party, which counts once; repeat for each")
     ] = None,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
-    farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, with commas")] = None,
+    farms: Annotated[str | None, typer.Option(help="xdc: the farms to wait for, separated by commas")] = None,
     ttl: Annotated[int | None, typer.Option(help="seconds to live [default: 43200]")] = None,
     if_absent: Annotated[bool, typer.Option("--if-absent", help="succeed too if the latch exists already")] = False,
     set_suffix: SetSuffix = SET_SUFFIX,
@@ -105,7 +104,7 @@ def create(
         if if_absent:  # for other parties
             raise
         raise AlreadyExists(
-            f"the latch {name!r} of {client!r} exists already: go on with it by --if-absent, delete it first, or take "
+            f"the latch {name!r} of {client!r} exists already: use it with --if-absent, delete it first, or take "
             "another name",
             **failure.details,
         ) from None
@@ -144,7 +143,7 @@ def wait(
     client: Client,
     timeout: Timeout = None,
     create_timeout: Annotated[
-        float, typer.Option(help="seconds to wait until the latch is created, at most; they are part of --timeout")
+        float, typer.Option(help="the most seconds to wait until the latch is created; they are part of --timeout")
     ] = 0,
     farm: Farm = None,
     level: Level = LatchLevel.DC,
@@ -197,9 +196,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters, who has counted, and who is missing.
-
-    Also when it expires.
+    """Show the counters, who has counted, who is missing, and when the latch expires.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -221,28 +218,24 @@ def show(
 
 @app.command("list")
 def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET_SUFFIX) -> None:
-    """List the latches of a client.
+    """List the latches of a client, each with the counters of its farms and the seconds until it expires.
 
-    Each with the counters of its farms, and the seconds that it has left to live. It reads all latches of the store:
-    for a person, not for a script that runs each second. Exit code 3 if there is none.
+    It reads all latches of the store: use it by hand, not in a script that runs each second. Exit code 3 if there are
+    none.
 
     Example: latchwork latch list --client shop --json
     """
     session: Session = context.obj
-    rows = [_row(name, record) for name, record in sorted(latches_in(session.store, client, set_suffix).items())]
-    if not session.json:
-        rows = [row | {"counts": ", ".join(f"{farm} {count}" for farm, count in row["counts"].items())} for row in rows]
+    rows = []
+    for name, record in sorted(latches_in(session.store, client, set_suffix).items()):
+        counts, ttl = by_farm(record, COUNT), record.ttl if record.ttl >= 0 else None
+        # A damaged counter does not keep the others from being seen.
+        remaining = sum(counts.values()) if all(map(is_int, counts.values())) else None
+        said = counts if session.json else ", ".join(f"{farm} {count}" for farm, count in counts.items())
+        rows.append({"latch": name, "remaining": remaining, "counts": said, "lives_s": ttl})
     if not rows:
         raise NotFound(f"client {client!r} has no latches in {session.where}: none was created, or all have ended")
     session.table(rows, f"latches of {client}")
-
-
-def _row(name: str, record: Record) -> dict[str, Any]:
-    """Return a row of the list; a counter that is damaged does not keep the others from being seen."""
-    counts = by_farm(record, COUNT)
-    remaining = sum(counts.values()) if all(map(is_int, counts.values())) else None
-    ttl = record.ttl if record.ttl >= 0 else None
-    return {"latch": name, "remaining": remaining, "counts": counts, "lives_s": ttl}
 
 
 @app.command()
@@ -254,7 +247,7 @@ def delete(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Delete a latch; all waiters get an error. The counters of all its farms go, whichever farm is named.
+    """Delete a latch; all waiters get an error. The counters of all its farms are deleted, whichever farm you name.
 
     Example: latchwork latch delete nightly --client shop
     """

@@ -38,15 +38,15 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
-    """Show who leads, in which epoch, and the candidates.
+    """Show who leads, in which epoch, when the leader renewed its lease last, and the candidates.
 
-    Also how long ago the leader last renewed its lease. A candidate that died is left out once its report as a worker
-    is overdue by 20 s, else a lease after its death.
+    A candidate that died is left out once its report as a worker is overdue by 20 s; if it is no worker, one lease
+    after its death.
 
-    With --farm-store for each farm: of an election over all farms, and in which of them its epoch is sealed.
-    Exit code 1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused. Exit
-    code 3 if nobody ever led it and there is no candidate: perhaps the name is wrong.
-    The candidates of an election by ZooKeeper are shown if --zookeeper names it.
+    Give --farm-store for each farm to see an election over all farms, and in which farms its epoch is sealed. Exit code
+    1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused. Exit code 3 if
+    nobody ever led and there is no candidate: perhaps the name is wrong. Give --zookeeper to see the candidates of an
+    election by ZooKeeper.
 
     Example: latchwork leader status shop-sweeper --json
     """
@@ -125,16 +125,16 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
 def step_down(
     context: typer.Context,
     name: Name,
-    epoch: Annotated[int, typer.Option(min=1, help="of the leader, as `leader status` names it")],
+    epoch: Annotated[int, typer.Option(min=1, help="the leader's epoch, as `leader status` names it")],
     why: Why = "",
     farm_store: FarmStores = None,
 ) -> None:
-    """Make a leader step down, so that another one is elected.
+    """Make a leader step down, so that another candidate is elected.
 
-    It learns of that at its next renewal, at most a third of its lease later; nobody ends what it does, so if it hangs,
-    end its process. Another one is elected once its whole lease is over; it again, if it is the only candidate. Its
-    writes under its epoch are accepted until a resource has seen a later one, as those of every former leader. With
-    --farm-store for each farm: of an election over all farms. Exit code 3 if nobody leads in that epoch.
+    The leader learns of it at its next renewal, at most a third of its lease later. This does not stop its work, so if
+    it hangs, end its process. Another candidate is elected once the whole lease is over; the same one again if there is
+    no other. Writes under the old epoch are accepted until a resource has seen a later epoch, as with every former
+    leader. For an election over all farms, give --farm-store for each farm. Exit code 3 if nobody leads in that epoch.
 
     Example: latchwork leader step-down shop-sweeper --epoch 1764282738123456
     """
@@ -160,25 +160,25 @@ def run(
     name: Name,
     command: Command,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; no limit by default")] = None,
-    lease: Annotated[float, typer.Option(help="seconds after which a silent leader is succeeded")] = 10.0,
+    lease: Annotated[float, typer.Option(help="seconds without renewal after which leadership is lost")] = 10.0,
     grace: Grace = GRACE,
     zookeeper: ZooKeeper = None,
     farm_store: FarmStores = None,
     farm: Farm = None,
     prefer: Annotated[
-        list[str] | None, typer.Option(help="a preferred farm; repeat it, the most preferred first")
+        list[str] | None, typer.Option(help="a preferred farm; repeat for each, the most preferred first")
     ] = None,
     resource: Annotated[list[str] | None, typer.Option(help="SET/KEY of a record to seal in every farm")] = None,
     all_farms: Annotated[bool, typer.Option("--all-farms", help="lead only while every farm can be sealed")] = False,
 ) -> None:
-    """Run a command while leading. Exit code: that of the command, or 4 if it was not elected in time.
+    """Run a command while leading. Exit code: the command's, or 4 if it was not elected in time.
 
     The command finds its epoch in $LATCHWORK_EPOCH and the store in $LATCHWORK_STORE. It is ended when leadership is
-    lost, as by `latchwork lock run`. With --zookeeper, ZooKeeper chooses instead of a lease.
+    lost, as by `latchwork lock run`. With --zookeeper, ZooKeeper chooses the leader instead of a lease.
 
-    With --zookeeper and --farm-store for each farm: one leader over all farms. Its epoch is sealed in all their stores
-    before the command starts, which finds the store of its own farm in $LATCHWORK_STORE, and the farm in
-    $LATCHWORK_FARM.
+    With --zookeeper and --farm-store for each farm there is one leader over all farms. Its epoch is sealed in the
+    stores of all farms before the command starts. The command then finds the store of its own farm in $LATCHWORK_STORE,
+    and the farm in $LATCHWORK_FARM.
 
     Example: latchwork leader run daily-report -- ./report.sh
     """
@@ -189,7 +189,7 @@ def run(
     election: LeaseElection | ZooKeeperElection
     if farms:
         if zookeeper is None:
-            raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper decides which farm leads, so name it")
+            raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper chooses the leading farm, so name it")
         home = farm_or_default(farm)
         election = GlobalElection(
             session.stores_of(farms), name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,

@@ -14,14 +14,14 @@ from ..session import Session
 TIMED_OUT = 4
 app = typer.Typer(help="Limit how often something happens.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the limiter")]
-Limit = Annotated[int, typer.Option(help="how many")]
+Limit = Annotated[int, typer.Option(help="the number")]
 Per = Annotated[float, typer.Option(help="in how many seconds")]
-Number = Annotated[int, typer.Option("-n", "--weight", help="how many to let through, all or none")]
+Number = Annotated[int, typer.Option("-n", "--weight", help="the number of calls to allow, all or none")]
 
 
 @app.command("try")
 def ask(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 1) -> None:
-    """Ask once; exit code 4 if there is no room now.
+    """Ask once whether there is room. Exit code 4 if there is none now.
 
     Example: latchwork limit try login/ada --limit 5 --per 300 || echo "too many"
     """

@@ -37,7 +37,7 @@ def whole(text: str) -> int:
 
 
 Fence = Annotated[
-    int, typer.Option(parser=whole, metavar="INTEGER", help="of the holder, as `lock show` names it, from 1 on")
+    int, typer.Option(parser=whole, metavar="INTEGER", help="the holder's fence, as `lock show` names it: 1 or more")
 ]
 
 
@@ -50,11 +50,11 @@ def run(
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while holding the lock. Exit code: that of the command, or 4 if the lock was not acquired in time.
+    """Run a command while holding the lock. Exit code: the command's, or 4 if the lock was not acquired in time.
 
-    The command gets the fence in $LATCHWORK_FENCE and should pass it on to everything it writes to, and the store in
-    $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost or this process has to end, and when
-    this process is killed. Everything that the command has started is ended before the lock is released.
+    The command gets the fence in $LATCHWORK_FENCE and should pass it on to everything it writes to. It gets the store
+    in $LATCHWORK_STORE. It is ended with SIGTERM, then SIGKILL, when the lock is lost, when this process has to end,
+    and when this process is killed. Everything that the command has started is ended before the lock is released.
 
     Example: latchwork lock run nightly --timeout 60 -- ./job.sh --full
     """
@@ -70,11 +70,10 @@ def run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who holds the lock.
+    """Show who holds the lock, and when the holder renewed it last, by the server's clock.
 
-    And when it was renewed last, by the server's clock. Exit code 3 if the lock was never taken. A holder that has not
-    renewed for its whole lease has died or is paused: the next party that wants the lock takes it, one lease after its
-    first look.
+    Exit code 3 if the lock was never taken. A holder that has not renewed for its whole lease has died or is paused:
+    another party that wants the lock takes it, one lease after its first look.
 
     Example: latchwork lock show nightly --json
     """
@@ -113,12 +112,12 @@ def break_lease(
     at_once: Annotated[bool, typer.Option("--at-once", help="do not wait until the holder's lease is over")] = False,
     why: Why = "",
 ) -> None:
-    """Take the lock from a holder that hangs or died.
+    """Take the lock from a holder that hangs or has died.
 
-    Its next renewal is refused, and so are its fenced writes to what the next holder has written; nothing stops what it
-    does, so end its process too. The next holder has a higher fence. It waits for the whole lease of the broken one,
-    unless --at-once: then two may work at a time until the broken holder renews. Exit code 3 if the lock is not held
-    under that fence.
+    The holder's next renewal is refused, and so are its fenced writes to anything that the next holder has written.
+    This does not stop its work, so end its process too. The next holder has a higher fence. It waits for the whole
+    lease of the broken holder, unless you give --at-once: then both may work at the same time until the broken holder
+    renews. Exit code 3 if nobody holds the lock under that fence.
 
     Example: latchwork lock break nightly --fence 1764282738123456
     """
@@ -149,8 +148,8 @@ def break_lease(
 def list_all(context: typer.Context) -> None:
     """List the locks of the store, and who holds each.
 
-    Of elections, `latchwork leader status` says who leads. It reads all locks: for a person, not for a script that runs
-    each second. Exit code 3 if there is none.
+    For elections, `latchwork leader status` says who leads. It reads all locks: use it by hand, not in a script that
+    runs each second. Exit code 3 if there are none.
 
     Example: latchwork lock list --json
     """
@@ -197,6 +196,6 @@ def facts_of(record: Record, now: int) -> dict[str, Any]:
 
 
 def locks_in(store: RecordStore) -> list[Record]:
-    """Return the records of all locks, but for those of elections."""
+    """Return the records of all locks, without those of elections."""
     elections = {record.key.name for record in store.scan(CONTENDERS)}
     return [record for record in store.scan(LOCKS) if record.key.name not in elections]

@@ -30,10 +30,10 @@ def read(
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command as one of the readers. Exit code: that of the command, or 4 if the lock was not acquired in time.
+    """Run a command as one of the readers. Exit code: the command's, or 4 if the lock was not acquired in time.
 
-    The command finds the last writer's fence in $LATCHWORK_FENCE, and the store in $LATCHWORK_STORE; in
-    $LATCHWORK_ABANDONED the fence of a writer that died, or nothing. It is ended as by `latchwork lock run`.
+    The command finds the last writer's fence in $LATCHWORK_FENCE, and the store in $LATCHWORK_STORE. If a writer died,
+    its fence is in $LATCHWORK_ABANDONED; else that is empty. The command is ended as by `latchwork lock run`.
 
     Example: latchwork rwlock read price-list -- ./report.sh
     """
@@ -51,10 +51,10 @@ def write(
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command as the only writer. Exit code: that of the command, or 4 if the lock was not acquired in time.
+    """Run a command as the only writer. Exit code: the command's, or 4 if the lock was not acquired in time.
 
-    The command finds its fence in $LATCHWORK_FENCE and should pass it on to everything it writes to.
-    Everything else is as in `read`.
+    The command finds its fence in $LATCHWORK_FENCE and should pass it on to everything it writes to. Everything else is
+    as in `read`.
 
     Example: latchwork rwlock write price-list --timeout 60 -- ./load.sh
     """
@@ -85,9 +85,9 @@ def _run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads, or writes. A dead holder is shown until another takes its place.
+    """Show who reads or writes. A dead holder is shown until another holder takes its place.
 
-    Exit code 3 if it was never used.
+    Exit code 3 if the lock was never used.
 
     Example: latchwork rwlock show price-list --json
     """

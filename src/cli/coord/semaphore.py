@@ -24,16 +24,16 @@ def run(
     context: typer.Context,
     name: Name,
     command: Command,
-    permits: Annotated[int, typer.Option(help="the number of permits, if it was never used")],
-    n: Annotated[int, typer.Option("-n", "--weight", help="how many to hold")] = 1,
+    permits: Annotated[int, typer.Option(help="the number of permits, if the semaphore was never used")],
+    n: Annotated[int, typer.Option("-n", "--weight", help="the number of permits to hold")] = 1,
     timeout: Annotated[float | None, typer.Option(help="seconds to wait for them; no limit by default")] = None,
     lease: Lease = 10.0,
     grace: Grace = GRACE,
 ) -> None:
-    """Run a command while holding permits. Exit code: that of the command, or 4 if they were not acquired in time.
+    """Run a command while holding permits. Exit code: the command's, or 4 if the permits were not acquired in time.
 
-    The command finds the fence in $LATCHWORK_FENCE and the numbers of its slots, with commas, in $LATCHWORK_SLOTS, and
-    the store in $LATCHWORK_STORE. It is ended as by `latchwork lock run`.
+    The command finds the fence in $LATCHWORK_FENCE, the numbers of its slots, separated by commas, in $LATCHWORK_SLOTS,
+    and the store in $LATCHWORK_STORE. It is ended as by `latchwork lock run`.
 
     Example: latchwork semaphore run reports-db --permits 4 -- ./report.sh
     """
@@ -50,7 +50,7 @@ def run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show the number of permits, and who holds them. A dead holder is shown until another takes its place.
+    """Show the number of permits, and who holds them. A dead holder is shown until another holder takes its place.
 
     Example: latchwork semaphore show reports-db --json
     """
@@ -69,9 +69,9 @@ def show(context: typer.Context, name: Name) -> None:
 
 
 @app.command()
-def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Argument(help="how many")]) -> None:
-    """Set the number of permits. If it becomes smaller, no holder loses any, and none is given until enough are
-    released.
+def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Argument(help="the number")]) -> None:
+    """Set the number of permits. If the number becomes smaller, no holder loses a permit; nobody gets one until enough
+    are released.
 
     Example: latchwork semaphore resize reports-db 8
     """

@@ -66,15 +66,15 @@ class AskedNames:
         Raises `InvalidRequest` for a barrier without client, and for an election without farms.
         """
         if names.get("barrier") and client is None:
-            raise InvalidRequest("--barrier: a barrier is one of a client, so give --client too")
+            raise InvalidRequest("--barrier: a barrier belongs to a client, so give --client too")
         if election and not farms:
-            raise InvalidRequest("--election: it is one over all farms, so give --farm-store for each of them too")
+            raise InvalidRequest("--election: the election is over all farms, so give --farm-store for each farm too")
         return cls(client, {kind: given or () for kind, given in names.items()}, election or (), farms)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One of them at one moment: how it stands, in a few words, and what there is to say of it."""
+    """A named thing at one moment: how it stands, in a few words, and the findings about it."""
 
     kind: str
     name: str
@@ -89,7 +89,7 @@ class State:
 
 
 def findings(store: RecordStore, wanted: AskedNames) -> Iterator[Finding]:
-    """Yield what is wrong with each of them, and the remedy; if nothing is wrong, one line that says so."""
+    """Yield the findings about each named thing; if there are none, a line that says how it stands."""
     for state in states(store, wanted):
         for finding in state.findings:
             yield Finding(finding.state, f"{state.kind} {state.name}: {finding.what}", finding.remedy)
@@ -259,7 +259,7 @@ def _limiter(record: Record, now: int) -> tuple[str, list[Finding]]:
                     "it recovers after a window without an allowed call; set the clock right",
                 ))  # fmt: skip
     except (AttributeError, TypeError, ValueError):
-        raise Corrupt(f"a limiter whose counts are {shown(dict(record.bins))}") from None
+        raise Corrupt(f"the counts of a limiter are {shown(dict(record.bins))}") from None
     return ", ".join(standing) or "unused", found
 
 
@@ -270,11 +270,11 @@ LOOKS: Mapping[str, tuple[str, Look]] = {
     "limiter": (LIMITS, _limiter),
     "barrier": (BARRIERS, _barrier),
 }
-"""The set of each kind, and the function that says how one of it stands."""
+"""The set of each kind, and the function that judges a record of it."""
 
 
 def election_state(name: str, office: Office) -> State:
-    """Return the state of an election over all farms, with what is wrong."""
+    """Return the state of an election over all farms, with its findings."""
     found = [
         Finding(PROBLEM, f"farm {farm} cannot be looked at: {failure}",
                 "its candidates do not lead; a leader elsewhere works without it, unless all_farms=True")

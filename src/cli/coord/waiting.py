@@ -23,10 +23,9 @@ NAMED = 4
 
 
 class Waiting:
-    """A context in which a command waits; `over` ends the wait within it. On a terminal it says so once, on stderr.
+    """A context in which a command waits; `over` ends the wait. On a terminal, one line on stderr says so.
 
-    what: for what it waits.
-    who: returns who has that, for people; one or two calls, once.
+    what: the thing that it waits for. who: returns who has it, for people; one or two calls, once.
     """
 
     def __init__(self, seams: Seams, what: str, who: Callable[[], str]) -> None:

@@ -54,7 +54,7 @@ class Child:
             self._channel = Channel(socket.socket(fileno=channel))
             self._memory = mmap.mmap(memory, SIZE)
         except (ValueError, OSError):
-            raise InvalidRequest(f"--child {given}: it is for the processes that --processes starts") from None
+            raise InvalidRequest(f"--child {given}: only for the processes that --processes starts") from None
         os.close(memory)
         os.set_inheritable(channel, False)
         self._asked = self._begins = self._tells_files = False

@@ -62,7 +62,9 @@ class ParentProbe:
             failed = next((answer for answer in found.values() if answer[0] != 200), None)
             return failed or (503, TEXT, b"no child has answered\n")
         kind = next(kind for status, kind, _ in found.values() if status == 200)
-        texts["parent"] = _own_metrics()
+        from prometheus_client import REGISTRY, generate_latest  # noqa: PLC0415 - an extra; a child has answered, so it is there
+
+        texts["parent"] = generate_latest(REGISTRY).decode()  # of this process, in which no handler runs
         return 200, kind, merged(texts, queues[2].decode() if queues and queues[0] == 200 else "").encode()
 
     def _scale(self, path: str) -> Answer:
@@ -71,13 +73,6 @@ class ParentProbe:
         found = self._parent.ask(asked, path, PATIENCE, self._parent.totals(queue))
         none = {"error": "UNAVAILABLE", "message": "no child has answered"}
         return next(iter(found.values()), (503, JSON, json.dumps(none).encode() + b"\n"))
-
-
-def _own_metrics() -> str:
-    """Return the metrics of this process, in which no handler runs."""
-    from prometheus_client import REGISTRY, generate_latest  # noqa: PLC0415 - an extra; a child has answered, so it is there
-
-    return generate_latest(REGISTRY).decode()
 
 
 def merged(texts: dict[str, str], common: str) -> str:

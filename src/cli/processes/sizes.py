@@ -18,7 +18,7 @@ def checked_size(name: str, text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = int(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
     if size < LEAST:
-        raise InvalidRequest(f"{name} is {shown(text)}; write a size from {shown_size(LEAST)} on, as 512M or 1.5G")
+        raise InvalidRequest(f"{name} is {shown(text)}; write at least {shown_size(LEAST)}, such as 512M or 1.5G")
     return size
 
 

@@ -52,23 +52,23 @@ class Match:
         name: str | None = None,
         own: Sequence[str] = (),
     ) -> bool:
-        """Whether it is done to all that match. Raises `InvalidRequest` where that is not clear.
+        """Whether the action is on all messages that match. Raises `InvalidRequest` if that is not clear.
 
-        name: of the queue, where it must be given twice if everything is to go.
-        own: options that mean something without `--all` too.
+        name: of the queue, if it must be given twice to take every message. own: options that mean something without
+        `--all` too.
         """
         if all and ids:
-            raise InvalidRequest("--all with --id: give one of them")
+            raise InvalidRequest("--all with --id: give --all or --id, not both")
         if not all:
             others = [one.replace("_", "-") for one in self.given]
             others += ["most"] if self.most != MOST_CHOSEN else []
             others += ["dry-run"] if self.dry_run else []
             if wrong := [one for one in others if one not in own]:
-                raise InvalidRequest(f"--{wrong[0]} without --all: it says what --all takes")
+                raise InvalidRequest(f"--{wrong[0]} without --all: this option chooses the messages of --all")
             return False
         if name is not None and not self.given and not self.dry_run and confirm != name:
             raise InvalidRequest(
-                f"{verb} --all without anything that they must match takes every message: look with --dry-run, then "
+                f"{verb} --all without anything to match takes every message: look with --dry-run, then "
                 f"give --confirm {shown(name)}"
             )
         return True

@@ -29,8 +29,8 @@ def registry_of(session: Session, client: str, farm: str | None) -> QueueRegistr
 
 
 def queue_of(session: Session, name: str, client: str, farm: str | None) -> ShardedQueue:
-    """Return the queue that a command means. Raises `NotFound`, which names the clients that have queues, if this one
-    has none.
+    """Return the queue that a command means. Raises `NotFound`; if the client has no queues, it names the clients that
+    have some.
     """
     registry = registry_of(session, client, farm)
     try:
@@ -42,7 +42,7 @@ def queue_of(session: Session, name: str, client: str, farm: str | None) -> Shar
 
 
 def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
-    """Return the error that a client has no queues, which names the clients that have some, where that is known."""
+    """Return the error that a client has no queues. It names the clients that have some, if the store can tell."""
     others = clients_in(session.store, farm) or ()
     there = f"; the clients that have some: {', '.join(others[:MANY_CLIENTS])}" if others else ""
     there += f" and {len(others) - MANY_CLIENTS} more" if others[MANY_CLIENTS:] else ""
@@ -61,7 +61,7 @@ def checked_side(side: str) -> str:
 def named(ids: list[str] | None) -> list[str]:
     """Return the ids that were given. Raises `InvalidRequest` for none."""
     if not ids:
-        raise InvalidRequest("no --id: name the messages; search finds them")
+        raise InvalidRequest("no --id: name the messages by --id; `latchwork queue search` finds them")
     return ids
 
 

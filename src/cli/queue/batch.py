@@ -29,11 +29,11 @@ def _facts(batch: QueueBatch) -> dict[str, Any]:
 
 
 def _lost(batch: QueueBatch, queue: ShardedQueue) -> int:
-    """Return how many messages that a batch waits for are nowhere in its queue any more, at least; 0 where that is not
-    known. Some ten calls, none where it waits for nothing.
+    """Return how many messages that a batch waits for are nowhere in its queue any more, at least; 0 if that is not
+    known.
 
-    Others of the queue may be in the places that are counted, so there may be more. Looked at twice: a message may move
-    while one place after the other is read.
+    Some ten calls; none if the batch waits for nothing. The places that are counted may have other messages of the
+    queue too, so more may be lost. It looks twice, because a message may move while one place after the other is read.
     """
     lost = _lost_now(batch, queue)
     return min(lost, _lost_now(batch, queue)) if lost else 0
@@ -62,10 +62,10 @@ def list_batches(context: typer.Context, name: Name, client: Client, farm: Farm 
 
 @app.command()
 def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
-    """Show the progress of a batch, and its parked messages. Also of a batch that has ended, until it expires.
+    """Show the progress of a batch, and its parked messages. A batch that has ended is shown until it expires.
 
-    `lost` with --json: messages that it waits for and that are nowhere in the queue any more, at least, as they expired
-    unread: it cannot end then. It is said in full too.
+    `lost` with --json: how many of its messages, at least, are nowhere in the queue any more because they expired
+    unread. Such a batch cannot end; without --json a line says so.
 
     Example: latchwork queue batch show orders load-7 --client shop
     """
@@ -115,12 +115,12 @@ def results(
     timeout: Annotated[float, typer.Option(help="seconds to wait for them; 0 = look once")] = 0,
     farm: Farm = None,
 ) -> None:
-    """Print what came out of each message of a batch.
+    """Print the result of each message of a batch.
 
-    Of a queue that keeps results (`queue create --results-hours`), a line each, in the order in which they were
-    published: its id, its state, and its result as JSON, or why it has none; with --json an object a line. Exit code 0
-    if all have a result; 4 if the batch is not closed, or a message is not done in time; else that of `queue result`
-    for the first that has none.
+    The queue must keep results (`queue create --results-hours`). There is a line for each message, in the order in
+    which they were published: its id, its state, and its result as JSON, or why it has none; with --json an object a
+    line. Exit code 0 if all have a result; 4 if the batch is not closed, or a message is not done in time; else the
+    exit code of `queue result` for the first message without a result.
 
     Example: latchwork queue batch results orders load-7 --client shop --timeout 600
     """
@@ -148,7 +148,7 @@ def results(
 def cancel(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
     """Cancel a batch: none of its messages is handed out any more.
 
-    Handlers that run are asked to stop, and no follow-up is published. Exit code 3 where all was done before.
+    Handlers that run are asked to stop, and no follow-up is published. Exit code 3 if all messages were done already.
 
     Example: latchwork queue batch cancel orders load-7 --client shop
     """
@@ -160,8 +160,8 @@ def cancel(context: typer.Context, name: Name, batch: Batch, client: Client, far
 
 @app.command()
 def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm: Farm = None) -> None:
-    """Close a batch, for example if its publisher died. No more messages may come; its follow-up comes once
-    all are done.
+    """Close a batch, for example if its publisher died. No more messages can be added; the follow-up comes once all are
+    done.
 
     Example: latchwork queue batch close orders load-7 --client shop
     """

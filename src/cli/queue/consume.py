@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,8 @@ def consume(
     name: Name,
     client: Client,
     command: Annotated[
-        list[str] | None, typer.Argument(help="run for each message, payload on stdin, behind --")
+        list[str] | None,
+        typer.Argument(help="the command to run for each message, behind --; it reads the payload from stdin"),
     ] = None,
     limit: Annotated[int, typer.Option("--max", min=1, help="stop after this number of messages")] = 10,
     timeout: Annotated[float, typer.Option(help="seconds to wait for a message")] = 1,
@@ -53,20 +53,20 @@ def consume(
     ] = False,
     farm: Farm = None,
 ) -> None:
-    """Take messages, and print them or run a command for each. A message is acknowledged once it is
-    printed, or its command has exited with 0.
+    """Take messages, and print them or run a command for each. A message is acknowledged once it is printed, or its
+    command has exited with 0.
 
-    If the command fails, the message comes again as the queue's settings say, and the exit code is 1 (except with
+    If the command fails, the queue's settings say when the message comes again, and the exit code is 1 (except with
     --follow). Processes that the command has started and left running are ended before its message is acknowledged or
     fails; until then no sweep takes the message away.
 
-    SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: they go back to the
-    queue, and this attempt does not count. With --follow the first Ctrl-C does what SIGTERM does, and so does SIGHUP,
-    as of a terminal that is closed; a second SIGTERM or Ctrl-C ends the command. --follow also ends if it cannot print
-    or run the command any more.
+    SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: the messages go back
+    to the queue, and this attempt does not count. With --follow, SIGTERM, SIGHUP (the terminal was closed) and the
+    first Ctrl-C all let the messages finish; a second SIGTERM or Ctrl-C ends the command. --follow also ends if it
+    cannot print or run the command any more.
 
-    With --json the messages are printed together, before they are acknowledged; with --follow, one a line. The output
-    of a command then goes to stderr. A paused queue gives no messages; stderr says so.
+    With --json the messages are printed together, before they are acknowledged; with --json --follow, one a line. The
+    output of a command then goes to stderr. A paused queue gives no messages; stderr says so.
 
     Example: latchwork queue consume orders --client shop --follow -- ./handle-order.sh
     """
@@ -209,7 +209,9 @@ def _work_one_by_one(session: Session, taking: _Taking, work: _Work) -> None:
         outcomes += (_settled(taking, delivery, work) for delivery in more)
     if session.json:
         session.table(outcomes)
-    _print_failed(outcomes)
+    if failed := sum(not outcome["acked"] for outcome in outcomes):
+        note(f"{failed} of {len(outcomes)} failed: the queue's settings say whether they come again or are parked")
+        raise typer.Exit(1)
 
 
 def _settled(taking: _Taking, delivery: Delivery, work: _Work) -> dict[str, Any]:
@@ -223,14 +225,6 @@ def _settled(taking: _Taking, delivery: Delivery, work: _Work) -> dict[str, Any]
     in_hand.settle()
     delivery.ack() if done else delivery.nack()
     return {"message_id": delivery.message_id, "acked": done}
-
-
-def _print_failed(outcomes: Sequence[dict[str, Any]]) -> None:
-    """Print how many messages have failed, and exit with 1 if any has."""
-    failed = sum(not outcome["acked"] for outcome in outcomes)
-    if failed:
-        note(f"{failed} of {len(outcomes)} failed: they come again, or are parked, as the queue's settings say")
-        raise typer.Exit(1)
 
 
 def _check_command(command: list[str] | None) -> None:

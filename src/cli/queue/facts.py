@@ -24,9 +24,9 @@ MANY_WORKERS = 3
 
 
 def all_rows(registry: QueueRegistry, only: str | None = None) -> tuple[Snapshot, list[dict[str, Any]]]:
-    """Return the client as it is now, and these facts of each of its queues, with who works on it and what is wrong.
+    """Return the client as it is now, and for each of its queues the facts, with who works on it and the findings.
 
-    only: of this queue alone.
+    only: the one queue that is read; None = all.
     """
     view = view_of(registry, only)
     taken = view.look()
@@ -98,6 +98,8 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     ]
     reasons = ", ".join(f"{name} {count}" for name, count in facts["sidelined_by_reason"].items())
     of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
+    last = facts["in_flight_looked_at"]
+    among = f", among the {last:,} handed out last" if last < facts["received"] else ""
     ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]
     by = f" by {facts['changed_by']}" if facts["changed_by"] else ""
     since = f", {shown_time(facts['changed_s_ago'])} ago" if facts["changed_s_ago"] is not None else ""
@@ -109,7 +111,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
         "threads each": threads_each(facts["consumers"], facts["worker_threads"]) or facts["consumers"],
         "ready": facts["ready"],
         "oldest ready message": "-" if oldest is None else shown_time(oldest),
-        "in flight": f"{facts['in_flight']}{_out_of(facts)}",
+        "in flight": f"{facts['in_flight']}{among}",
         "delayed": facts["delayed"],
         "of these, retrying": facts["retrying"],
         "sideline": f"{facts['sideline']} ({reasons}{of})" if reasons else facts["sideline"],
@@ -141,12 +143,6 @@ def _streamed(facts: Mapping[str, Any]) -> str:
 def balance(facts: Mapping[str, Any]) -> float | None:
     """Return the balance of the shards; None where chance alone makes it uneven: of few messages."""
     return facts["shard_balance"] if facts["published"] >= MANY else None
-
-
-def _out_of(facts: Mapping[str, Any]) -> str:
-    """Return among how many messages those were counted that are in flight, if not among all."""
-    looked = facts["in_flight_looked_at"]
-    return f", among the {looked:,} handed out last" if looked < facts["received"] else ""
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ def _group(session: Session, name: str, group: str, client: str, farm: str | Non
     """Return the group that a command means. Raises `NotFound`."""
     found = queue_of(session, f"{name}@{group}", client, farm)
     if not found.reader:
-        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another")
+        raise NotFound(f"no group {group!r} of queue {name!r} in {session.where}: create it, or name another group")
     return cast(QueueGroup, found)
 
 
@@ -53,14 +53,14 @@ def create(
     group: Group,
     client: Client,
     start: Annotated[
-        str, typer.Option(help="now, oldest, or a time as 2030-01-31T12:00+00:00: where it begins")
+        str, typer.Option(help="where it begins: now, oldest, or a time such as 2030-01-31T12:00+00:00")
     ] = "now",
     concurrency: Annotated[int | None, typer.Option(help="worker threads [default: the queue's]")] = None,
     farm: Farm = None,
 ) -> None:
-    """Create a group; one that exists stays as it is.
+    """Create a group; a group that exists stays as it is.
 
-    Messages published from then on wait for it, until it acknowledges them, they expire, or it is dropped.
+    Messages that are published from then on wait for it until it acknowledges them, they expire, or it is dropped.
 
     Example: latchwork queue group create orders audit --client shop --start oldest
     """
@@ -77,13 +77,13 @@ def _start(text: str) -> str | datetime:
         return datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(
-            f"--start is {shown(text)}; give now, oldest or a time as 2030-01-31T12:00+00:00"
+            f"--start is {shown(text)}; give now, oldest or a time such as 2030-01-31T12:00+00:00"
         ) from None
 
 
 @app.command()
 def drop(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """End a group. What waits for it alone is deleted; its consumers get nothing more.
+    """End a group. Messages that wait for this group alone are deleted; its consumers get nothing more.
 
     Example: latchwork queue group drop orders audit --client shop
     """
@@ -95,7 +95,7 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
 
 @app.command()
 def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """Show how a group stands, who works on it, and what is wrong.
+    """Show the depth and the settings of a group, who works on it, and what is wrong.
 
     Example: latchwork queue group stats orders audit --client shop
     """

@@ -26,16 +26,16 @@ def publish(
     name: Name,
     client: Client,
     payload: Annotated[list[str] | None, typer.Argument(help="JSON, one message each; default: lines of stdin")] = None,
-    key: Annotated[str | None, typer.Option(help="messages of one key go to one shard")] = None,
+    key: Annotated[str | None, typer.Option(help="messages of the same key go to the same shard")] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
     unique: Annotated[str | None, typer.Option(help="at most one message of this key until it is done")] = None,
     on_duplicate: Annotated[str, typer.Option(help="keep, raise or replace the message that the key has")] = "keep",
     farm: Farm = None,
 ) -> None:
-    """Publish messages; prints their ids.
+    """Publish messages, and print their ids.
 
-    Without a payload it reads stdin, and says so on a terminal. Lines of stdin end at a newline and at nothing else,
-    and empty ones are left out. They are JSON in UTF-8; a queue of bytes takes them as they are.
+    Without a payload the command reads stdin, and says so on a terminal. Each line of stdin that is not empty is a
+    message; only a newline ends a line. Lines are JSON in UTF-8; a queue of bytes takes them unchanged.
 
     Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
     """
@@ -43,7 +43,7 @@ def publish(
     queue = queue_of(session, name, client, farm)
     headers = dict(header_of(pair) for pair in header or [])
     if not payload and sys.stdin.isatty():
-        note("reads messages from standard input, a line each; Ctrl-D ends")
+        note("reading messages from standard input, one in each line; Ctrl-D ends")
     given: Sequence[str | bytes] = payload or [
         line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")
     ]
@@ -51,7 +51,7 @@ def publish(
     if unique is None and on_duplicate == "keep":
         ids = queue.publish_many(payloads, key=key, headers=headers)
     elif unique is None or len(payloads) != 1:
-        raise InvalidRequest(f"--unique and --on-duplicate are of one message, and {len(payloads)} were given")
+        raise InvalidRequest(f"--unique and --on-duplicate are for a single message, and {len(payloads)} were given")
     else:
         ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
     if not ids:
@@ -105,12 +105,14 @@ def search(
     ] = None,
     header: Annotated[list[str] | None, typer.Option(help="name=value; repeat for each")] = None,
     older_than: Annotated[float | None, typer.Option(help="seconds since they were published")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="only the message with this id, as the logs have it")] = None,
+    id: Annotated[str | None, typer.Option("--id", help="only the message with this id, as in the logs")] = None,
     limit: Annotated[int, typer.Option(help="the largest number of messages, 1 to 1000")] = 100,
     farm: Farm = None,
 ) -> None:
-    """Find messages that were not received yet; changes nothing. Of the delayed messages, to which the failed ones
-    belong that are tried again, it finds the ones that are overdue, or due within the hour.
+    """Find messages that were not received yet; nothing changes.
+
+    Failed messages that are tried again are among the delayed ones. Of the delayed messages it finds those that are
+    overdue, or due within the hour.
 
     Example: latchwork queue search orders --client shop --side parked --reason exhausted --older-than 3600
     """
@@ -119,7 +121,7 @@ def search(
     if header:
         wanted["header"] = dict(header_of(pair) for pair in header)
     if key is not None and side == "delayed":
-        raise InvalidRequest("--key with --side delayed: which shard a delayed message goes to may not be decided yet")
+        raise InvalidRequest("--key with --side delayed: the shard of a delayed message may not be decided yet")
     if key is not None:
         wanted["key"] = key
     queue = queue_of(session, name, client, farm)

@@ -25,18 +25,19 @@ WITHIN = 3.0
 """Seconds after which each worker that lives acts on a change."""
 TIMED_OUT = 4
 ActsWithin = Annotated[
-    float, typer.Option("--timeout", min=0, max=86_400, help="seconds to wait until the workers act on it; 0: none")
+    float,
+    typer.Option("--timeout", min=0, max=86_400, help="seconds to wait until the workers act on it; 0 = do not wait"),
 ]
 
 
 def pause(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Let no handler begin any more, in all workers.
+    """Stop a queue: no handler begins any more, in any worker.
 
-    It waits until they act on it: 3 s at most, while they live. Handlers that have begun go on to their end. Messages
-    that wait go on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is paused all the
-    same. A queue that is paused already stays paused by the same person, since the same time.
+    The command waits until the workers act on it: at most 3 s, while they live. Handlers that have begun go on to their
+    end. Messages that wait go on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is
+    paused all the same. If the queue is paused already, it stays paused by the same person, since the same time.
 
     Example: latchwork queue pause orders --client shop
     """
@@ -59,9 +60,9 @@ def pause(
 def resume(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Start its consumers again, with as many threads as before.
+    """Start the consumers of a paused queue again, with as many threads as before.
 
-    It waits until they act on it, as `queue pause` does. A queue that was not paused stays as it is.
+    The command waits until the workers act on it, as `queue pause` does. A queue that is not paused stays as it is.
 
     Example: latchwork queue resume orders --client shop
     """
@@ -86,7 +87,7 @@ def scale(
 ) -> None:
     """Set the number of worker threads in each consumer process.
 
-    It waits until they act on it, as `queue pause` does. A paused queue works again.
+    The command waits until the workers act on it, as `queue pause` does. A paused queue works again.
 
     Example: latchwork queue scale orders 8 --client shop
     """
@@ -104,9 +105,9 @@ def scale(
 
 
 def _settle(session: Session, queue: ShardedQueue, timeout: float, change: str, done: str) -> None:
-    """Wait until all workers act on the settings that were just changed; say what was done, and who does not act.
+    """Wait until all workers act on the settings that were just changed; print what was done, and who has not acted.
 
-    change: what is stored, for the person who interrupts the wait.
+    change: the stored change, for a person who interrupts the wait.
     """
     seams, changed = session.store.seams, queue.live.changed
     began = seams.monotonic()

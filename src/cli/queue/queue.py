@@ -31,10 +31,9 @@ DEPTH_LOOKS = Poll(low=0.1, high=2.0)
 def list_queues(context: typer.Context, client: Client, farm: Farm = None) -> None:
     """List every queue of the client, active or not. Exit code 3 if the client has none.
 
-    `threads each`, `consumers` with --json, is the number of threads in each worker process, 0 while it is paused; and
-    what workers run whose programs fix another number.
-    `latchwork stats` shows how many workers there are. `changed` says when that number was set last, and by whom;
-    `latchwork audit` from which one.
+    `threads each` (`consumers` with --json) is the number of threads in each worker process; it is 0 while the queue is
+    paused. Workers whose programs fix another number are named with it. `changed` says when the number was set last,
+    and by whom; `latchwork audit` has the number before. `latchwork stats` shows how many workers there are.
 
     Example: latchwork queue list --client shop --json
     """
@@ -66,31 +65,33 @@ def create(
     context: typer.Context,
     name: Name,
     client: Client,
-    shards: Annotated[int, typer.Option(help="1 to 512, fixed for its life")] = 32,
+    shards: Annotated[int, typer.Option(help="the number of shards, 1 to 512; it cannot be changed later")] = 32,
     concurrency: Annotated[int, typer.Option(help="worker threads of each consumer process, 0 to 100")] = 1,
     expiry_hours: Annotated[float, typer.Option(help="how long an unread message lives")] = 360,
     sweep_minutes: Annotated[
-        float, typer.Option(help="after which a message that was not acknowledged is taken back, 5 to 300")
+        float, typer.Option(help="minutes after which a message that was not acknowledged comes back, 5 to 300")
     ] = 20,
-    max_deliveries: Annotated[int, typer.Option(help="after how many attempts a message is parked")] = MAX_ATTEMPTS,
+    max_deliveries: Annotated[int, typer.Option(help="attempts after which a message is parked")] = MAX_ATTEMPTS,
     retry: Annotated[
-        bool, typer.Option(help="bring failed messages back; else they stay in the sideline until somebody does")
+        bool,
+        typer.Option(help="bring failed messages back; else they stay in the sideline until a person brings them back"),
     ] = True,
     backoff_seconds: Annotated[
         float | None, typer.Option(help="how long a failed message waits [default: 15 s, then longer, up to an hour]")
     ] = None,
     shovel_seconds: Annotated[
         float | None,
-        typer.Option(help="let failed messages wait in the sideline; how often they are brought back, 0 to 86400"),
+        typer.Option(help="let failed messages wait in the sideline, and bring them back at this interval, 0 to 86400"),
     ] = None,
     results_hours: Annotated[
-        float | None, typer.Option(help="how long what a handler returns is kept [default: it is not]")
+        float | None, typer.Option(help="how long the result of a handler is kept [default: it is not kept]")
     ] = None,
     farm: Farm = None,
 ) -> None:
-    """Create a queue. Where it exists with these settings, nothing changes.
+    """Create a queue. If it exists with these settings, nothing changes.
 
-    Processes of the client that run a Worker or a Consumer do its upkeep: retries, and messages of dead consumers.
+    Its upkeep (retries, messages of dead consumers) is done by the processes of the client that run a Worker or a
+    Consumer.
 
     Example: latchwork queue create orders --client shop --shards 8
     """
@@ -120,12 +121,12 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
         return number * unit
     except (ValueError, OverflowError):
         raise InvalidRequest(
-            f"{option} is {number}; a queue takes no such time: give a number within its limits"
+            f"{option} is {number}; a queue does not take such a time: give a number within the limits of the option"
         ) from None
 
 
 def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Show how a queue stands, who works on it, and what is wrong.
+    """Show the depth and the settings of a queue, who works on it, and what is wrong.
 
     Example: latchwork queue stats orders --client shop
     """
@@ -155,10 +156,10 @@ def set_retry(
 ) -> None:
     """Change whether failed messages are tried again.
 
-    It is for a queue that does not retry, as one that an earlier version has made. What is in the sideline already
-    comes back too, within a minute or two, while a worker runs. Workers that run go on as before until they are started
-    again: what they fail goes into the sideline, and comes back from there. A program that creates the queue with
-    another retry gets it as it is set here, and logs that.
+    This is for a queue that does not retry, such as a queue that an earlier version has made. Messages that are in the
+    sideline already come back too, within a minute or two, while a worker runs. Workers that run go on as before until
+    you start them again: messages that fail there go into the sideline, and come back from there. A program that
+    creates the queue with another `retry` gets the setting of this command, and logs that.
 
     Example: latchwork queue set orders --client shop --retry
     """
@@ -171,7 +172,7 @@ def set_retry(
 
 
 def shovel(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Bring back what is due in the sideline, once.
+    """Bring back the messages of the sideline that are due, once.
 
     Example: latchwork queue shovel orders --client shop
     """
@@ -198,7 +199,7 @@ def wait(
 ) -> None:
     """Wait until a number of messages is ready. This is for scripts that work in bulk.
 
-    Exit code 4 if the time is over before that.
+    Exit code 4 if there are fewer when the time is over.
 
     Example: latchwork queue wait orders --client shop --depth 1000 --timeout 600 && ./load.sh
     """
@@ -214,7 +215,8 @@ def wait(
         found = DEPTH_LOOKS.until(seams, lambda: outlive(seams, deadline, ready), timeout=deadline.left())
     if found is None:
         raise WaitTimeout(
-            f"fewer than {counted(depth, 'message')} ready in {name!r} within {timeout:g} s: wait longer, or for fewer",
+            f"fewer than {counted(depth, 'message')} ready in {name!r} within {timeout:g} s: wait longer, or for fewer "
+            "messages",
             queue=name,
         )
     session.say(f"ready in {name}: {counted(found, 'message')}", queue=name, ready=found)
@@ -224,10 +226,10 @@ def deactivate(
     context: typer.Context,
     name: Name,
     client: Client,
-    confirm: Annotated[str | None, typer.Option(help="the name again; asked for without it")] = None,
+    confirm: Annotated[str | None, typer.Option(help="the queue's name again; else it is asked for")] = None,
     farm: Farm = None,
 ) -> None:
-    """Refuse new messages. Those that are there are still consumed and swept.
+    """Refuse new messages. Messages that are in the queue are still consumed and swept.
 
     Example: latchwork queue deactivate orders --client shop --confirm orders
     """
@@ -240,8 +242,8 @@ def deactivate(
         confirm = sys.stdin.readline().rstrip("\n")
     if confirm != name:
         raise InvalidRequest(
-            f"not deactivated: the name was not given again but {shown(confirm)}; type {shown(name)}, or --confirm "
-            f"{name}"
+            f"not deactivated: the queue's name is {shown(name)}, and {shown(confirm)} was given; type the name, or "
+            f"give --confirm {name}"
         )
     with noted(session, "deactivate", client, farm, name):
         registry.deactivate(name)

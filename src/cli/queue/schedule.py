@@ -46,7 +46,7 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
 
 @contextmanager
 def _known(session: Session, registry: QueueRegistry, name: str) -> Iterator[None]:
-    """Name a similar schedule, and the command that lists them, where there is none of this name."""
+    """Add a similar name, and the command that lists schedules, to the error that there is no schedule of this name."""
     try:
         yield
     except NotFound as failure:
@@ -65,10 +65,10 @@ def _no_schedule(session: Session, registry: QueueRegistry, name: str) -> NotFou
 
 @app.command("list")
 def list_schedules(context: typer.Context, client: Client, farm: Farm = None) -> None:
-    """List every schedule of the client. Exit code 3 if the client has not even a queue.
+    """List every schedule of the client. Exit code 3 if the client does not even have a queue.
 
-    `last` is the tick up to which all is published or passed over; `paused` says since when, and by whom; `wrong` that
-    its queue is deactivated, and refuses its ticks.
+    `last` is the last tick that was published or skipped. `paused` says since when a schedule is paused, and by whom.
+    `wrong` says that its queue is deactivated, and refuses its ticks.
 
     Example: latchwork schedule list --client shop
     """
@@ -94,7 +94,7 @@ def put(
     context: typer.Context,
     name: Name,
     client: Client,
-    queue: Annotated[str, typer.Option(help="where its messages go")],
+    queue: Annotated[str, typer.Option(help="the queue to which its messages go")],
     cron: Annotated[str | None, typer.Option(help="minute hour day month weekday")] = None,
     every: Annotated[float | None, typer.Option(help="seconds, instead of --cron")] = None,
     tz: Annotated[str, typer.Option(help="the time zone of --cron")] = "UTC",
@@ -102,7 +102,7 @@ def put(
     missed: Annotated[str, typer.Option(help="ticks that were not published in time: skip, last or all")] = "last",
     farm: Farm = None,
 ) -> None:
-    """Make a schedule, or replace the one of that name. One that is paused stays so.
+    """Make a schedule, or replace the schedule of that name. A paused schedule stays paused.
 
     Example: latchwork schedule put nightly --client shop --queue reports --cron "0 3 * * *" --tz Europe/Berlin
     """
@@ -110,7 +110,8 @@ def put(
     value = checked_json("--payload", payload)
     if every is not None and tz != "UTC":
         raise InvalidRequest(
-            f"--tz {shown(tz)} with --every: its ticks are whole multiples of --every since 1970 in UTC; give --cron"
+            f"--tz {shown(tz)} with --every: its ticks are whole multiples of --every since 1970 in UTC; for a time "
+            "zone give --cron"
         )
     try:
         span = None if every is None else timedelta(seconds=every)
@@ -123,7 +124,7 @@ def put(
 
 @app.command()
 def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Forget a schedule; what it has published stays.
+    """Remove a schedule; messages that it has published stay.
 
     Example: latchwork schedule remove nightly --client shop
     """
@@ -142,10 +143,10 @@ def pause(
     why: Why = "",
     farm: Farm = None,
 ) -> None:
-    """Publish no tick that is due from now on, until it is resumed.
+    """Pause a schedule: ticks that are due from now on are not published until it is resumed.
 
-    What is due before may still be published. The ticks in between are never published, whatever --missed says. To put
-    the schedule again leaves it paused.
+    A tick that was due before may still be published. The ticks in between are never published, whatever --missed says.
+    If you put the schedule again, it stays paused.
 
     Example: latchwork schedule pause nightly --client shop --why "the report takes the disk"
     """
@@ -165,9 +166,9 @@ def resume(
     why: Why = "",
     farm: Farm = None,
 ) -> None:
-    """Publish the ticks of a paused schedule again.
+    """Resume a paused schedule: ticks that are due from now on are published again.
 
-    Those that are due from now on; `trigger` makes up for a run in between.
+    To make up for a tick in between, use `trigger`.
 
     Example: latchwork schedule resume nightly --client shop
     """
@@ -203,10 +204,10 @@ def next_ticks(
     context: typer.Context,
     name: Name,
     client: Client,
-    count: Annotated[int, typer.Option(min=1, max=1000, help="how many")] = 5,
+    count: Annotated[int, typer.Option(min=1, max=1000, help="the number")] = 5,
     farm: Farm = None,
 ) -> None:
-    """Show the next ticks of a schedule, in UTC. Of one that is paused none comes; stderr then says so.
+    """Show the next ticks of a schedule, in UTC. If the schedule is paused, none of them comes; stderr says so.
 
     Example: latchwork schedule next nightly --client shop
     """
@@ -220,4 +221,4 @@ def next_ticks(
     session.table([{"tick": tick.isoformat()} for tick in ticks], empty="no ticks")
     if found[0].paused is not None:
         who = f" by {found[0].paused_by}" if found[0].paused_by else ""
-        note(f"{name} is paused{who}: none of these is published until it is resumed")
+        note(f"{name} is paused{who}: no tick is published until it is resumed")

@@ -32,19 +32,23 @@ NOT_FOUND = 3
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
     """Say where messages are, and which of their steps are done.
 
-    The state of each: ready, running, retrying, parked, delayed, done, gone, expired or unknown. An id that is
-    mistyped, or of another queue, is unknown. Gone is what was cancelled, discarded or moved. One that a worker has
-    which died is running until it is brought back; then this says when that is at the latest. `at work` of a
-    running one is for how long, as its worker has reported if it is one of the three that run longest there; else "at
-    least" so long, since it was taken, or its worker extended that last: `extended_at`. Of one that is due and has not
-    come it says why. A message that expired
-    unread is `expired` until somebody takes messages from there, and `unknown` from then on: the count of the expired
-    ones stays. Without --id: all messages that consumers have in hand, of the 1,000 that were taken last.
-    Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than their
-    message lives, so this also answers for one that is gone. Of a group: give QUEUE@GROUP, which says the steps alone.
-    What `delivery.operate` has done is in the records that it changed, in their bin `effects`.
-    A message that goes with a write says which write it waits for. Exit code 3 if some are unknown, and no step of them
-    is done.
+    A message is ready, running, retrying, parked, delayed, done, gone, expired or unknown. It is gone if it was
+    cancelled, discarded or moved. An id that is mistyped, or that is of another queue, is unknown. A message of a
+    worker that died is running until it is brought back; the command says when that is at the latest. If a message is
+    due and has not come, the command says why.
+
+    `at work` says for how long a message has been running, if its worker has reported it: each worker reports the three
+    that run longest. For the others it says "at least", with the time since the message was taken, or last extended:
+    `extended_at`. A message that expired unread is `expired` until somebody takes messages from its shard, and
+    `unknown` from then on; it stays in the count of expired messages.
+
+    Without --id: all messages that consumers have in hand, of the 1,000 that were taken last.
+
+    Steps are those of `delivery.once`, with their results, the oldest first. They are remembered for longer than the
+    message lives, so they are shown for a message that is gone too. For a group, give QUEUE@GROUP; then only the steps
+    are shown. What `delivery.operate` has done is in the records that it changed, in their bin `effects`. If a message
+    goes with a write, the command names the write that it waits for. Exit code 3 if some messages are unknown, and none
+    of their steps is done.
 
     Example: latchwork queue show orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
@@ -64,7 +68,7 @@ def _show_in_hand(session: Session, queue: ShardedQueue, client: str) -> None:
     rows = _rows_in_hand(queue, held.held, taken, json_value=session.json)
     session.table(rows, empty="no consumer has a message in hand")
     if not held.is_all:
-        note(f"of the {counted(held.looked, 'message')} that were taken last")
+        note(f"among the {counted(held.looked, 'message')} that were taken last")
     for state in taken.queues if taken else ():
         now, batches = session.store.seams.wall(), queue.config.batching is not None
         for left in unsettled_in(state, held.held, now, batches=batches):
@@ -73,7 +77,7 @@ def _show_in_hand(session: Session, queue: ShardedQueue, client: str) -> None:
 
 
 def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence[str]) -> None:
-    """Print where these messages are, and why those that are due have not come."""
+    """Print where these messages are, and why a message that is due has not come."""
     # 1. Where each is. A group knows the steps alone.
     statuses: dict[str, Status] = {}
     if not queue.reader:
@@ -197,7 +201,7 @@ def _look(queue: ShardedQueue) -> Snapshot:
 
 
 def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], taken: Snapshot | None = None) -> None:
-    """Say which of these workers died, and when what they have in hand is back at the latest."""
+    """Print which of these workers died, and when their messages are back at the latest."""
     if not any(workers):
         return
     taken = taken or _look(queue)
@@ -208,8 +212,8 @@ def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], tak
             left = state.returns_within - dead.ago
             when = f"within {shown_time(left)}" if left > 0 else "with the next one"
             note(
-                f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: what it has in hand is "
-                f"back by the sweep, at the latest {when}, while any worker of {client} runs; have it sooner: "
+                f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: the sweep brings back "
+                f"the messages that it has in hand, at the latest {when}, while any worker of {client} runs; sooner: "
                 f"latchwork queue recover {queue.name} --client {client}"
             )
 
@@ -219,13 +223,13 @@ def result(
     name: Name,
     client: Client,
     id: Annotated[str | None, typer.Option("--id", help="the id of the message")] = None,
-    timeout: Annotated[float, typer.Option(help="seconds to wait for it; 0 = look once")] = 0,
+    timeout: Annotated[float, typer.Option(help="seconds to wait for the result; 0 = look once")] = 0,
     farm: Farm = None,
 ) -> None:
     """Print what the handler of a message returned, as JSON.
 
-    Of a queue that keeps results (`queue create --results-hours`). Exit code 3 if there is no such message or its
-    result is kept no longer, 4 if it has none in time, 1 if it has none for good: the error says why.
+    The queue must keep results (`queue create --results-hours`). Exit code 3 if there is no such message or its result
+    is not kept any more, 4 if it has no result in time, 1 if it will never have one: the error says why.
 
     Example: latchwork queue result orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5 --timeout 30
     """
@@ -240,17 +244,18 @@ def recover(
     name: Name,
     client: Client,
     worker: Annotated[
-        list[str] | None, typer.Option(help="HOST:PID as doctor names it; repeat for each [default: all that died]")
+        list[str] | None,
+        typer.Option(help="HOST:PID, as `latchwork doctor` names it; repeat for each [default: all dead workers]"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say which")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only print which messages; change nothing")] = False,
     farm: Farm = None,
 ) -> None:
-    """Bring back what workers that died have in hand, at once.
+    """Bring back at once the messages that dead workers have in hand.
 
-    The sweep brings it back too, later. Their attempt counts, and they come again after the queue's backoff, or are
-    parked after the last attempt, as of a handler that failed. A worker counts as dead once it has not reported for
-    50 s. One that only hangs, or cannot reach the store, may still be at work on them: they are then handled twice. So
-    make sure that its process has ended.
+    The sweep brings them back too, later. The attempt counts: the messages come again after the queue's backoff, or are
+    parked after the last attempt, as if their handler had failed. A worker counts as dead once it has not reported for
+    50 s. A worker that only hangs, or cannot reach the store, may still be at work on its messages: they are then
+    handled twice. So make sure that its process has ended.
 
     Example: latchwork queue recover orders --client shop --dry-run
     """
@@ -271,4 +276,4 @@ def recover(
         brought = sum(told.values())
         note(f"{'would be ' if dry_run else ''}brought back: {counted(len(rows) if dry_run else brought, 'message')}")
     if not left.is_all:
-        note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back the others")
+        note(f"only the {LOOKED:,} messages that were taken last were looked at; the sweep brings back older ones")

@@ -26,14 +26,16 @@ FAILED, NOT_FOUND = 1, 3
 TOLD = 3
 """Messages at most of which it is said where they are instead."""
 
-All = Annotated[bool, typer.Option("--all", help="all that match the options below, chosen once, at most 10,000")]
-Reason = Annotated[str | None, typer.Option(help="with --all: that are there for this reason")]
-Key = Annotated[str | None, typer.Option(help="with --all: in the shard of this key; not for delayed ones")]
-Header = Annotated[list[str] | None, typer.Option(help="with --all: name=value; repeat for each")]
-OlderThan = Annotated[float | None, typer.Option(help="with --all: seconds since they were published")]
+All = Annotated[bool, typer.Option("--all", help="every message that matches, chosen once; at most 10,000")]
+Reason = Annotated[str | None, typer.Option(help="with --all: only those that are there for this reason")]
+Key = Annotated[str | None, typer.Option(help="with --all: only those in the shard of this key; not for delayed ones")]
+Header = Annotated[list[str] | None, typer.Option(help="with --all: only those with this name=value; repeat for each")]
+OlderThan = Annotated[
+    float | None, typer.Option(help="with --all: only those published this many seconds ago, or earlier")
+]
 Most = Annotated[int, typer.Option(help="with --all: the largest number of messages, 1 to 10000")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="only say which")]
-Confirm = Annotated[str | None, typer.Option(help="the queue's name again, if everything is to go")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="only print which messages; change nothing")]
+Confirm = Annotated[str | None, typer.Option(help="the queue's name again, to take every message")]
 
 
 def discard(
@@ -52,11 +54,11 @@ def discard(
     confirm: Confirm = None,
     farm: Farm = None,
 ) -> None:
-    """Delete messages, and print the outcome of each. It is done, not there, or unknown.
+    """Delete messages, and print the outcome of each: done, not there, or unknown.
 
-    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops, and says what was done. To discard
-    without anything that they must match, give --confirm. Exit code 3 if some were not there, 1 if the outcome of some
-    is unknown, or not all were tried.
+    With --all it deletes the messages that match. They are chosen once, at the beginning. Ctrl-C stops, and prints what
+    was done. To discard every message of a side, give --all without anything to match, and --confirm. Exit code 3 if
+    some were not there, 1 if the outcome of some is unknown, or not all were tried.
 
     Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
@@ -84,10 +86,11 @@ def redrive(
     most: Most = MOST_CHOSEN,
     farm: Farm = None,
 ) -> None:
-    """Bring parked messages back, with no attempts counted. With --id: just these, of any side.
+    """Bring parked messages back to the queue, with no attempts counted.
 
-    With --id it prints the outcome of each, as `discard` does; delayed messages are due at once. With --all too: of
-    those that match, of any side, as they are chosen at the beginning; Ctrl-C stops.
+    With --id it brings back just these messages, of any side, and prints the outcome of each, as `discard` does; a
+    delayed message is then due at once. With --all it brings back the messages that match, of any side. They are chosen
+    once, at the beginning; Ctrl-C stops.
 
     Example: latchwork queue redrive orders --client shop --reason exhausted --dry-run
     """
@@ -98,11 +101,11 @@ def redrive(
     if match.is_of_all("redrive", id, all=all, own=("reason", "dry-run")):
         to_all(session, queue, "redrive", side, match, farm=farm)
     elif id and (reason is not None or dry_run):
-        raise InvalidRequest("--id with --reason or --dry-run: search says which messages there are")
+        raise InvalidRequest("--id with --reason or --dry-run: without --id, `search` says which messages there are")
     elif id:
         _to_each(session, queue, "redrive", side, id, farm)
     elif side != "parked":
-        raise InvalidRequest(f"--side {side} without --id: only parked messages are brought back all at once")
+        raise InvalidRequest(f"--side {side} without --id: name the messages; only parked ones come back all at once")
     else:
         with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
             found = queue.redrive(limit, reason=reason, dry_run=dry_run)
@@ -117,7 +120,7 @@ def move(
     context: typer.Context,
     name: Name,
     client: Client,
-    to: Annotated[str, typer.Option(help="the queue that they go to")],
+    to: Annotated[str, typer.Option(help="the queue to which the messages go")],
     id: Ids = None,
     side: Side = "parked",
     all: All = False,
@@ -129,9 +132,9 @@ def move(
     dry_run: DryRun = False,
     farm: Farm = None,
 ) -> None:
-    """Move messages to another queue of the client. Prints the outcome of each, as `discard` does.
+    """Move messages to another queue of the client, and print the outcome of each, as `discard` does.
 
-    With --all: those that match, as they are chosen at the beginning; Ctrl-C stops.
+    With --all it moves the messages that match. They are chosen once, at the beginning; Ctrl-C stops.
 
     Example: latchwork queue move orders --client shop --to orders-by-hand --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
@@ -157,11 +160,11 @@ def cancel(
     confirm: Confirm = None,
     farm: Farm = None,
 ) -> None:
-    """Cancel messages, in whatever state they are.
+    """Cancel messages, in whatever state they are, and print the outcome of each.
 
-    Prints the outcome of each. What waits is gone: done. What a consumer has is asked: its handler's next
-    `delivery.check()` ends it. With --all: of the delayed messages, due within the hour, those that match; Ctrl-C
-    stops. To cancel without anything that they must match, give --confirm.
+    A message that waits is deleted: `done`. If a consumer has the message, it is asked to stop: `asked`; the handler's
+    next `delivery.check()` ends it. With --all it cancels the delayed messages that match and are due within the hour;
+    Ctrl-C stops. To cancel all of them, give --all without anything to match, and --confirm.
 
     Exit code 3 if some were not there, 1 if the outcome of some is unknown.
 

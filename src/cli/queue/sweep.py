@@ -34,11 +34,12 @@ def sweep(
 ) -> None:
     """Sweep every queue of the client once, if elected. Exit code 1 if a part failed.
 
-    While another process leads, this one is not elected, and the exit code is 4. Give --election the name that your own
-    sweepers use, if it is not CLIENT-sweeper. One sweep moves messages that were left alone, but passes no slot whose
-    message is missing: for that, one process has to observe for the queue's whole sweep duration, as a service with a
-    Sweeper does, or --every, which sweeps until Ctrl-C. With --every, and without --election, it does all that the
-    upkeep in a worker does: it also delivers delayed messages, retries and schedules.
+    While another process leads, this one is not elected, and the exit code is 4. If your own sweepers use another
+    election than CLIENT-sweeper, name it with --election. One sweep brings back messages that were abandoned, but it
+    passes no slot whose message is missing: for that, one process has to watch the slot for the queue's whole sweep
+    duration. A service with a Sweeper does that, and so does --every, which sweeps until Ctrl-C. With --every and
+    without --election it does all the upkeep that a worker does: it also delivers delayed messages, retries and
+    schedules.
 
     Example: latchwork queue sweep --client shop --timeout 60
     """
@@ -118,7 +119,7 @@ class _Sweep:
         return report.ok
 
     def _first_due(self, report: SweepReport) -> float | None:
-        """Return in how many seconds the first of the messages in flight counts as left alone; None = there are none.
+        """Return in how many seconds the first of the messages in flight counts as abandoned; None if there are none.
 
         One call for each queue that has some.
         """

@@ -57,7 +57,7 @@ def run_under(
     Raises `CannotRun` if the command cannot be run.
     """
     if not command:
-        raise InvalidRequest("no command to run: put it behind --, as in `latchwork lock run NAME -- ./job.sh`")
+        raise InvalidRequest("no command to run: write it behind --, as in `latchwork lock run NAME -- ./job.sh`")
     variables = {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
     with Supervisor() as supervisor, Foreground() as foreground, _Signals() as signals:
         run = SupervisedRun(supervisor, grace, min(grace, lease / 2), lost, foreground, signals)
@@ -78,7 +78,7 @@ def cannot_run(name: str, why: str, *, is_absent: bool) -> CannotRun:
 
 
 class Supervisor:
-    """The process that runs commands for this one, one after the other. Entering starts it, leaving ends it."""
+    """The process that runs commands for this process, one after the other. Entering starts it, leaving ends it."""
 
     def __enter__(self) -> Supervisor:
         return self.start()
@@ -106,7 +106,7 @@ class Supervisor:
         self.wait()
 
     def leave(self) -> None:
-        """Let it end, and what it is running."""
+        """Let it end, together with the command that it runs."""
         with suppress(OSError):  # it was killed
             self._end.shutdown(socket.SHUT_WR)  # a thread may still read from it
 
@@ -272,7 +272,7 @@ class SupervisedRun:
         elif "stopped" in message:
             self._stopped(message["stopped"])
         elif "left" in message and not message["left"]:
-            note("the command has ended; ending what it left running")
+            note("the command has ended; ending the processes that it left running")
         elif "ended" in message:
             self._status = message["ended"]
 
@@ -280,7 +280,7 @@ class SupervisedRun:
         if number == signal.SIGSTOP:  # another process wants it stopped
             return
         if self._foreground is None or not self._foreground.stopped(number):
-            note("the command reads the terminal, which it cannot have; ending it")
+            note("the command reads from the terminal, which it cannot have; ending the command")
             self._end(signal.SIGTERM)
         elif self._lost is None or not self._lost.is_set():  # otherwise it is ended before it continues
             self._supervisor.ask(signal=signal.SIGCONT)
@@ -296,8 +296,8 @@ class SupervisedRun:
         self._supervisor.ask(end=number, grace=self._grace)
 
     def _supervisor_has_gone(self) -> None:
-        """End what is left after the supervisor was killed: the system has killed the command with it; the rest of its
-        group is known here.
+        """Kill the rest of the command's group after the supervisor was killed: the system has killed the command with
+        it.
         """
         self._status = LOST
         seams, left = SYSTEM, self._grace
@@ -306,7 +306,7 @@ class SupervisedRun:
                 os.killpg(self._group, signal.SIGKILL)
                 seams.sleep(LOOK_EVERY)
                 left -= LOOK_EVERY
-        raise LatchworkError("the process that watches over the command was killed, and the command with it")
+        raise LatchworkError("the process that watches the command was killed, and the command with it")
 
     # ---- its stdin
 

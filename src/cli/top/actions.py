@@ -28,11 +28,11 @@ SPARE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that is done once it is confirmed.
+    """An action that is done once it is confirmed.
 
-    key: farm, client and queue, and what else names what it is done to; or farm, kind and name.
-    run: does it in this store, as the person of the deed, and returns what became of it; raises the store's errors.
-    before: what it changes, as it was.
+    key: farm, client and queue, and the names of the messages or other things that it is done to; or farm, kind and
+    name. run: does it in this store, as the person of the deed, and returns how it ended; raises the store's errors.
+    before: the state before it, for the audit record.
     """
 
     title: str
@@ -97,7 +97,7 @@ def _resumed(queue: ShardedQueue, deed: Deed) -> str:
 
 
 def scale(key: Sequence[str], state: QueueState, threads: int) -> Action | str:
-    """Return the change of the number of threads; why it cannot be, where it cannot."""
+    """Return the action that changes the number of threads; or why it cannot be done."""
     if not 0 <= threads <= MAX_CONSUMERS:
         return f"{threads} threads: give 0 to {MAX_CONSUMERS}"
     now, name = state.live.concurrency, one_line(state.name)
@@ -120,7 +120,7 @@ def _scaled(queue: ShardedQueue, who: str, threads: int) -> str:
 
 
 def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
-    """Return the redrive of the parked messages of a queue; why it cannot be, where there are none."""
+    """Return the action that redrives the parked messages of a queue; or why there is nothing to do."""
     parked, name = state.stats.parked.waiting, one_line(state.name)
     if not parked:
         return f"nothing is parked in {name}"
@@ -135,8 +135,8 @@ def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
 
 
 def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
-    """Return what is done to these messages of one side: `redrive`, `discard`, `cancel`, or `move`, to the queue `to`;
-    why it cannot be, where it cannot.
+    """Return the action on these messages of one side: `redrive`, `discard`, `cancel`, or `move` to the queue `to`; or
+    why it cannot be done.
     """
     name, many = one_line(key[2]), len(messages) > 1
     if refusal := refusal_of(verb, side, to):
@@ -160,7 +160,7 @@ def refusal_of(verb: str, side: str, to: str) -> str:
 
 
 def consequence_of(verb: str, side: str, to: str, *, many: bool) -> str:
-    """Return in words what is done to a message of a side, or to many."""
+    """Return, in words, what happens to a message of a side, or to many."""
     one, it_is = ("Each", "They are") if many else ("It", "It is")
     return {
         "redrive": f"{one} is tried again now, and starts with no attempts. {'They leave' if many else 'It leaves'} "
@@ -184,7 +184,7 @@ def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to
 
 
 def of_all(key: Sequence[str], run: Run) -> Action | str:
-    """Return what is done to all messages that were chosen; why it cannot be, where it cannot."""
+    """Return the action on all messages that were chosen; or why it cannot be done."""
     chosen, name = run.chosen, one_line(key[2])
     if refusal := refusal_of(run.verb, chosen.side, run.to):
         return refusal

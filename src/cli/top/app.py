@@ -1,4 +1,4 @@
-"""The state of the screen: which page, what is chosen, what is asked; keys go in, lines come out. No terminal here."""
+"""The state of the screen: the page, the chosen row, the question; keys go in, lines come out. No terminal here."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Page:
 
 @dataclass(slots=True)
 class Prompt:
-    """A line that is being typed. what: what it is for."""
+    """A line that a person types. what: what the line is for."""
 
     what: str
     text: str = ""

@@ -26,7 +26,7 @@ SHOWN = 5
 
 
 def latches(store: RecordStore) -> Table:
-    """Return latches, barriers and groups: what is missing, and whether it is dead or alive."""
+    """Return latches, barriers and groups: which parties are missing, and whether these are dead or alive."""
     groups = store.scan(GROUPS)
     now = time_of(store, groups[0].key) if groups else 0
     lives = _lives(groups, now)
@@ -154,7 +154,7 @@ def _style(state: State) -> str:
 
 
 def _lives(groups: list[Record], now: int) -> dict[str, str]:
-    """Return what the groups know of each name: whether a member of that name is alive."""
+    """Return, for each name that a group knows, whether a member of that name is alive."""
     found: dict[str, str] = {}
     for record in groups:
         try:
@@ -170,7 +170,7 @@ def _lives(groups: list[Record], now: int) -> dict[str, str]:
 
 
 def _named(parties: list[str], lives: dict[str, str]) -> str:
-    """Return the names of parties, the dead ones first, each with what is known of it."""
+    """Return the names of parties, the dead ones first, each with its state if a group knows it."""
     first = sorted(parties, key=lambda one: not lives.get(one, "").startswith("DEAD"))
     shown = [f"{one} ({lives[one]})" if one in lives else one for one in first[:SHOWN]]
     return ", ".join(shown) + (f" and {len(parties) - SHOWN} more" if len(first) > SHOWN else "")

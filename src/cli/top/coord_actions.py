@@ -14,7 +14,7 @@ from .table import DASH, Row
 
 
 def break_lock(row: Row, *, at_once: bool) -> Action | str:
-    """Return the break of the lock in a row of the page; why it cannot be, where it cannot."""
+    """Return the action that breaks the lock in a row of the page; or why it cannot be done."""
     if row.key is None or row.key[1] != "lock":
         return "only a lock can be broken"
     name, held_by, fence, lease = row.key[2], row.cells[2], row.order[3], row.cells[5]
@@ -43,7 +43,7 @@ def _broken(store: RecordStore, who: str, name: str, fence: int, *, at_once: boo
 
 
 def step_down(row: Row) -> Action | str:
-    """Return that the leader in a row of the page steps down; why it cannot, where it cannot."""
+    """Return the action that lets the leader in a row of the page step down; or why it cannot be done."""
     if row.key is None or row.key[1] != "election":
         return "only a leader can step down"
     name, leader, epoch, others = row.key[2], row.cells[1], row.order[2], row.order[4]
@@ -71,7 +71,7 @@ def _stepped_down(store: RecordStore, who: str, name: str, epoch: int) -> str:
 
 
 def count_down(row: Row, party: str) -> Action | str:
-    """Return the count for a party that the latch in a row waits for; why it cannot be, where it cannot."""
+    """Return the action that counts for a party of the latch in a row; or why it cannot be done."""
     if row.key is None or row.key[1] != "latch":
         return "only a latch can be counted down"
     if not party:

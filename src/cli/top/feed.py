@@ -35,7 +35,7 @@ def outboxes_of(given: Sequence[str]) -> list[Place]:
     for one in given:
         parts = one.split(":") if isinstance(one, str) else []
         if len(parts) not in {2, 3} or not all(parts):
-            raise InvalidRequest(f"the outbox {shown(one)} is not named as DIRECTORY:PREFIX or DIRECTORY:PREFIX:NAME")
+            raise InvalidRequest(f"the outbox {shown(one)} is none: write DIRECTORY:PREFIX or DIRECTORY:PREFIX:NAME")
         found.append((parts[0], parts[1], parts[2] if len(parts) > 2 else "outbox"))
     return found
 
@@ -134,7 +134,7 @@ class Feed:
         self.aside = self.seams.spawn(act, "top-run")
 
     def choose(self, read: Callable[[], Any]) -> None:
-        """Read in the background what an action is to be done to; `chosen` is then what was found."""
+        """Read in the background the messages for an action; `chosen` then has them."""
         self.chosen = None
         self._wanted.append((CHOSEN, read))
         self._work.set()

@@ -1,4 +1,4 @@
-"""The pages of `latchwork top`, as tables of what the feed has read; what is wrong stands first."""
+"""The pages of `latchwork top`, as tables of the data of the feed; problems come first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ...errors import Misconfigured
-from ...observe.audit import DONE, Deed, audit_of
+from ...observe.audit import DONE, audit_of
 from ...observe.findings import OK, PROBLEM, Finding, findings_of
 from ...observe.snapshot import ClientState, QueueState, Snapshot
 from ...plain import counted, exact_time, one_line, shown_time
@@ -56,7 +56,7 @@ def queue_in(feed: Feed, key: Sequence[str]) -> tuple[Snapshot, QueueState] | No
 
 
 def style_of(findings: Sequence[Finding]) -> str:
-    """Return the style of what these are about."""
+    """Return the style of a thing with these findings."""
     states = {one.state for one in findings}
     return BAD if PROBLEM in states else WARN if states - {OK} else PLAIN
 
@@ -76,7 +76,7 @@ def _failed(name: str, fetched: Fetched) -> list[Line]:
 
 
 def overview(feed: Feed, width: int) -> Table:
-    """Return what is wrong everywhere, worst first, and below that a row for each client."""
+    """Return the findings about everything, worst first, and below them a row for each client."""
     found = [one for _, taken in known(feed) for one in findings_of(taken)]
     notes = [line for one in found for line in _finding_lines(one, width)]
     rows = [_client(one, taken) for one, taken in known(feed)]
@@ -92,21 +92,16 @@ def overview(feed: Feed, width: int) -> Table:
 def _client(one: ClientState, taken: Snapshot) -> Row:
     depths = [queue.stats.depth for queue in taken.queues]
     workers = {worker.worker for queue in taken.queues for worker in queue.at_work}
-    style = style_of(findings_of(taken))
+    upkeep = "an election is under way" if taken.candidates else "NOBODY"
+    if taken.leader is not None and taken.leader.leads:
+        upkeep = short_name(taken.leader.name)
     return row(
         (one.farm, one.client),
         (one.client, one.farm, len(taken.queues), sum(depth.ready for depth in depths),
          sum(depth.retrying + depth.sideline for depth in depths), sum(depth.parked for depth in depths),
-         len(workers), _upkeep(taken)),
-        style,
+         len(workers), upkeep),
+        style_of(findings_of(taken)),
     )  # fmt: skip
-
-
-def _upkeep(taken: Snapshot) -> str:
-    """Return who does the upkeep, by the name by which a person finds it."""
-    if taken.leader is not None and taken.leader.leads:
-        return short_name(taken.leader.name)
-    return "an election is under way" if taken.candidates else "NOBODY"
 
 
 def farms(feed: Feed) -> Table:
@@ -154,7 +149,7 @@ def workers(feed: Feed) -> Table:
 
 
 def queues(feed: Feed, bars: str) -> Table:
-    """Return a row for each queue, with what is wrong, and how many messages were ready at the last looks."""
+    """Return a row for each queue, with its findings, and how many messages were ready at the last looks."""
     rows = []
     for one, taken in known(feed):
         found = findings_of(taken)
@@ -492,7 +487,7 @@ def _schedule(key: tuple[str, str], state: ScheduleState) -> Row:
 
 
 def outcomes(rows: Sequence[tuple[str, str]], said: str) -> Table:
-    """Return the outcome of each message of an action on many, those that are not done first."""
+    """Return the outcome of each message of an action on many; messages that are not done come first."""
     there = [row((name,), (name, outcome), PLAIN if outcome == "done" else WARN) for name, outcome in rows]
     there.sort(key=lambda one: one.style == PLAIN)
     columns = Column("message", right=False), Column("outcome", right=False)
@@ -589,7 +584,10 @@ def audit(feed: Feed) -> Table:
     for farm, store in feed.stores.items():
         fetched = feed.fetched(("audit", farm), partial(audit_of, store), COORD_EVERY)
         notes += _failed(farm, fetched)
-        rows += [_deed(one) for one in fetched.value or ()]
+        for one in fetched.value or ():
+            when = f"{datetime.fromtimestamp(one.at, timezone.utc):%Y-%m-%d %H:%M:%S}"
+            cells = (when, one.who, one.what, one.target, one.why, one.before, one.after, one.outcome, one.farm)
+            rows.append(row(None, cells, PLAIN if one.outcome == DONE else WARN))
     columns = (
         Column("when", right=False), Column("who", right=False), Column("what", right=False),
         Column("on", right=False), Column("why", 3, right=False), Column("before", 4, right=False),
@@ -597,9 +595,3 @@ def audit(feed: Feed) -> Table:
     )  # fmt: skip
     rows.sort(key=lambda one: one.cells[0], reverse=True)
     return Table(columns, tuple(rows), tuple(notes), "nobody has done anything")
-
-
-def _deed(deed: Deed) -> Row:
-    when = datetime.fromtimestamp(deed.at, timezone.utc).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
-    cells = (when, deed.who, deed.what, deed.target, deed.why, deed.before, deed.after, deed.outcome, deed.farm)
-    return row(None, cells, PLAIN if deed.outcome == DONE else WARN)

@@ -13,7 +13,7 @@ from .table import Row
 
 
 def trigger(row: Row) -> Action | str:
-    """Return the run of the schedule in a row of the page, now; why it cannot be, where it cannot."""
+    """Return the action that runs the schedule in a row of the page now; or why it cannot be done."""
     if row.key is None or row.key[2] != "schedule":
         return "only a schedule can be run"
     name, queue = one_line(row.key[3]), row.cells[2]

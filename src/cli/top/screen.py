@@ -76,7 +76,7 @@ def _run(window: Any, top: Top) -> None:
 
 
 def _size(window: Any) -> tuple[int, int]:
-    """Return the lines and columns of the terminal; where they have changed, curses is told, and draws all of it."""
+    """Return the lines and columns of the terminal. If they have changed, curses is told, and draws all of it again."""
     try:
         columns, lines = os.get_terminal_size()
     except OSError:

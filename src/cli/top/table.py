@@ -12,7 +12,7 @@ from ...plain import one_line, shown_time
 PLAIN, TITLE, BAD, WARN, FAINT, CHOSEN = "plain", "title", "bad", "warn", "faint", "chosen"
 """The styles of a line; each is also told apart without colour, or says in words what it is."""
 DASH = "-"
-"""Stands for what is not known."""
+"""Stands for a value that is not known."""
 BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
 
 
@@ -35,9 +35,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. key: names what the row is about, so that it stays chosen while the rows change; None = nothing.
+    """A row.
 
-    order: of each cell what it is sorted by.
+    key: names the thing that the row is about, so that it stays chosen while the rows change; None = nothing. order:
+    for each cell, the value by which it is sorted.
     """
 
     key: tuple[str, ...] | None
@@ -48,7 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under titles. notes: lines above them; empty: what is said where there is no row."""
+    """Rows under titles. notes: lines above them; empty: the text if there is no row."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -66,7 +67,12 @@ class Table:
         """Return the rows in the order of a column; rows that have no value there are last."""
         known = [row for row in self.rows if row.cells[column] != DASH]
         others = [row for row in self.rows if row.cells[column] == DASH]
-        known.sort(key=lambda row: _orderable(row, column), reverse=down)
+
+        def order(row: Row) -> tuple[bool, float | str]:
+            value = row.order[column] if row.order else row.cells[column]
+            return isinstance(value, str), value.casefold() if isinstance(value, str) else value
+
+        known.sort(key=order, reverse=down)
         return Table(self.columns, (*known, *others), self.notes, self.empty)
 
     def shown(self, width: int) -> list[int]:
@@ -98,11 +104,6 @@ class Table:
         return self.columns[n].rank == 0 or any(row.cells[n] not in {DASH, ""} for row in self.rows)
 
 
-def _orderable(row: Row, column: int) -> tuple[bool, float | str]:
-    value = row.order[column] if row.order else row.cells[column]
-    return isinstance(value, str), value.casefold() if isinstance(value, str) else value
-
-
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
     return sum(widths[n] for n in shown) + 2 * (len(shown) - 1)
 
@@ -132,7 +133,7 @@ def age(seconds: float | None) -> str:
 
 
 def row(key: tuple[str, ...] | None, values: Sequence[object], style: str = PLAIN) -> Row:
-    """Return a row of these values, sorted by them: a pair is a text and what it is sorted by."""
+    """Return a row of these values, which it is sorted by; a pair is a text and the value to sort by."""
     cells, order = [], list[float | str]()
     for value in values:
         shown, sort = value if isinstance(value, tuple) else (text(value), value)

@@ -22,10 +22,8 @@ __all__ = ["KINDS", "OK", "PROBLEM", "WARNING", "Finding", "findings_of", "why_i
 class Row(NamedTuple):
     """A row of the table.
 
-    states: that a finding of this kind may have.
-    when: it is found.
-    reads: what it is found by.
-    rule: finds it, and words it with its remedy; several rows may have one rule.
+    states: the states that a finding of this kind may have. when: it is found. reads: the data that it is found by.
+    rule: finds it, and gives its text and its remedy; several rows may have one rule.
     """
 
     kind: str
@@ -77,8 +75,9 @@ KINDS = tuple(dict.fromkeys(row.kind for row in (*OF_CLIENT, *OF_QUEUE)))
 
 
 def findings_of(taken: Snapshot) -> list[Finding]:
-    """Return what is not as it should be, or worth knowing; problems first. What follows from a missing worker, or from
-    a missing upkeep, is said with it.
+    """Return the findings about a client; problems first.
+
+    What follows from a missing worker, or from missing upkeep, is part of the same finding.
     """
     of_client, of_queue = (dict.fromkeys(row.rule for row in table) for table in (OF_CLIENT, OF_QUEUE))
     found: list[Finding] = [one for rule in of_client for one in rule(taken)]

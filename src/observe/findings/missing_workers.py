@@ -14,7 +14,7 @@ from .finding import PROBLEM, WAITED, WARNING, Finding, of_queues
 
 RECENT = 600.0
 """Seconds for which a worker that died is a finding: longer, until a sweep has brought back what it may have had in
-hand, for an hour at most where nobody sweeps. Messages that wait for a worker are one for as long as they wait.
+hand, for an hour at most if nobody sweeps. Messages that wait for a worker are a finding for as long as they wait.
 """
 DEATHS, DIES_AGAIN = 3, 120.0
 """Workers that died within `RECENT`, from which on they are said to die again and again; until
@@ -192,8 +192,8 @@ def _held(found: _Dead) -> _Dead:
 
 
 def _back(found: _Dead, taken: Snapshot) -> str:
-    """Return when the messages are back that dead workers may have had in hand: of one worker for each queue, of
-    several for each worker. Empty where there were none.
+    """Return when the messages of dead workers are back: for one worker by queue, for several by worker. Empty if they
+    had none in hand.
     """
     held, is_one = _held(found), len({one.worker for _, one in found}) == 1
     if not held:

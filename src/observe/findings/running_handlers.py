@@ -48,7 +48,7 @@ def _hangs(workers: Sequence[WorkerReport]) -> str:
 
 
 def _end_it(workers: Sequence[WorkerReport]) -> str:
-    """Return how the processes of these workers are ended: a handler that was given up is not waited for."""
+    """Return how to end the processes of these workers: nothing waits for a handler that was given up."""
     each = []
     for one in workers:
         host, _, process = short_name(one.worker).rpartition(":")

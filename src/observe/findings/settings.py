@@ -86,7 +86,8 @@ def lost(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 
 def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:
-    """Return what a schedule has not published because its queue is deactivated, and the remedy; None if it publishes.
+    """Return which ticks a schedule has not published because its queue is deactivated, and the remedy; None if it
+    publishes.
 
     not_active: the queues that are deactivated.
     """

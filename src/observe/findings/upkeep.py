@@ -32,8 +32,8 @@ def unreadable(taken: Snapshot) -> Iterator[Finding]:
 
 
 def workers_and_upkeep(taken: Snapshot) -> Iterator[Finding]:
-    """Yield what is wrong with the workers, and with the upkeep. Where nobody works at all, that there is no upkeep is
-    said with it: it is no other problem.
+    """Yield the findings about the workers, and about the upkeep. If nobody works at all, the missing upkeep is part of
+    the finding about the workers: it is not another problem.
     """
     workers, found = list(missing_workers(taken)), upkeep(taken)
     cause = next((n for n, one in enumerate(workers) if one.state == PROBLEM), None)
@@ -47,7 +47,7 @@ def workers_and_upkeep(taken: Snapshot) -> Iterator[Finding]:
 
 
 def upkeep(taken: Snapshot) -> Finding | None:
-    """Return that no process does the upkeep, or that it is overdue; None where neither is so."""
+    """Return that no process does the upkeep, or that it is overdue; None if it is in order."""
     client, leader, late = taken.client, taken.leader, _not_swept(taken)
     # 1. A process leads.
     if leader is not None and leader.leads:
@@ -116,7 +116,7 @@ def _due(taken: Snapshot) -> list[ScheduleState]:
 
 
 def _undone(taken: Snapshot) -> str:
-    """Return what the upkeep should have done, as the end of a sentence; empty if nothing."""
+    """Return the upkeep that is overdue, as the end of a sentence; empty if there is none."""
     late, parts = _not_swept(taken), [f"queue {queue.name}: {_left(queue)}" for queue in taken.queues if _left(queue)]
     parts += [f"schedule {one.schedule.name}: {unpublished_ticks(one)}" for one in _due(taken)]
     if late:

@@ -69,7 +69,7 @@ class _Flow(NamedTuple):
 
 
 def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
-    """Return how its backlog has changed, by what was noted in the last minutes; None where that is too little."""
+    """Return how its backlog has changed, by the records of the last minutes; None if there are too few."""
     noted = [(one.at, one.ready, one.received) for one in queue.minutes]
     known = [(at, ready, received) for at, ready, received in noted if ready is not None and received is not None]
     if not known or taken.at - known[0][0] < GROWS_FOR:
@@ -85,7 +85,7 @@ def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
 
 
 def _busy(queue: QueueState) -> str:
-    """Return how many threads of its workers are busy, by their last reports; empty where there are none."""
+    """Return how many threads of its workers are busy, by their last reports; empty if there are no workers."""
     threads, running = queue.threads, queue.busy
     if not threads:
         return ""
