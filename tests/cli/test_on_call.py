@@ -250,6 +250,21 @@ def test_messages_that_a_worker_could_not_settle_are_told_apart_from_those_at_wo
     assert "no handler works on" not in lw("doctor", *SHOP).out
 
 
+def test_a_redrive_says_what_it_left_and_doctor_asks_for_all_of_many(lw, queue):
+    parked = QueueRegistry(queue.store, "shop").create(QueueConfig("many", shards=1, max_deliveries=1))
+    parked.publish_many(range(101))
+    for delivery in parked.receive(101):
+        delivery.nack()
+    assert "latchwork queue redrive many --client shop --all" in " ".join(lw("doctor", *SHOP).out.split())
+    err = lw("queue", "redrive", "many", *SHOP, "--limit", "60").err
+    assert "brought back: 60 messages" in err
+    assert "still parked: at most 41 messages; --all brings back all, --limit more at once" in err
+    told = " ".join(lw("doctor", *SHOP).out.split())
+    assert "then latchwork queue redrive many --client shop" in told
+    assert "--all" not in told
+    assert "still parked" not in lw("queue", "redrive", "many", *SHOP).err
+
+
 def test_what_a_worker_may_still_settle_by_itself_is_told_without_a_kill(lw, queue):
     queue.publish(1)
     queue.receive(1)

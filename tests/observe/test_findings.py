@@ -270,7 +270,7 @@ def test_each_worker_that_died_has_its_own_time_of_return(registry, clock):
         )
     (one,) = [one for one in findings_of(of_client(registry)) if one.kind != "backlog"]
     assert "what they had in hand (at their last reports 4 handlers) is back" in one.what
-    assert one.remedy.endswith("; have it sooner: latchwork queue recover d --client shop")
+    assert one.remedy.endswith("; sooner, once its process has ended: latchwork queue recover d --client shop")
 
 
 def test_a_worker_whose_messages_another_has_settled_is_dead_at_once_and_holds_nothing(registry, store, clock):

@@ -114,6 +114,8 @@ def redrive(
         session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
         if found:
             note(f"{'would be ' if dry_run else ''}brought back: {counted(len(found), 'message')}")
+        if len(found) >= limit and not dry_run and (left := queue.depth().parked):
+            note(f"still parked: at most {counted(left, 'message')}; --all brings back all, --limit more at once")
 
 
 def move(

@@ -17,6 +17,8 @@ with no message done in between, from which on all messages of a queue are said 
 """
 LOOKED_WITHIN = 30.0
 """Seconds for which a message that is due may still be on its way, though the upkeep has looked at what is due."""
+REDRIVEN = 100
+"""Messages that `latchwork queue redrive` brings back without --all."""
 
 
 def parked(queue: QueueState, taken: Snapshot) -> OfQueue:
@@ -30,6 +32,7 @@ def parked(queue: QueueState, taken: Snapshot) -> OfQueue:
         name = f"{queue.name} --client {taken.client}"
         what = f"{messages}, failed too often: nothing brings parked messages back{oldest}"
         remedy = f"latchwork queue peek {name} --side parked; repair the cause, then latchwork queue redrive {name}"
+        remedy += " --all" if queue.stats.parked.waiting > REDRIVEN else ""
         yield PROBLEM, "parked", what, remedy
 
 

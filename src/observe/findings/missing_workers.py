@@ -236,4 +236,6 @@ def _sooner(found: _Dead, taken: Snapshot) -> str:
     """
     names = list(dict.fromkeys(queue.name for queue, one in _held(found) if not _is_back(queue, one, taken)))
     also = f"; the same for {words.listed(names[1:])}" if names[1:] else ""
-    return f"; have it sooner: latchwork queue recover {names[0]} --client {taken.client}{also}" if names else ""
+    if not names:
+        return ""
+    return f"; sooner, once its process has ended: latchwork queue recover {names[0]} --client {taken.client}{also}"
