@@ -15,6 +15,12 @@ CLIENT_VARIABLE = "LATCHWORK_CLIENT"
 """The environment variable that names the client where no option does."""
 
 Client = Annotated[str, typer.Option(envvar=CLIENT_VARIABLE, help="the client id, the owner of latches and queues")]
+Clients = Annotated[
+    list[str] | None, typer.Option(envvar=CLIENT_VARIABLE, help="a client; repeat for each [default: all]")
+]
+Outboxes = Annotated[
+    list[str] | None, typer.Option(help="DIRECTORY:PREFIX of an outbox on this machine; repeat for each")
+]
 Grace = Annotated[
     float, typer.Option(min=0, max=86_400, help="seconds between the signal that ends the command and SIGKILL")
 ]

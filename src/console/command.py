@@ -13,7 +13,7 @@ import uvicorn
 
 from ..cli.audit import person
 from ..cli.coord.farms import FarmStores, urls_of
-from ..cli.options import CLIENT_VARIABLE, Farm
+from ..cli.options import Clients, Farm, Outboxes
 from ..cli.session import Session, note
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default
@@ -28,9 +28,7 @@ def console(
     context: typer.Context,
     port: Annotated[int, typer.Option(min=1, max=65_535, help="the port")] = 8765,
     host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 is all addresses")] = "127.0.0.1",
-    client: Annotated[
-        list[str] | None, typer.Option(envvar=CLIENT_VARIABLE, help="a client; repeat for each [default: all]")
-    ] = None,
+    client: Clients = None,
     secret_file: Annotated[
         Path | None,
         typer.Option(help=f"a file with the secret to sign in with [default: ${SECRET_VARIABLE}]"),
@@ -47,9 +45,7 @@ def console(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="a name by which browsers may ask for it; repeat for each")
     ] = None,
-    outbox: Annotated[
-        list[str] | None, typer.Option(help="DIRECTORY:PREFIX of an outbox on this machine; repeat for each")
-    ] = None,
+    outbox: Outboxes = None,
     farm: Farm = None,
     farm_store: FarmStores = None,
 ) -> None:

@@ -78,7 +78,7 @@ def test_a_step_of_a_message_is_done_once_by_all_its_deliveries(store, run):
 
 
 def test_what_is_not_async_is_refused_and_the_sync_decorator_named(memory):
-    with pytest.raises(InvalidRequest, match=r"not an async function: decorate it by latchwork\.once"):
+    with pytest.raises(InvalidRequest, match=r"not an async function: decorate it with latchwork\.once"):
         aio.once(memory, key="k")(print)
     with pytest.raises(InvalidRequest, match="not an async function"):
         aio.once(memory, key=lambda: "k")(lambda: 7)

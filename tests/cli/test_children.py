@@ -157,7 +157,7 @@ def test_what_a_command_leaves_running_is_ended_before_the_lock_is_given_back(ru
     with FencedLock(connect(sqlite_url), "n").acquire(60):
         assert run.left() == {}
     assert run.process.wait(60) == 7
-    assert "ending what it left running" in run.process.stderr.read()
+    assert "ending the processes that it left running" in run.process.stderr.read()
 
 
 def test_a_job_may_end_in_its_own_way_within_the_grace(running):

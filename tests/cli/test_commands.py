@@ -1167,7 +1167,8 @@ def test_the_command_says_on_stderr_which_store_it_uses_where_none_is_named(tmp_
     said = capsys.readouterr()
     assert json.loads(said.out)["error"] == "NOT_FOUND"
     assert said.err.startswith(
-        f"latchwork: the store is sqlite:{tmp_path}/latchwork/store.db; --store or $LATCHWORK_STORE name another\n"
+        f"latchwork: the store is sqlite:{tmp_path}/latchwork/store.db; "
+        "to use another, give --store or set $LATCHWORK_STORE\n"
     )
 
 

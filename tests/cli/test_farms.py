@@ -194,9 +194,9 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(lw, words, said):
 def test_a_password_of_a_farms_store_is_not_for_the_command_line(lw, monkeypatch):
     url = "aerospike://u:hidden@127.0.0.1:1/test"
     typed = lw("leader", "run", "n", "--farm-store", f"iad={url}", "--", "true")
-    assert "seen by every user" in typed.err
+    assert "every user of this machine can see a password" in typed.err
     monkeypatch.setenv("LATCHWORK_FARM_STORES", f"iad={url} lhr={url}x")
     kept = lw("leader", "run", "n", "--", "true")
     assert "name it" in kept.err
-    assert "seen by every user" not in kept.err
+    assert "can see a password" not in kept.err
     assert "hidden" not in typed.err + kept.err

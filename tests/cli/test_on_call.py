@@ -610,7 +610,7 @@ def test_stats_without_a_client_are_those_of_the_only_one_and_else_name_them_all
     assert [row["queue"] for row in lw("stats", "--json").json] == ["q"]
     QueueRegistry(queue.store, "bakery").create(QueueConfig("q", shards=1))
     done = lw("stats")
-    assert (done.code, "--client ID; the ones with queues are bakery, shop" in done.err) == (2, True)
+    assert (done.code, "--client ID; clients with queues: bakery, shop" in done.err) == (2, True)
     assert lw("stats", "--farm", "elsewhere").code == 3
 
 

@@ -358,7 +358,7 @@ def test_a_size_is_read_as_people_write_it_and_a_worker_that_could_not_start_is_
         512 * 2**20, 3 * 2**29, 20_000 * 2**10, 2**26,
     ]  # fmt: skip
     for text in ("", "many", "1T", "100", "-5G"):
-        with pytest.raises(InvalidRequest, match="write a size from 16 MiB on"):
+        with pytest.raises(InvalidRequest, match="write at least 16 MiB"):
             checked_size("--max-memory", text)
 
 

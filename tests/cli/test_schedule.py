@@ -41,7 +41,7 @@ def test_a_schedule_is_put_listed_asked_for_its_ticks_and_removed(lw, queue):
         (("--every", "1e300"), "--every is", 2),
         (("--every", "60", "--payload", "{"), "not JSON", 2),
         (("--every", "60", "--missed", "no"), "skip, last, all", 2),
-        (("--every", "86400", "--tz", "Europe/Berlin"), "since 1970 in UTC; give --cron", 2),
+        (("--every", "86400", "--tz", "Europe/Berlin"), "since 1970 in UTC; for a time zone give --cron", 2),
         (("--every", "60", "--queue", "nowhere"), "nowhere", 3),
     ],
 )

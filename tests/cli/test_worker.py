@@ -208,8 +208,8 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
     [
         ("jobs", "MODULE:NAME"),
         ("nowhere:worker", "no module 'nowhere'"),
-        (".jobs:worker", "is no module's name"),
-        ("shop..jobs:worker", "is no module's name"),
+        (".jobs:worker", "is not the name of a module"),
+        ("shop..jobs:worker", "is not the name of a module"),
         ("jobs:nothing", "has no 'nothing'"),
         ("jobs:other", "is a int; it must be a Worker of latchwork.queue or of latchwork.aio"),
     ],

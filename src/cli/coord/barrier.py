@@ -30,7 +30,7 @@ def wait(
     farm: Farm = None,
     level: Level = LatchLevel.DC,
 ) -> None:
-    """Wait until all parties are there, and print what each has brought. Exit code 4 if they are not there in time.
+    """Wait for all parties, and print what each has brought. Exit code 4 if they are not there in time.
 
     If the meeting times out or is aborted, or a party dies, everyone who waits exits with 1 and says why.
 

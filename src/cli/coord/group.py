@@ -42,7 +42,7 @@ def watch(
     timeout: Timeout = None,
     farm: Farm = None,
 ) -> None:
-    """Print a line for each member that joins, leaves or is lost, until Ctrl-C. The members that are there now come
+    """Print who joins, leaves or is lost, until Ctrl-C. There is a line for each; the members that are there now come
     first.
 
     Example: latchwork group watch nightly --timeout 60

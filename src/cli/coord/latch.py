@@ -196,7 +196,7 @@ def show(
     level: Level = LatchLevel.DC,
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
-    """Show the counters, who has counted, who is missing, and when the latch expires.
+    """Show the counters, who has counted, and who is missing. It also shows when the latch expires.
 
     Example: latchwork latch show nightly --client shop --level xdc --json
     """
@@ -218,7 +218,7 @@ def show(
 
 @app.command("list")
 def list_all(context: typer.Context, client: Client, set_suffix: SetSuffix = SET_SUFFIX) -> None:
-    """List the latches of a client, each with the counters of its farms and the seconds until it expires.
+    """List the latches of a client. Each line has the counters of its farms and the seconds until it expires.
 
     It reads all latches of the store: use it by hand, not in a script that runs each second. Exit code 3 if there are
     none.

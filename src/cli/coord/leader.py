@@ -38,7 +38,7 @@ Name = Annotated[str, typer.Argument(help="the election")]
 
 @app.command()
 def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zookeeper: ZooKeeper = None) -> None:
-    """Show who leads, in which epoch, when the leader renewed its lease last, and the candidates.
+    """Show who leads, in which epoch, and the candidates. It also shows when the leader renewed its lease last.
 
     A candidate that died is left out once its report as a worker is overdue by 20 s; if it is no worker, one lease
     after its death.
@@ -129,7 +129,7 @@ def step_down(
     why: Why = "",
     farm_store: FarmStores = None,
 ) -> None:
-    """Make a leader step down, so that another candidate is elected.
+    """Make a leader step down, so that another one is elected.
 
     The leader learns of it at its next renewal, at most a third of its lease later. This does not stop its work, so if
     it hangs, end its process. Another candidate is elected once the whole lease is over; the same one again if there is

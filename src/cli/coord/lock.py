@@ -70,7 +70,7 @@ def run(
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who holds the lock, and when the holder renewed it last, by the server's clock.
+    """Show who holds the lock. It also shows when the holder renewed it last, by the server's clock.
 
     Exit code 3 if the lock was never taken. A holder that has not renewed for its whole lease has died or is paused:
     another party that wants the lock takes it, one lease after its first look.

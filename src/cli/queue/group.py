@@ -95,7 +95,7 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
 
 @app.command()
 def stats(context: typer.Context, name: Name, group: Group, client: Client, farm: Farm = None) -> None:
-    """Show the depth and the settings of a group, who works on it, and what is wrong.
+    """Show the depth of a group, who works on it, and what is wrong.
 
     Example: latchwork queue group stats orders audit --client shop
     """

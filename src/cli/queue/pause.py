@@ -60,7 +60,7 @@ def pause(
 def resume(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Start the consumers of a paused queue again, with as many threads as before.
+    """Start the consumers of a paused queue again. They have as many threads as before.
 
     The command waits until the workers act on it, as `queue pause` does. A queue that is not paused stays as it is.
 

@@ -126,7 +126,7 @@ def _span(option: str, number: float, unit: timedelta) -> timedelta:
 
 
 def stats(context: typer.Context, name: Name, client: Client, farm: Farm = None) -> None:
-    """Show the depth and the settings of a queue, who works on it, and what is wrong.
+    """Show the depth of a queue, who works on it, and what is wrong.
 
     Example: latchwork queue stats orders --client shop
     """

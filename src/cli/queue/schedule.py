@@ -143,7 +143,7 @@ def pause(
     why: Why = "",
     farm: Farm = None,
 ) -> None:
-    """Pause a schedule: ticks that are due from now on are not published until it is resumed.
+    """Pause a schedule: it publishes no ticks until it is resumed.
 
     A tick that was due before may still be published. The ticks in between are never published, whatever --missed says.
     If you put the schedule again, it stays paused.
@@ -166,7 +166,7 @@ def resume(
     why: Why = "",
     farm: Farm = None,
 ) -> None:
-    """Resume a paused schedule: ticks that are due from now on are published again.
+    """Resume a paused schedule. Ticks that are due from now on are published again.
 
     To make up for a tick in between, use `trigger`.
 

@@ -250,7 +250,7 @@ def recover(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only print which messages; change nothing")] = False,
     farm: Farm = None,
 ) -> None:
-    """Bring back at once the messages that dead workers have in hand.
+    """Bring back the messages that dead workers have in hand.
 
     The sweep brings them back too, later. The attempt counts: the messages come again after the queue's backoff, or are
     parked after the last attempt, as if their handler had failed. A worker counts as dead once it has not reported for

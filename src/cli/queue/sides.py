@@ -54,7 +54,7 @@ def discard(
     confirm: Confirm = None,
     farm: Farm = None,
 ) -> None:
-    """Delete messages, and print the outcome of each: done, not there, or unknown.
+    """Delete messages, and print the outcome of each. It is done, not there, or unknown.
 
     With --all it deletes the messages that match. They are chosen once, at the beginning. Ctrl-C stops, and prints what
     was done. To discard every message of a side, give --all without anything to match, and --confirm. Exit code 3 if
@@ -86,7 +86,7 @@ def redrive(
     most: Most = MOST_CHOSEN,
     farm: Farm = None,
 ) -> None:
-    """Bring parked messages back to the queue, with no attempts counted.
+    """Bring parked messages back, with no attempts counted.
 
     With --id it brings back just these messages, of any side, and prints the outcome of each, as `discard` does; a
     delayed message is then due at once. With --all it brings back the messages that match, of any side. They are chosen
@@ -134,7 +134,7 @@ def move(
     dry_run: DryRun = False,
     farm: Farm = None,
 ) -> None:
-    """Move messages to another queue of the client, and print the outcome of each, as `discard` does.
+    """Move messages to another queue of the client. The outcome of each is printed, as by `discard`.
 
     With --all it moves the messages that match. They are chosen once, at the beginning; Ctrl-C stops.
 
@@ -162,7 +162,7 @@ def cancel(
     confirm: Confirm = None,
     farm: Farm = None,
 ) -> None:
-    """Cancel messages, in whatever state they are, and print the outcome of each.
+    """Cancel messages, in whatever state they are. The outcome of each is printed.
 
     A message that waits is deleted: `done`. If a consumer has the message, it is asked to stop: `asked`; the handler's
     next `delivery.check()` ends it. With --all it cancels the delayed messages that match and are due within the hour;

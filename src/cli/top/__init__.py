@@ -13,7 +13,7 @@ from ...observe import snapshot
 from ...observe.document import document_of
 from ..coord.farms import FarmStores, urls_of
 from ..jsontext import to_json
-from ..options import CLIENT_VARIABLE, Farm, checked_every
+from ..options import Clients, Farm, Outboxes, checked_every
 from ..session import Session
 from .app import Top
 from .feed import PATIENCE, Feed, outboxes_of
@@ -21,25 +21,20 @@ from .feed import PATIENCE, Feed, outboxes_of
 
 def top(
     context: typer.Context,
-    client: Annotated[
-        list[str] | None, typer.Option(envvar=CLIENT_VARIABLE, help="a client; repeat for each [default: all]")
-    ] = None,
+    client: Clients = None,
     every: Annotated[float, typer.Option(help="seconds between two looks")] = 2.0,
-    outbox: Annotated[
-        list[str] | None, typer.Option(help="DIRECTORY:PREFIX of an outbox on this machine; repeat for each")
-    ] = None,
+    outbox: Outboxes = None,
     farm: Farm = None,
     farm_store: FarmStores = None,
 ) -> None:
-    """Watch queues, workers and locks on a full screen.
+    """Watch queues, workers and locks on a full screen. Problems come first.
 
-    What is wrong stands first. Keys as in htop: F1 or ? lists them. A store that does not answer is shown within 3 s,
-    with the age of the last figures. Each action says what it does, and is done only after y. Payloads are not shown.
-    It works over ssh, in tmux, in 80 columns, and without colour ($NO_COLOR).
+    The keys are those of htop: F1 or ? lists them. If a store does not answer, the screen says so within 3 s, with the
+    age of the last figures. Each action says what it does, and is done only after y. Payloads are not shown. It works
+    over ssh, in tmux, in 80 columns, and without colour ($NO_COLOR). For several farms side by side, give --farm-store
+    for each.
 
-    Several farms side by side: --farm-store for each of them.
-
-    With --json it prints one snapshot and ends: for programs, not stable between versions.
+    With --json it prints one snapshot and ends. This is for programs; the form may change between versions.
 
     Example: latchwork top --client shop
     """

@@ -307,7 +307,7 @@ class OnceFunction(Generic[P, R]):
     def __init__(self, work: Callable[P, R], step: Callable[P, OnceStep]) -> None:
         if inspect.iscoroutinefunction(checked_callable("the function", work)):
             raise InvalidRequest(
-                f"{shown(work)} is an async function, whose result comes later: decorate it by latchwork.aio.once"
+                f"{shown(work)} is an async function, whose result comes later: decorate it with latchwork.aio.once"
             )
         self.step = step
         """Return the step of these arguments, as for its `token`. No call."""
