@@ -311,7 +311,9 @@ class _SemaphoreContender(SharedContender):
         """Return the holders that were seen last, as text for a message."""
         entries = [] if self.observed is None else list(self.observed.entries.values())
         if not entries:
-            return f"nobody held any of its {self.size} when it last looked: others were faster, or one waits for several"
+            return (
+                f"nobody held any of its {self.size} when it last looked: others were faster, or one waits for several"
+            )
         held = sum(len(entry.held) for entry in entries)
         names = [f"{entry.owner!r} ({len(entry.held)})" for entry in entries[:8]]
         more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""
