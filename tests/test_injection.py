@@ -273,6 +273,7 @@ COMMANDS = {
     "rwlock read": lambda n: ("rwlock", "read", n, "--timeout", "5", "--", "true", n),
     "rwlock write": lambda n: ("rwlock", "write", n, "--timeout", "5", "--", "true", n),
     "rwlock show": lambda n: ("rwlock", "show", n),
+    "rwlock clear": lambda n: ("rwlock", "clear", n, "--fence", "1", "--timeout", "5", "--why", n),
     "limit try": lambda n: ("limit", "try", n, "--limit", "5", "--per", "60"),
     "limit wait": lambda n: ("limit", "wait", n, "--limit", "50", "--per", "1", "--timeout", "5"),
     "semaphore show": lambda n: ("semaphore", "show", n),

@@ -18,7 +18,7 @@ from typing import Any
 from ..deadline import Deadline
 from ..errors import Corrupt, InvalidRequest, LockUnavailable, NotFound
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole, is_int
-from ..plain import shown
+from ..plain import counted, shown
 from ..retry import Poll
 from ..store.connect import as_store
 from ..store.decode import damaged
@@ -131,7 +131,8 @@ class Semaphore:
         claim = acquisition.enter(self._poll, limit, kind="semaphore", verb="Semaphore.acquire")
         if claim is None:
             raise LockUnavailable(
-                f"{n} of the permits of {self.name!r} were not acquired in {timeout} s; {self._contender.held_by()}",
+                f"{counted(n, 'permit')} of {self.name!r} {'was' if n == 1 else 'were'} not acquired in {timeout} s; "
+                f"{self._contender.held_by()}",
                 key=self._contender.key,
             )
         return self._granted(acquisition, claim, keep_alive=keep_alive)
@@ -308,9 +309,16 @@ class _SemaphoreContender(SharedContender):
 
     def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
-        seen = self.observed
-        held = [] if seen is None else [f"{entry.owner!r} {len(entry.held)}" for entry in seen.entries.values()]
-        return f"of {self.size}, {', '.join(held[:8]) or 'nobody'} held them when it last looked"
+        entries = [] if self.observed is None else list(self.observed.entries.values())
+        if not entries:
+            return (
+                f"nobody held any of its {self.size} when it last looked: others were faster, or one waits for several"
+            )
+        held = sum(len(entry.held) for entry in entries)
+        names = [f"{entry.owner!r} ({len(entry.held)})" for entry in entries[:8]]
+        more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""
+        are = "was" if held == 1 else "were"
+        return f"when it last looked, {held} of {self.size} {are} held, by {', '.join(names)}{more}"
 
 
 class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):

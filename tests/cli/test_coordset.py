@@ -11,6 +11,7 @@ from latchwork import connect
 from latchwork.cli import hoist
 from latchwork.coord import Barrier, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.errors import BarrierBroken, WaitTimeout
+from latchwork.observe.audit import audit_of
 from latchwork.store import Exists, Key, Put
 
 
@@ -228,7 +229,68 @@ def test_doctor_names_permits_of_dead_holders_and_the_writer_that_died(lw, store
     code, found, remedies = troubles(lw, "--rwlock", "l")
     assert (code, found[0][0]) == (1, "problem")
     assert "fence 7 died before it released" in found[0][1]
-    assert "clear_abandoned()" in remedies[0]
+    assert remedies[0] == "repair what it protects, then say so: latchwork rwlock clear l --fence 7"
+
+
+@pytest.fixture
+def dead_writer(store):
+    """The fence of a writer of the lock `l` that died, and has been replaced since."""
+    left = ReadWriteLock(store, "l", owner="job-2", lease=0.05).write(1)
+    with ReadWriteLock(store, "l").write(30) as grant:
+        assert grant.abandoned == left.fence
+    return left.fence
+
+
+def test_the_mark_of_a_dead_writer_is_shown_with_the_command_that_clears_it_which_works_as_printed(
+    lw, store, dead_writer
+):
+    shown = lw("rwlock", "show", "l")
+    assert shown.out.splitlines() == [
+        "l: nobody reads or writes",
+        f"the writer with the fence {dead_writer} died before it released: its changes may be incomplete",
+        f"repair what it protects, then say so: latchwork rwlock clear l --fence {dead_writer}",
+    ]
+    assert lw("rwlock", "show", "l", "--json").json["abandoned"] == dead_writer
+    command = shown.out.splitlines()[-1].partition("latchwork ")[2].split()
+    done = lw(*command, "--why", "loaded again")
+    assert (done.code, done.out) == (0, f"l: cleared what the writer with the fence {dead_writer} left\n")
+    assert lw("rwlock", "show", "l").out == "l: nobody reads or writes\n"
+    assert lw("rwlock", "show", "l", "--json").json["abandoned"] is None
+    assert troubles(lw, "--rwlock", "l")[1] == [("ok", "rwlock l: 0 read, 0 write")]
+    (deed,) = audit_of(store)
+    assert (deed.what, deed.target, deed.why, deed.after) == ("clear", "rwlock/l", "loaded again", "cleared")
+    assert "rwlock/l" in lw("audit", "--about", "l", "--client", "shop").out
+
+
+def test_the_mark_of_another_writer_than_the_one_that_was_named_is_left_alone(lw, store, dead_writer):
+    other = lw("rwlock", "clear", "l", "--fence", str(dead_writer - 1))
+    assert (other.code, f"it is the one with the fence {dead_writer} that died" in other.err) == (3, True)
+    assert lw("rwlock", "clear", "l", "--fence", "0").code == 2
+    assert lw("rwlock", "clear", "never", "--fence", "1").code == 3
+    with ReadWriteLock(store, "l").write(5) as grant:
+        assert grant.abandoned == dead_writer
+    assert lw("rwlock", "clear", "l", "--fence", str(dead_writer)).code == 0
+    again = lw("rwlock", "clear", "l", "--fence", str(dead_writer))
+    assert (again.code, "no writer has left it unfinished" in again.err) == (3, True)
+
+
+def test_a_mark_is_not_cleared_while_others_hold_the_lock(lw, store, dead_writer):
+    with ReadWriteLock(store, "l", owner="ann").read(5):
+        waited = lw("rwlock", "clear", "l", "--fence", str(dead_writer), "--timeout", "0.1")
+    assert (waited.code, "'ann' had it to read" in waited.err) == (4, True)
+    assert lw("rwlock", "show", "l", "--json").json["abandoned"] == dead_writer
+
+
+def test_a_dead_writer_that_nobody_has_replaced_is_cleared_by_the_command_that_doctor_prints(lw, store):
+    left = ReadWriteLock(store, "l", owner="job-2", lease=0.05).write(1)
+    silent(
+        store, Key("latchwork_rwlocks", "l"), "renewed", lambda stamps: {id: one - 60_000 for id, one in stamps.items()}
+    )
+    _, _, remedies = troubles(lw, "--rwlock", "l")
+    repaired = f"repair what it protects, then say so: latchwork rwlock clear l --fence {left.fence}"
+    assert remedies == [f"its changes may be incomplete: {repaired}"]
+    assert lw("rwlock", "clear", "l", "--fence", str(left.fence)).code == 0
+    assert lw("rwlock", "show", "l", "--json").json["abandoned"] is None
 
 
 def test_doctor_says_why_a_barrier_was_broken_and_what_is_not_there(lw, store):

@@ -132,3 +132,25 @@ def test_a_batch_of_which_messages_expired_is_said_never_to_end_with_the_command
     assert lw("--json", *show).json["lost"] == 3
     assert lw("queue", "batch", "cancel", "orders", "load-7", "--client", "shop").code == 0
     assert lw("--json", *show).json["lost"] == 0
+
+
+def test_an_open_batch_of_which_nothing_waits_is_said_to_be_open_with_the_command_that_closes_it(lw, orders):
+    show = ("queue", "batch", "show", "orders", "load-7", "--client", "shop")
+    batch = orders.batch("load-7")
+    batch.publish_many(range(2))
+    assert "not closed" not in lw(*show).out, "its messages wait"
+    for delivery in orders.receive(2):
+        delivery.ack()
+    assert lw(*show).out.splitlines()[-1] == (
+        "it is not closed, and none of its messages waits: it ends once its publisher closes it; where that has died, "
+        "publish the rest, or close it: latchwork queue batch close orders load-7 --client shop"
+    )
+    assert lw("queue", "batch", "close", "orders", "load-7", "--client", "shop").code == 0
+    assert "not closed" not in lw(*show).out
+    assert lw("--json", *show).json["complete"] is True
+
+
+def test_a_cancelled_batch_that_was_never_closed_asks_nobody_to_close_it(lw, orders):
+    orders.batch("load-7").publish_many(range(2))
+    assert lw("queue", "batch", "cancel", "orders", "load-7", "--client", "shop").code == 0
+    assert "close it" not in lw("queue", "batch", "show", "orders", "load-7", "--client", "shop").out

@@ -66,6 +66,7 @@ COMMANDS = {
     "rwlock read": ("rwlock", *RUN),
     "rwlock write": ("rwlock", *RUN),
     "rwlock show": ("rwlock",),
+    "rwlock clear": ("rwlock", "--fence", "1", "--timeout", "0.2"),
     "limit try": ("limiter", "--limit", "5", "--per", "1"),
     "limit wait": ("limiter", "--limit", "5", "--per", "1", "--timeout", "0.2"),
     "leader status": ("election",),
@@ -119,7 +120,7 @@ COMMANDS = {
 }  # fmt: skip
 OTHERWISE = {
     "latch wait": 4, "lock run": 4, "rwlock write": 4, "leader run": 4, "queue sweep": 4, "queue batch wait": 4,
-    "queue discard": 3, "queue move": 3, "lock break": 3, "leader step-down": 3, "queue result": 2,
+    "queue discard": 3, "queue move": 3, "lock break": 3, "rwlock clear": 3, "leader step-down": 3, "queue result": 2,
     "queue batch results": 2,
     "queue pause": 4, "queue scale": 4,
 }  # fmt: skip

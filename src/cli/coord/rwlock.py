@@ -1,4 +1,4 @@
-"""`latchwork rwlock`: run a program while reading beside others, or writing alone; see who does."""
+"""`latchwork rwlock`: run a program while reading beside others, or writing alone; see who does, and who died."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from ...coord import ReadGrant, ReadWriteLock, WriteGrant
-from ...coord.rwlock import RWLOCKS
+from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
+from ...errors import NotFound
 from ...plain import shown
-from ..options import Command, Grace, Lease
+from ..audit import noted, person
+from ..options import Command, Grace, Lease, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .state import checked_there
+from .lock import whole
+from .state import checked_there, cleared_by, died
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
@@ -72,10 +75,7 @@ def _run(
     lease: float,
     grace: float,
 ) -> None:
-    def who() -> str:
-        return holders([f"{user.owner} ({user.mode.value})" for user in lock.holders()])
-
-    waiting = Waiting(session.store.seams, f"the lock {shown(name)}", who)
+    waiting = _waiting_for(session, lock)
     with waiting, acquire() as grant:
         waiting.over()
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
@@ -83,17 +83,73 @@ def _run(
     raise typer.Exit(code)
 
 
+def _waiting_for(session: Session, lock: ReadWriteLock) -> Waiting:
+    def who() -> str:
+        return holders([f"{user.owner} ({user.mode.value})" for user in lock.holders()])
+
+    return Waiting(session.store.seams, f"the lock {shown(lock.name)}", who)
+
+
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads or writes. A dead holder is shown until another holder takes its place.
+    """Show who reads, or writes, and whether a writer died and left its work unfinished.
 
-    Exit code 3 if the lock was never used.
+    A dead holder is shown until another takes its place. Exit code 3 if it was never used.
 
     Example: latchwork rwlock show price-list --json
     """
     session: Session = context.obj
-    checked_there(session, "read-write lock", name, RWLOCKS)
-    users = ReadWriteLock(session.store, name).holders()
+    record = checked_there(session, "read-write lock", name, RWLOCKS)
+    users, abandoned = ReadWriteLock(session.store, name).holders(), record.bins.get(ABANDONED)
     lines = [f"{one.owner} has it to {one.mode.value}, fence {one.fence}" for one in users]
+    if not lines:
+        lines.append(f"{name}: nobody reads or writes")
+    if abandoned is not None:
+        lines += [died(abandoned), cleared_by(record, abandoned)]
     rows = [{"owner": one.owner, "mode": one.mode.value, "fence": one.fence, "since": one.since} for one in users]
-    session.say(*(lines or [f"{name}: nobody reads or writes"]), rwlock=name, holders=rows)
+    session.say(*lines, rwlock=name, holders=rows, abandoned=abandoned)
+
+
+@app.command()
+def clear(
+    context: typer.Context,
+    name: Name,
+    fence: Annotated[
+        int, typer.Option(parser=whole, metavar="INTEGER", help="of the writer that died, as `rwlock show` names it")
+    ],
+    timeout: Annotated[float, typer.Option(help="seconds to wait until nobody reads or writes")] = 60.0,
+    why: Why = "",
+) -> None:
+    """Say that what a writer left unfinished, as it died, is repaired: the next holder is not told of it any more.
+
+    Repair what the lock protects first: nothing else remembers it. It takes the lock to write for a moment, so it waits
+    for those who have it, and for a dead writer until its lease is over. Not in a command that `rwlock write` runs,
+    which has the lock itself. Exit code 3 if no writer with that fence died, or it was cleared before; 4 if the lock
+    was not acquired in time.
+
+    Example: latchwork rwlock clear price-list --fence 1764282738123456
+    """
+    session: Session = context.obj
+    record = checked_there(session, "read-write lock", name, RWLOCKS)
+    lock, left = ReadWriteLock(session.store, name, owner=person()), record.bins.get(ABANDONED)
+    before = "no writer has left it unfinished" if left is None else f"it is the one with the fence {left} that died"
+    with noted(session, "clear", "rwlock", None, name, before=before, why=why) as deed:
+        done = (left == fence or fence in _writers(lock)) and _cleared(session, lock, fence, timeout)
+        deed.after = "cleared" if done else "no writer with that fence died"
+    if not done:
+        raise NotFound(f"no writer of {shown(name)} with the fence {fence} died: {before}", rwlock=name, fence=fence)
+    session.say(f"{name}: cleared what the writer with the fence {fence} left", rwlock=name, fence=fence)
+
+
+def _writers(lock: ReadWriteLock) -> list[int]:
+    """Return the fence of the writer that the lock has, in a list; it is not known whether it lives. One call."""
+    return [one.fence for one in lock.holders() if one.mode is Mode.WRITE]
+
+
+def _cleared(session: Session, lock: ReadWriteLock, fence: int, timeout: float) -> bool:
+    """Take the lock to write, and clear the mark of the writer with this fence. False if it has another, or none."""
+    with _waiting_for(session, lock), lock.write(timeout) as grant:
+        if grant.abandoned != fence:
+            return False
+        grant.clear_abandoned()
+        return True

@@ -34,14 +34,16 @@ Barriers = Annotated[list[str] | None, typer.Option("--barrier", help="a barrier
 Limiters = Annotated[list[str] | None, typer.Option("--limiter", help="a rate limiter to look at")]
 
 
-def checked_there(session: Session, kind: str, name: str, sets: str) -> None:
-    """Check that this name was ever used, by one call. Raises `NotFound`: nobody there is another answer than a wrong
-    name.
+def checked_there(session: Session, kind: str, name: str, sets: str) -> Record:
+    """Check that this name was ever used, by one call; return its record. Raises `NotFound`: nobody there is another
+    answer than a wrong name.
     """
     key = Key(sets, name)
-    if session.store.get(key) is None:
+    record = session.store.get(key)
+    if record is None:
         why = f"it was never used, or has expired, or the name is wrong{meant_in(session.store, key)}"
         raise NotFound(f"no {kind} {name!r} in {session.where}: {why}", name=name)
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ def _rwlock(record: Record, now: int) -> tuple[str, list[Finding]]:
         found.append(Finding(
             PROBLEM if writes else WARNING,
             f"{entry.owner} has it to {entry.held}, {_silence(entry, now)}",
-            "its changes may be incomplete: see `abandoned` of the next grant"
+            f"its changes may be incomplete: {cleared_by(record, entry.fence)}"
             if writes
             else "the next writer takes its place, one lease after its first read",
         ))  # fmt: skip
@@ -208,11 +210,21 @@ def _rwlock(record: Record, now: int) -> tuple[str, list[Finding]]:
     if abandoned is not None:
         found.append(Finding(
             PROBLEM,
-            f"the writer with the fence {abandoned} died before it released: its changes may be incomplete",
-            "acquire it to write, repair what it protects, and call clear_abandoned() of the grant",
+            died(abandoned),
+            cleared_by(record, abandoned),
         ))  # fmt: skip
     modes = [entry.held for entry in entries]
     return f"{modes.count('read')} read, {modes.count('write')} write", found
+
+
+def died(fence: object) -> str:
+    """Return that the writer with this fence died, which the record of a read-write lock remembers."""
+    return f"the writer with the fence {fence} died before it released: its changes may be incomplete"
+
+
+def cleared_by(record: Record, fence: object) -> str:
+    """Return what a person does about a writer of this read-write lock that died, with the command."""
+    return f"repair what it protects, then say so: latchwork rwlock clear {record.key.name} --fence {fence}"
 
 
 def _is_dead(entry: HolderEntry, now: int) -> bool:

@@ -65,7 +65,8 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
     """Show the progress of a batch, and its parked messages. A batch that has ended is shown until it expires.
 
     `lost` with --json: how many of its messages, at least, are nowhere in the queue any more because they expired
-    unread. Such a batch cannot end; without --json a line says so.
+    unread. Such a batch cannot end; without --json a line says so. So does one of a batch that is
+    not closed and of which nothing waits: perhaps its publisher died.
 
     Example: latchwork queue batch show orders load-7 --client shop
     """
@@ -74,10 +75,15 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
     found = queue.batch(batch, create=False)
     facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
     lost, lines = _lost(found, queue), lines_of(facts)
+    here = f"{name} {batch} --client {client}{f' --farm {farm}' if farm else ''}"
     if lost:
         can = f"{counted(lost, 'message')} of it expired unread, or can no longer come: this batch cannot end"
+        lines.append(f"{can}; end it, without its follow-up: latchwork queue batch cancel {here}")
+    if not (facts["waiting"] or facts["closed"] or facts["ended"]):
+        but = " but the parked ones" if facts["parked"] else ""
         lines.append(
-            f"{can}; end it, without its follow-up: latchwork queue batch cancel {name} {batch} --client {client}"
+            f"it is not closed, and none of its messages waits{but}: it ends once its publisher closes it; where that "
+            f"has died, publish the rest, or close it: latchwork queue batch close {here}"
         )
     session.say(*lines, **facts, lost=lost)
 
