@@ -421,7 +421,7 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
             remedy += "; its programs then go on by themselves"
         elif code in SQLITE_BUSY:
             what = f"the store takes no writes: {failure}"
-            remedy = f"`fuser -v FILE`, with the file of {session.where}, says which process holds it"
+            remedy = f"`fuser -v {session.where.removeprefix('sqlite:')}` says which process holds it"
         else:
             parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"
             what, remedy = f"the store does not answer: {failure}", f"check {session.where}: {parts}"

@@ -22,7 +22,7 @@ from ..inputs import checked_many, checked_number, checked_timeout, farm_or_defa
 from ..plain import shown_time
 from ..queue.sharded.delayed.schedules import ScheduleRecords, ScheduleState
 from ..queue.sharded.history import LastMinutes, Minute
-from ..queue.sharded.in_flight import CLAIMED, in_flight
+from ..queue.sharded.in_flight import CLAIMED, InHand, in_flight
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
@@ -125,6 +125,8 @@ class QueueState:
         or where nobody works and it is not swept.
     holders: the processes that have messages of it in hand, `host:pid`, "" for one that is not known; None = not known,
         or not looked at.
+    abandoned: messages in hand of which no consumer has said for so long that it has them that a sweep brings them
+        back; looked at as `none_in_hand`.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
@@ -151,6 +153,7 @@ class QueueState:
     shards: int = 0
     minutes: tuple[Minute, ...] = ()
     holders: tuple[str, ...] | None = None
+    abandoned: int = 0
 
     @property
     def paused(self) -> bool:
@@ -482,11 +485,13 @@ class ClientView:
         at = leader.now if leader else self._seams.wall()
         # 3. What is in them.
         stats = stats_of_each(listed)
-        states = []
+        states, leads = [], leader is not None and leader.leads
         for (queue, bins), found, workers, stop, some in zip(listed, stats, reports, stops, minutes, strict=True):
             if found is not None:
                 is_followed = queue.name in followed
-                state = self._state(queue, bins, found, workers, interval=interval, at=at, has_groups=is_followed)
+                state = self._state(
+                    queue, bins, found, workers, interval=interval, at=at, leads=leads, has_groups=is_followed
+                )
                 states.append(replace(state, stopped=stop, minutes=some))
         self.queues = tuple(queue for (queue, _), found in zip(listed, stats, strict=True) if found is not None)
         reasons = {name: str(failure) for name, failure in unreadable.items()}
@@ -521,6 +526,7 @@ class ClientView:
         *,
         interval: float,
         at: float,
+        leads: bool,
         has_groups: bool,
     ) -> QueueState:
         """Return a queue as it is at this moment, without what is known of it elsewhere."""
@@ -531,9 +537,12 @@ class ClientView:
         # What a worker that died had in hand is back once a sweep has been, so long after its last report.
         died = any(one.is_silent and one.ago - abandoned < swept for one in workers)
         # Where nobody works and nothing waits, a sweep is missed only if somebody has something in hand.
-        over = all(one.is_silent for one in workers) and swept > 2 * sweep_interval([queue]) and _is_empty(stats)
+        unswept = not leads or swept > 2 * sweep_interval([queue])
+        over = all(one.is_silent for one in workers) and unswept and _is_empty(stats)
+        left: Sequence[InHand] = ()
         if holders is None and (died or over):
-            holders = self._holders(queue, bins, stats.depth.fired, is_over=over)
+            holders, left = self._holders(queue, bins, stats.depth.fired, is_over=over)
+        by = (self._seams.wall() - abandoned) * 1000
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
@@ -546,22 +555,24 @@ class ClientView:
             abandoned_after=abandoned, returns_within=abandoned + interval,
             made=made / 1000 if is_int(made) else 0.0, none_in_hand=holders == (), in_rate=in_rate, out_rate=out_rate,
             handler_timeout=queue.config.handler_timeout.total_seconds(), shards=queue.config.shards, holders=holders,
+            abandoned=sum(one.stamped is not None and one.stamped < by for one in left),
         )  # fmt: skip
 
     def _holders(
         self, queue: ShardedQueue, bins: Mapping[str, Any], fired: int, *, is_over: bool
-    ) -> tuple[str, ...] | None:
-        """Return which processes have messages of a queue in hand; None = not known. Two calls or more.
+    ) -> tuple[tuple[str, ...] | None, Sequence[InHand]]:
+        """Return which processes have messages of a queue in hand, None = not known, and which messages they are. Two
+        calls or more.
 
         is_over: nobody works on it. While nothing more is handed out, it then stays true that nobody has any.
         """
         if is_over and (known := self._known.get(queue.name)) is not None and known[0] == fired:
-            return known[1]
+            return known[1], ()
         held = in_flight(queue, bins, LEFT if is_over else CLAIMED)
         holders = tuple(sorted({one.worker or "" for one in held.held})) if held.is_all else None
         if is_over and not holders:
             self._known[queue.name] = fired, holders
-        return holders
+        return holders, held.held
 
 
 def _is_empty(stats: QueueStats) -> bool:

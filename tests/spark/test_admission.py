@@ -181,7 +181,7 @@ def test_spark_may_ask_for_everything_whatever_the_options_say(planner, queue):
         ({"minMessagesPerBatch": "x"}, "'minMessagesPerBatch' is 'x'; it must be a whole number from 1"),
         (
             {"minMessagesPerBatch": "9", "maxMessagesPerBatch": "5"},
-            "'minMessagesPerBatch' is 9, more than 'maxMessagesPerBatch', 5: .* lower the other",
+            "'minMessagesPerBatch' is 9, more than 'maxMessagesPerBatch', 5: .* or lower 'minMessagesPerBatch'",
         ),
         ({"maxTriggerDelay": "5s"}, "how long messages wait for 'minMessagesPerBatch' of them: give that too"),
         *(

@@ -34,6 +34,7 @@ class Row(NamedTuple):
 
 
 OF_CLIENT = (
+    Row("lost", (WARNING,), "a queue was made again in the last hour, as its record was gone", "its record", lost),
     Row("unreadable", (PROBLEM,), "the record of a queue, or of a schedule, is damaged", "their records", unreadable),
     Row("schedule", (WARNING, PROBLEM), "a schedule is paused; its queue is deactivated", "schedules", schedules),
     Row("no_worker", (PROBLEM, WARNING), "messages wait and nobody works; the last worker died (a warning "
@@ -47,7 +48,6 @@ OF_CLIENT = (
 )  # fmt: skip
 """Findings about the workers and the upkeep of a client, in the order in which they are looked for."""
 OF_QUEUE = (
-    Row("lost", (WARNING,), "it was made again in the last hour, as its record was gone", "its record", lost),
     Row("paused", (WARNING,), "no messages are handed out", "settings, depth", pause),
     Row("settings", (OK, WARNING, PROBLEM), "threads were set in the last hour; an order keeps threads idle; a worker "
         "has not acted on a change for 10 s", "settings, reports, depth", threads),

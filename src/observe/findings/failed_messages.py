@@ -44,8 +44,8 @@ def failing(queue: QueueState, taken: Snapshot) -> OfQueue:
     # 1. No message was done, and attempts failed again and again, perhaps far from each other.
     row = NOT_FAILING if acked else Failing.of(queue.minutes)
     if retrying and row.attempts >= MANY_FAILED and not stats.parked.waiting:
-        what = f"no message was done since {words.clock_time(row.since, taken.at)}, and about {row.attempts:,}"
-        what += f" attempts failed; {counted(retrying, 'message')} will be tried again{_last_retry(queue, taken)}"
+        what = f"no message was done since {words.clock_time(row.since, taken.at)}, and every attempt failed"
+        what += f"; {counted(retrying, 'message')} will be tried again{_last_retry(queue, taken)}"
         yield PROBLEM, "failing", what, f"the logs of its workers have each failure; {search} delayed"
         return
     # 2. More attempts failed than messages were done, in the minute before the last reports.

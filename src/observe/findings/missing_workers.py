@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...plain import counted, one_line, shown_time
-from ...queue.sharded.workers import KEPT, REPORT, Stop, WorkerReport, short_name
+from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
 from .finding import PROBLEM, WAITED, WARNING, Finding, of_queues
@@ -20,6 +20,8 @@ DEATHS, DIES_AGAIN = 3, 120.0
 """Workers that died within `RECENT`, from which on they are said to die again and again; until
 none has for this number of seconds: with a message that kills its process they die at least as often as it is tried.
 """
+MANY_LEFT = 3
+"""Workers for each that died lately, beyond which some deaths are no problem of the others."""
 DRAINS_LONG = 20.0
 """Seconds from which on a worker that drains is a finding; the usual grace is 10."""
 TIMES = 3
@@ -94,9 +96,10 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
         if goes_on:
             state, kind = WARNING, "worker_died"
             remedy = "start another one, if one is missing; this line goes by itself"
-            if _die_one_after_the_other(dead):
-                state, what = PROBLEM, f"workers die again and again: {what}"
-                remedy = "their logs, or that of what starts them, say how each ended; one message may do it"
+            if _are_many(found):
+                state = PROBLEM
+                remedy = "start others, if some are missing; where they die again and again, their logs say why: one "
+                remedy += "message may do it"
         yield of_queues(taken, names, (state, kind, what, remedy + _sooner(found, taken)), dead)
     # 4. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
@@ -133,13 +136,11 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
         yield of_queues(taken, [queue.name for queue in queues], (PROBLEM, "worker_died", what, remedy), dead)
 
 
-def _die_one_after_the_other(dead: Sequence[WorkerReport]) -> bool:
-    """Whether these workers died again and again, and not together, as with their machine."""
-    moments: list[float] = []
-    for ago in sorted(one.ago for one in dead if one.ago < RECENT):
-        if not moments or ago > moments[-1] + REPORT:  # those that died together last reported within this time
-            moments.append(ago)
-    return len(moments) >= DEATHS and moments[0] < DIES_AGAIN
+def _are_many(found: _Dead) -> bool:
+    """Whether several workers died lately, and those that are left are not many more."""
+    lately = {one.worker: one.ago for _, one in found if one.ago < RECENT}
+    left = {one.worker for queue, _ in found for one in queue.at_work}
+    return len(lately) >= DEATHS and min(lately.values()) < DIES_AGAIN and len(left) <= MANY_LEFT * len(lately)
 
 
 def _stopped_last(queue: QueueState) -> Stop | None:

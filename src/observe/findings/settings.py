@@ -9,7 +9,7 @@ from ...queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
-from .finding import ACTS_WITHIN, OK, PROBLEM, WAITED, WARNING, Finding, OfQueue
+from .finding import ACTS_WITHIN, OK, PROBLEM, WAITED, WARNING, Finding, OfQueue, of_queues
 
 LOST_LATELY = 3_600.0
 """Seconds for which it is told that a queue was lost and made again."""
@@ -71,18 +71,18 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
         yield Finding(state, f"schedule {name} of {client}: {what}", remedy, "schedule", client, (one.schedule.queue,))
 
 
-def lost(queue: QueueState, taken: Snapshot) -> OfQueue:
-    """Yield that the queue was lost with the store, and made again by a program that uses it."""
-    ago = taken.at - queue.live.lost_at / 1000
-    if queue.live.lost_at and ago < LOST_LATELY:
-        what = f"its record was gone, and was made again {shown_time(max(0.0, ago))} ago, as where the store came back "
-        what += "empty: its messages of before are lost, and the client's schedules"
-        yield (
-            WARNING,
-            "lost",
-            what,
-            "publish again what is missing; `latchwork schedule list` says which schedules are there",
+def lost(taken: Snapshot) -> Iterator[Finding]:
+    """Yield the queues that were lost with the store, and made again by programs that use them."""
+    ago = {queue.name: taken.at - queue.live.lost_at / 1000 for queue in taken.queues if queue.live.lost_at}
+    names = [name for name in ago if ago[name] < LOST_LATELY]
+    if names:
+        when = shown_time(max(0.0, min(ago[name] for name in names)))
+        what = (
+            f"was gone, and was made again, the last time {when} ago, as where the store came back empty: messages of "
         )
+        what += "before are lost, and the client's schedules"
+        remedy = "publish again what is missing; `latchwork schedule list` says which schedules are there"
+        yield of_queues(taken, names, (WARNING, "lost", what, remedy))
 
 
 def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:
@@ -101,8 +101,8 @@ def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str
 
 def unpublished_ticks(one: ScheduleState) -> str:
     """Return how many ticks of a schedule are not published, and since when."""
-    missed = one.overdue()
-    if not missed:
+    missed = one.due()
+    if not one.overdue():
         return "its ticks are not published"
     since = "" if one.settled is None else f" since {words.clock_time(one.settled.timestamp(), one.now.timestamp())}"
     many = "at least " if missed >= MAX_TICKS else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ...plain import shown_time
+from ...plain import counted, shown_time
 from ...queue.sharded.delayed.schedules import ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
@@ -106,7 +106,10 @@ def _left(queue: QueueState) -> str:
     """Return what of a queue waits for the upkeep; empty if nothing does."""
     sideline = queue.stats.sideline.waiting and comes_back(queue)
     in_sideline = f"{side_count(queue.stats.sideline, 'message')} in the sideline" if sideline else ""
-    return ", ".join(filter(None, (in_sideline, late_delivery(queue))))
+    in_hand = ""
+    if queue.abandoned and not any(one.is_silent for one in queue.workers):  # of which `missing_workers` tells
+        in_hand = f"{counted(queue.abandoned, 'message')} in hand of nobody that reports"
+    return ", ".join(filter(None, (in_hand, in_sideline, late_delivery(queue))))
 
 
 def _due(taken: Snapshot) -> list[ScheduleState]:

@@ -247,7 +247,11 @@ def _why_not_taken(queue: QueueState) -> str:
         return f"when its workers last reported, all were busy ({of}): start more, or scale it"
     if queue.stats.in_order:
         return f"messages of its shard come first: {_IN_ORDER}"
-    return _RATE if queue.rate_limited else "a worker takes it soon"
+    if queue.rate_limited:
+        return _RATE
+    if (queue.stats.ready.oldest_age or 0.0) > WAITED:
+        return "its workers have free threads and do not take it: their logs say why"
+    return "a worker takes it soon"
 
 
 def _absent(queue: QueueState, taken: Snapshot) -> str:

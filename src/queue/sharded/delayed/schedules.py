@@ -224,12 +224,17 @@ class ScheduleState:
         """Return the number of ticks that were due, but for the last `MISSED_AFTER` seconds, and are not published; 0
         while it is paused. At most 1,000.
         """
+        return self._ticks(self.now - timedelta(seconds=MISSED_AFTER))
+
+    def due(self) -> int:
+        """Return the number of ticks that are due and not published, as `overdue`, with the last seconds."""
+        return self._ticks(self.now)
+
+    def _ticks(self, until: datetime) -> int:
         if self.paused is not None or self.settled is None:
             return 0
-        until = self.now - timedelta(seconds=MISSED_AFTER)
-        return sum(
-            1 for _ in islice(takewhile(lambda tick: tick <= until, self.schedule.ticks(self.settled)), MAX_TICKS)
-        )
+        ticks = takewhile(lambda tick: tick <= until, self.schedule.ticks(self.settled))
+        return sum(1 for _ in islice(ticks, MAX_TICKS))
 
 
 class Stored(NamedTuple):
