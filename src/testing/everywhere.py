@@ -191,9 +191,11 @@ class _Trial:
         """Return what went wrong when that call, or each from there on, fails; None if nothing did."""
         done: list[Any] = []
         self.prepare(store)
-        plan: dict[int, Planned] = {number: Fault(fault, after=1)}
+        plan: dict[int, Planned]
         if fault in LASTING:
             plan = dict.fromkeys(range(number, number + LAST), LASTING[fault])
+        else:
+            plan = {number: Fault(fault, after=1)}
         faulty = FaultyStore(store, plan)
         failures = [_failure_of(lambda: self.work(faulty, done), Crash, LatchworkError)]  # these are as planned
         faulty.deliver()
