@@ -54,7 +54,7 @@ class Ended:
     """How a verb ended whose task was cancelled while it ran.
 
     returned: whether it had done its work, as if nobody had cancelled it. False: it was stopped at a pause, or failed.
-    result: what it had returned.
+    result: the value that it had returned.
     undone: whether that was given back: a lock released, messages returned uncounted.
     error: why the verb, or what was to give its result back, failed. `OutcomeUnknown` has the same meaning as ever.
     """
@@ -283,7 +283,7 @@ class Job(Generic[T]):
         return self._context.run(self._call, *given)
 
     def result(self) -> T:
-        """Return what the call has returned, or raise what it has raised."""
+        """Return the value that the call has returned, or raise its error."""
         if self._failure is None:
             return self._result  # type: ignore[return-value] # it was returned by the call
         try:
@@ -330,7 +330,7 @@ async def run(
     undo: Callable[[T], object] | None = None,
     lease: float | None = None,
 ) -> T:
-    """Run a verb on this loop; return what it returns.
+    """Run a verb on this loop; return its result.
 
     undo: gives back what the verb has returned, if its task was cancelled. It may take `lease` seconds.
     lease: of a way out without `undo`: the verb itself releases, acknowledges or gives back, within this time, and a

@@ -99,7 +99,7 @@ class Grant(Held[sync.Grant]):
 class FencedLock(Twin[sync.FencedLock]):
     """A lock with fences: see `latchwork.coord.FencedLock`. `async with lock as grant` keeps it alive.
 
-    A task that is cancelled while it acquires has no lock: what it took is released.
+    A task that is cancelled while it acquires has no lock: if it took one, that is released.
     """
 
     name = attribute[str]()

@@ -110,7 +110,7 @@ class _Subqueue(Twin[Q]):
 
         limit: messages in all; None = no limit.
         timeout: seconds to wait for the next one, after which it ends; None = no limit.
-        prefetch: messages that are claimed at once, 1 to 1,000. The ones that were not yielded go back uncounted when
+        prefetch: messages that are claimed at once, 1 to 1,000. Messages that were not yielded go back uncounted when
             the generator is closed: use `contextlib.aclosing` where the loop may be left early.
 
         Three calls for each message, or for `prefetch` of them. A message that was yielded and is neither acknowledged
@@ -170,7 +170,7 @@ class DelayedView(Twin[SyncDelayed]):
 class Publication(Twin[sync.Publication]):
     """The outcome of one message: see `latchwork.queue.Publication`. Await it, or its `result`.
 
-    A cancel ends the wait, and not the publishing: what was given to a publisher is published.
+    A cancel ends the wait, not the publishing: a message that a publisher has is published.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""A store on a loop: its verbs are awaited, and what is made with it waits on the loop.
+"""A store on a loop: its verbs are awaited, and locks and queues that are made with it wait on the loop.
 
 async with aio.connect("aerospike://db/test") as store:
     await store.operate(key, Add("seats", -1))
@@ -111,7 +111,7 @@ def bridged_of(store: object) -> BridgedStore:
 
 
 async def call(verb: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> R:
-    """Make any blocking call in a thread, and return what it returns: for what has no twin here, such as a
+    """Make any blocking call in a thread, and return what it returns: for classes that have no twin here, such as a
     `LargeQueue`, a `PagedQueue`, an `Outbox` or the administration of a registry, with a store of the sync surface.
 
     At most 16 of them run at a time in a process, and a wait takes its thread until it ends: give it a timeout. A task

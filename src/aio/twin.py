@@ -83,7 +83,7 @@ class attribute(Generic[T]):  # noqa: N801 - read as `property` is
 class verb(Generic[P, R]):  # noqa: N801 - read as `property` is
     """A verb of the sync surface, awaited. Safe to share between threads.
 
-    undo: gives back what it has returned, if its task was cancelled meanwhile.
+    undo: gives back its result, if its task was cancelled meanwhile.
     way_out: whether it releases or gives back: then a cancel comes after it.
     """
 

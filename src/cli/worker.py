@@ -22,7 +22,7 @@ from .options import CLIENT_VARIABLE
 from .probe import Probe
 from .processes.child import Child
 from .processes.parent import Parent, Plan
-from .processes.probe import ParentProbe
+from .processes.parent_probe import ParentProbe
 from .processes.sizes import checked_size
 from .session import Session, note
 

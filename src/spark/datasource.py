@@ -1,7 +1,7 @@
 """The data source "latchwork": a sharded queue as a table to read, and as a sink to write to.
 
 Spark starts a new Python process for each step of a query's planning, and the process imports this module. So each
-method imports what it alone needs.
+method imports only the modules that it needs.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class SparkLatch:
     waiters are released too early; no latch can notice that.
 
     Not promised: that a partition whose output is not read to the end counts (`take`, `limit`, a cached part), and that
-    the number of partitions stays what it was (adaptive execution merges them, unless they come from `repartition(n)`).
+    the number of partitions stays the same (adaptive execution merges them, unless they come from `repartition(n)`).
     `preflight` checks this before the job starts.
     """
 
@@ -149,7 +149,7 @@ class SparkLatch:
         """Return a handle on a latch that was, or will be, created elsewhere: in another driver, on an executor. No
         I/O.
 
-        ttl: seconds that each count gives the latch to live; default: what it has left is kept.
+        ttl: seconds that each count gives the latch to live; default: its remaining time is kept.
         """
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
         latch = PhaseLatch.get(store, client_id, this.latch_id, farm_id=this.farm, level=level, ttl=ttl)
@@ -250,8 +250,8 @@ class SparkLatch:
     ) -> bool:
         """Wait until every partition has counted; return True then, False after `timeout` seconds (None = no limit).
 
-        progress: True draws a bar on stderr that names what is missing, if stderr is a terminal; a function is called
-            with a `LatchProgress` whenever the counters changed.
+        progress: True draws a bar on stderr that names the missing partitions, if stderr is a terminal; a function is
+            called with a `LatchProgress` whenever the counters changed.
         create_timeout: seconds to wait for the latch to be created, within `timeout`.
 
         Raises `NotFound` if it is not created by then, and when it is deleted (and perhaps made again) or expires: that

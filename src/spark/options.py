@@ -93,7 +93,7 @@ def parse(given: Mapping[str, str]) -> Options:
 
 
 def _queue(values: Mapping[str, str]) -> str:
-    """Return the name of what is read or written: of the queue, or of its group."""
+    """Return the name of the queue, or of its group, that is read or written."""
     queue = values.get("queue") or _needed("queue", "the queue's name")
     if "group" not in values:
         return queue

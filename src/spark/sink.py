@@ -1,7 +1,7 @@
 """Writing a frame or a stream to a queue, each row once (docs/protocols P6).
 
 Tasks publish through the ledger. So a task that is tried again, or runs twice at once, or belongs to a driver that was
-started again, publishes only what is missing. That holds if the rows are partitioned as before, and for two days.
+started again, publishes only the missing messages. That holds if the rows are partitioned as before, and for two days.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class BatchWriter(_Publisher, DataSourceArrowWriter):
         return self._publish(self._scope, iterator)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what is left behind."""
+        """Log how many messages the write has left behind."""
         log.warning("%s", self._report(self._scope, messages))
 
 

@@ -22,7 +22,7 @@ LEAST, SLOTS = 30_000, 50_000
 """Pointers that one task reads, at least and at most. Between two tasks of a core 0.1 s pass in Spark, in which
 thousands of messages could be read."""
 TASKS = 16
-"""Tasks that what is to be read is shared out to, within these limits."""
+"""Tasks that share a read, within these limits."""
 IDLE = 50_000
 """Pointers that the planner itself acknowledges, when there is nothing to do; more is left to `acknowledge()`."""
 
@@ -95,7 +95,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._admission.read_limit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Read what is there now, and nothing that comes later."""
+        """Read the messages that are there now, and none that come later."""
         _, states = self._own()
         self._cap = [state.loaded for state in states]
 
@@ -103,7 +103,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch.
 
         Spark asks for it only once everything up to `start` is done, and it never commits the last batch. So if there
-        is nothing new, this acknowledges what is done; else the next batch's tasks do it.
+        is nothing new, this acknowledges the messages that are done; else the next batch's tasks do.
         """
         owner, states = self._own()
         ends = [state.loaded for state in states]
@@ -133,7 +133,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
                 left -= ranges.acknowledge(pointers, owner, state.shard, min(boundary, state.fired + left))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskShare]:
-        """Return the shares of a batch; its tasks first acknowledge what is before `start`, which is done.
+        """Return the shares of a batch; its tasks first acknowledge the messages before `start`, which are done.
 
         Each share follows from the two offsets alone, so a repeated batch has equal partitions, and a sink that relies
         on that (Latchwork's does) finds its rows again.
@@ -154,7 +154,7 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- on the executors
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
-        """Acknowledge what is done, then the messages of a share, in batches.
+        """Acknowledge the messages that are done; then yield those of a share, in batches.
 
         Raises `FencedOut` if another query has taken the queue over and the share may no longer be whole.
         """

@@ -85,7 +85,7 @@ class Table:
 
     @property
     def bins(self) -> Sequence[str]:
-        """The bins of a message to read; all of them if the headers are to name what is damaged."""
+        """The bins of a message to read; all of them if the headers must name the damaged ones."""
         names = self.schema.names
         return BINS if "headers" in names else ("data", *(_BINS[name] for name in names if name in _BINS))
 

@@ -30,7 +30,7 @@ from .clock import ManualClock
 from .stores import KINDS, Call, CountingStore, Crash, Fault, FaultyStore, Planned
 
 Work = Callable[[RecordStore, list[Any]], object]
-"""The code to try: it is given the store, and a list to which it appends what it does outside of the store."""
+"""The code to try. It gets the store, and a list to which it appends everything that it does outside of the store."""
 LASTING = {"no_server": "dropped", "no_replies": "reply_lost"}
 """Faults that last from a call to the end of the work: each later call meets them too, so no retry helps."""
 FAULTS = (*KINDS, *LASTING)
@@ -47,8 +47,8 @@ class Trouble:
     call: the number of the call that failed, counted from 1.
     verb, where: the verb of that call, and its record; of a batch, the first record.
     fault: how it failed, one of `FAULTS`.
-    lost: what was expected and never done.
-    doubled: what was done more often than expected.
+    lost: effects that were expected and never done.
+    doubled: effects that were done more often than expected.
     failure: what the work raised at its recovery, or what `check` raised; None where it raised nothing.
     """
 
@@ -115,7 +115,7 @@ def inject_everywhere(
        retry of the store hides.
     3. `recover` runs on that store, without faults, as another process would, and finishes the work.
 
-    Then the run compares what both steps did with what is expected.
+    Then the run compares the effects of both steps with the expected ones.
 
     work: the code to try. It may raise an error of Latchwork if a call fails; `recover` then runs as after a crash.
     prepare: fills the store; None = the work needs nothing there.
@@ -211,7 +211,7 @@ class _Trial:
 
 
 def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str | None:
-    """Return what it raised, in a line; None if that was planned, or nothing was raised."""
+    """Return the error that it raised, in a line; None if the error was planned, or there was none."""
     try:
         run()
     except planned:

@@ -14,7 +14,7 @@ from .stores import CountingStore
 
 @pytest.fixture
 def latchwork_clock() -> ManualClock:
-    """Return a clock that stands still until the test, or a wait of what it tests, moves it."""
+    """Return a clock that stands still until the test moves it, or the tested code waits."""
     return ManualClock()
 
 

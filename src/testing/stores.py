@@ -96,7 +96,7 @@ def _checked_plan(plan: Mapping[int, Planned] | None) -> dict[int, Planned]:
 
 @dataclass
 class Call:
-    """One attempt at the store: its number from 1, what was asked, the fault if any, and what the caller saw."""
+    """One attempt at the store: its number from 1, the request, the fault if any, and what the caller saw."""
 
     number: int
     verb: str

@@ -22,7 +22,7 @@ import pytest
 
 import latchwork
 from latchwork.cli.processes.files import Files
-from latchwork.cli.processes.probe import merged
+from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
