@@ -92,7 +92,7 @@ def _waiting_for(session: Session, lock: ReadWriteLock) -> Waiting:
 
 @app.command()
 def show(context: typer.Context, name: Name) -> None:
-    """Show who reads, or writes, and whether a writer died and left its work unfinished.
+    """Show who reads or writes, and whether a writer died.
 
     A dead holder is shown until another takes its place. Exit code 3 if it was never used.
 
@@ -120,9 +120,9 @@ def clear(
     timeout: Annotated[float, typer.Option(help="seconds to wait until nobody reads or writes")] = 60.0,
     why: Why = "",
 ) -> None:
-    """Say that what a writer left unfinished, as it died, is repaired: the next holder is not told of it any more.
+    """Say that the work of a writer that died is repaired.
 
-    Repair what the lock protects first: nothing else remembers it. It takes the lock to write for a moment, so it waits
+    The next holder is not told of it any more. Repair what the lock protects first: nothing else remembers it. It takes the lock to write for a moment, so it waits
     for those who have it, and for a dead writer until its lease is over. Not in a command that `rwlock write` runs,
     which has the lock itself. Exit code 3 if no writer with that fence died, or it was cleared before; 4 if the lock
     was not acquired in time.
