@@ -122,10 +122,10 @@ def clear(
 ) -> None:
     """Say that the work of a writer that died is repaired.
 
-    The next holder is not told of it any more. Repair what the lock protects first: nothing else remembers it. It takes the lock to write for a moment, so it waits
-    for those who have it, and for a dead writer until its lease is over. Not in a command that `rwlock write` runs,
-    which has the lock itself. Exit code 3 if no writer with that fence died, or it was cleared before; 4 if the lock
-    was not acquired in time.
+    The next holder is not told of it any more. Repair what the lock protects first: nothing else remembers it. It takes
+    the lock to write for a moment, so it waits for those who have it, and for a dead writer until its lease is over;
+    not in a command that `rwlock write` runs, which has the lock itself. Exit code 3 if no writer with that fence died,
+    or it was cleared before; 4 if the lock was not acquired in time.
 
     Example: latchwork rwlock clear price-list --fence 1764282738123456
     """
