@@ -35,7 +35,7 @@ from latchwork.plain import one_line
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Schedule, ShardedQueue, Shovel, Sweeper, Worker
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.history import history
-from latchwork.queue.sharded.stats import all_stats
+from latchwork.queue.sharded.stats import stats_of_each
 from latchwork.queue.sharded.tasks.signature import Signature, report, signatures_of
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.recording import Recording
@@ -156,7 +156,7 @@ MORE: dict[str, Callable[[World], Any]] = {
         w.registry.trigger_schedule("s"),
         w.registry.resume_schedule("s"),
     ),
-    "facts": lambda w: all_stats(w.registry),
+    "facts": lambda w: stats_of_each(w.registry.listed(active=None)),
     "snapshot": lambda w: (of_client(w.registry), history(w.queue, days=15)),
     "upkeep": upkeep,
     "worked": worked,

@@ -17,7 +17,7 @@ from latchwork.queue.sharded.groups.making import forget_dead
 from latchwork.queue.sharded.groups.passing import passed_by_groups
 from latchwork.queue.sharded.groups.stamps import _DROP
 from latchwork.queue.sharded.slots import Slot, WriteResult
-from latchwork.queue.sharded.stats import all_stats
+from latchwork.queue.sharded.stats import stats_of_each
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
@@ -80,7 +80,7 @@ def test_a_shard_that_cannot_be_read_keeps_no_message_of_the_others(store, queue
     damage_row(store, queue.pointers.pointers_key(1 - there))
     assert [one.payload for one in queue.receive(9)] == ["kept"] * 2
     assert queue.depth().damaged == 1
-    assert [facts.name for facts in all_stats(queue.registry)] == ["q"]
+    assert [facts.name for facts in stats_of_each(queue.registry.listed(active=None))] == ["q"]
 
 
 def test_the_pointers_of_a_shard_that_cannot_be_read_are_named_by_who_needs_them(store, queue):

@@ -19,7 +19,6 @@ from .envelope import MAX_TIME
 from .groups.pointers import GROUP_STATE_BINS
 from .pointers import ShardPointers
 from .record import LastSweep, last_sweep_of
-from .registry import QueueRegistry
 from .shards import Shards
 from .subscription import Subscription
 from .sweep_record import LAST
@@ -113,14 +112,6 @@ class QueueStats:
 
 MOST_QUEUES = 500
 """Queues whose pointers one call reads."""
-
-
-def all_stats(registry: QueueRegistry) -> list[QueueStats]:
-    """Return the statistics of every queue of the client, by name. Four calls, and one for each further 500 queues.
-
-    A group that is being made, or dropped, has no pointers: it is left out, and the others are shown.
-    """
-    return [stats for stats in stats_of_each(registry.listed(active=None)) if stats is not None]
 
 
 def stats_of(queue: Subscription) -> QueueStats:
