@@ -26,15 +26,12 @@ def _nothing() -> None:
 
 
 def _refused(name: str, remedy: str) -> Callable[..., NoReturn]:
-    """Return a verb of queues that a group refuses. remedy: what to do instead, with `queue`, the queue's name."""
+    """Return a verb of queues that a group refuses. remedy: what to do instead, with {} for the queue."""
 
     def verb(group: QueueGroup, *_: Any, **__: Any) -> NoReturn:
-        raise InvalidRequest(f"{group!r} is a group: {remedy.format(queue=shown(group.queue_name))}")
+        raise InvalidRequest(f"{group!r} is a group: {remedy.format(f'the queue {shown(group.queue_name)}')}")
 
-    verb.__name__, verb.__doc__ = (
-        name,
-        "Refuse: " + remedy.replace("the queue {queue}", "{queue}").format(queue="the queue") + ".",
-    )
+    verb.__name__, verb.__doc__ = name, f"Refuse: {remedy.format('the queue')}."
     return verb
 
 
@@ -143,11 +140,11 @@ class QueueGroup(Subscription):
 
     # ---- the verbs of a queue that a group refuses
 
-    publish = _refused("publish", "publish to {queue}, and it gets the message")
-    publish_many = _refused("publish_many", "publish to {queue}, and it gets the messages")
-    publisher = _refused("publisher", "publish to {queue}, and it gets the messages")
-    for_publishing = _refused("for_publishing", "publish to {queue}, and it gets the message")
-    batch = _refused("batch", "a batch is of the queue {queue}, which it reads")
-    group = _refused("group", "make another one of the queue {queue}")
-    status = _refused("status", "ask the queue {queue} for a message")
-    result = _refused("result", "ask the queue {queue} for a message")
+    publish = _refused("publish", "publish to {}, and it gets the message")
+    publish_many = _refused("publish_many", "publish to {}, and it gets the messages")
+    publisher = _refused("publisher", "publish to {}, and it gets the messages")
+    for_publishing = _refused("for_publishing", "publish to {}, and it gets the message")
+    batch = _refused("batch", "a batch is of {}, which it reads")
+    group = _refused("group", "make another one of {}")
+    status = _refused("status", "ask {} for a message")
+    result = _refused("result", "ask {} for a message")

@@ -238,10 +238,10 @@ def test_neither_a_schedule_nor_a_batch_publishes_to_a_group_alone():
     registry = registry_on(MemoryStore())
     queue = registry.get("q")
     queue.group("audit")
-    with pytest.raises(InvalidRequest, match="is a group: publish to 'q'"):
+    with pytest.raises(InvalidRequest, match="is a group: publish to the queue 'q'"):
         registry.schedule(Schedule("s", "q@audit", every=MINUTE))
     assert registry.schedules() == []
-    with pytest.raises(InvalidRequest, match="is a group: publish to 'q'"):
+    with pytest.raises(InvalidRequest, match="is a group: publish to the queue 'q'"):
         queue.batch("night", then=Publish("done", queue="q@audit"))
     assert queue.list_batches() == []
 
