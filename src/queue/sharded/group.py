@@ -29,7 +29,7 @@ def _refused(name: str, remedy: str) -> Callable[..., NoReturn]:
     """Return a verb of queues that a group refuses. remedy: what to do instead, with {} for the queue."""
 
     def verb(group: QueueGroup, *_: Any, **__: Any) -> NoReturn:
-        raise InvalidRequest(f"{group!r} is a group: {remedy.format(f'the queue {shown(group.queue_name)}')}")
+        raise InvalidRequest(f"{shown(group.name)} is a group: {remedy.format(f'the queue {shown(group.queue_name)}')}")
 
     verb.__name__, verb.__doc__ = name, f"Refuse: {remedy.format('the queue')}."
     return verb
