@@ -1,10 +1,15 @@
-"""`latchwork leader step-down`."""
+"""`latchwork leader step-down`, and what other commands say after it."""
 
 from __future__ import annotations
 
+import getpass
+
+import pytest
+
 import latchwork
-from latchwork.coord import LeaseElection
+from latchwork.coord import FencedLock, LeaseElection
 from latchwork.observe.audit import audit_of
+from latchwork.queue import QueueConfig, QueueRegistry
 from tests.support.waiting import until
 
 
@@ -44,3 +49,79 @@ def test_a_leader_over_all_farms_steps_down_in_the_farm_where_it_leads(lw, tmp_p
         election.stop()
         for store in stores.values():
             store.close()
+
+
+# ---- the election after a step-down
+
+
+@pytest.fixture
+def store(sqlite_url):
+    store = latchwork.connect(sqlite_url)
+    yield store
+    store.close()
+
+
+def test_after_a_step_down_nobody_leads_and_it_is_said_who_did_it_who_led_and_when_another_is_elected(lw, store):
+    election = LeaseElection(store, "office", candidate="web-1", lease=600)
+    election.start()
+    try:
+        epoch = until(lambda: election.leadership).epoch
+        assert lw("leader", "step-down", "office", "--epoch", str(epoch)).code == 0
+        done, told = lw("leader", "status", "office"), lw("leader", "status", "office", "--json")
+    finally:
+        election.stop()
+    first, before, candidates = done.out.splitlines()
+    assert first.startswith(f"office: nobody leads: {getpass.getuser()}@")
+    assert "made the leader step down" in first
+    assert "; a candidate is elected once the lease of 600 s is over, in " in first
+    assert before == f"before that it was led by web-1, epoch {epoch}"
+    assert candidates == "candidates: web-1"
+    assert (done.code, told.code) == (0, 0), "as where a leader has resigned"
+    assert (told.json["leader"], told.json["last_leader"], told.json["renewed_s_ago"]) == (None, None, None)
+    assert told.json["stepped_down_by"].startswith(f"{getpass.getuser()}@")
+
+
+def test_after_a_step_down_without_a_candidate_it_is_said_that_none_follows(lw, store):
+    grant = FencedLock(store, "office", owner="web-1", lease=0.05).acquire(1)  # as an election has it
+    assert LeaseElection(store, "office", candidate="ann").step_down(grant.fence)
+    done = lw("leader", "status", "office")
+    assert done.code == 0
+    assert done.out.startswith("office: nobody leads: ann made the leader step down ")
+    assert done.out.endswith("ago; no candidate is there, so nobody follows: start one\n")
+
+
+def test_a_sweep_after_a_step_down_takes_nobody_for_the_leader(lw, store):
+    QueueRegistry(store, "shop").create(QueueConfig("orders", shards=1))
+    grant = FencedLock(store, "shop-sweeper", owner="web-1", lease=600).acquire(1)  # as an election has it
+    assert LeaseElection(store, "shop-sweeper", candidate="ann").step_down(grant.fence)
+    done = lw("queue", "sweep", "--client", "shop", "--timeout", "0.1")
+    assert done.code == 4
+    assert "nobody leads, but a leader that died, or was made to step down, is replaced only once its lease" in done.err
+    assert "broken by" not in done.err
+
+
+def test_an_election_without_a_step_down_names_nobody_who_did_it(lw, store):
+    FencedLock(store, "office", owner="web-1", lease=600).acquire(1)
+    told = lw("leader", "status", "office", "--json").json
+    assert (told["leader"], told["stepped_down_by"]) == ("web-1", None)
+
+
+def test_after_a_step_down_over_all_farms_nobody_leads_and_no_farm_is_behind(lw, tmp_path):
+    urls = {farm: f"sqlite:{tmp_path / farm}.db?synchronous=off" for farm in ("eu", "us")}
+    stores = {farm: latchwork.connect(url) for farm, url in urls.items()}
+    grant = FencedLock(stores["us"], "office", owner="us/web-1", lease=600).acquire(1)  # as an election has it
+    stores["eu"].scan("latchwork_locks")  # its file is there
+    farms = [word for farm, url in urls.items() for word in ("--farm-store", f"{farm}={url}")]
+    assert lw("leader", "step-down", "office", "--epoch", str(grant.fence), *farms).code == 0
+    done = lw("leader", "status", "office", *farms)
+    first, why = done.out.splitlines()
+    assert (done.code, first) == (0, "office: nobody leads")
+    assert why.startswith(f"{getpass.getuser()}@")
+    assert " made the leader step down: a candidate is elected once the lease of 600 s is over, in " in why
+    told = lw("leader", "status", "office", *farms, "--json").json
+    assert (told["leader"], told["stepped_down_by"]) == (None, why.partition(" ")[0])
+    state = lw("doctor", *farms, "--election", "office", "--json").json
+    (state,) = [one for one in state if one["what"].startswith("election office: ")]
+    assert (state["state"], state["what"]) == ("warning", f"election office: {why}")
+    for store in stores.values():
+        store.close()

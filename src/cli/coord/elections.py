@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...coord.lease import LeaseView
+from ...coord.lease import LeaseView, broken_by
 from ...coord.lock import LOCKS
 from ...errors import LatchworkError
+from ...observe.snapshot import Leader
+from ...plain import shown_time
 from ...store import Compute
 from ...store.model.expr import SERVER_NOW
 from ...store.port import Key, RecordStore
@@ -19,12 +21,26 @@ def lease_of(store: RecordStore, election: str) -> LeaseView | None:
     return LeaseView.of(record.key, record.bins) if record else None
 
 
+def stepped_down_by(leader: Leader | None) -> str | None:
+    """Return who made the last leader step down, where nobody has been elected since; None where nobody did."""
+    return broken_by(leader.name) if leader is not None and leader.held else None
+
+
+def successor(wait: float, lease: float) -> str:
+    """Return when a candidate is elected after a step-down. wait: seconds until the former leader's lease is over."""
+    if wait > 0:
+        return f"a candidate is elected once the lease of {lease:g} s is over, in {shown_time(wait)}"
+    return "a candidate should lead by now: the logs of the candidates say why none does"
+
+
 @dataclass(frozen=True, slots=True)
 class Office:
     """An election over all farms at one moment, as their stores show it.
 
     leader, epoch: the candidate with the highest epoch, unless it has resigned; None if no candidate leads or has led.
     silent: seconds since the leader renewed, by the server of its farm, less its lease; above 0 it has run out.
+    stepped_down_by: who made the last leader step down, where nobody has been elected since.
+    lease: of the leader, or of the one that stepped down, in seconds.
     seen: by farm, the highest epoch that its store has seen, 0 for none.
     failures: of the farms that do not answer.
     """
@@ -34,6 +50,8 @@ class Office:
     silent: float
     seen: Mapping[str, int]
     failures: Mapping[str, str]
+    stepped_down_by: str | None = None
+    lease: float = 0.0
 
     @property
     def sealed(self) -> list[str]:
@@ -65,4 +83,5 @@ def office_of(stores: Mapping[str, RecordStore], election: str) -> Office:
         (now,) = stores[farm].operate(Key(LOCKS, election), Compute(SERVER_NOW))
     except LatchworkError:
         now = lease.time
-    return Office(lease.owner, epoch, (int(now) - lease.time) / 1000 - lease.lease, seen, failures)
+    silent, by = (int(now) - lease.time) / 1000 - lease.lease, lease.broken_by
+    return Office(None if by else lease.owner, epoch, silent, seen, failures, by, lease.lease)

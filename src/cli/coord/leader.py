@@ -12,9 +12,9 @@ from ...coord import GlobalElection, Leadership, LeaseElection, ZooKeeperElectio
 from ...coord.election.candidates import CONTENDERS
 from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...inputs import farm_or_default
-from ...observe.audit import Deed, audited
+from ...observe.audit import Deed, audit_of, audited
 from ...observe.findings import OK
-from ...observe.snapshot import alive, election_now, standing_of
+from ...observe.snapshot import Leader, alive, election_now, standing_of
 from ...plain import shown, shown_time
 from ...queue import QueueRegistry
 from ...queue.sharded.upkeep.reporter import FARM
@@ -27,13 +27,16 @@ from ..options import Command, Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
-from .elections import office_of
+from .elections import office_of, stepped_down_by, successor
 from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
 from .state import election_state
 from .waiting import Waiting, holder_of, holders
 
 app = typer.Typer(help="Choose one of many.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the election")]
+
+SOON_AFTER = 10.0
+"""Seconds at most between the record of a step-down and the step-down itself."""
 
 
 @app.command()
@@ -44,9 +47,9 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     after its death.
 
     Give --farm-store for each farm to see an election over all farms, and in which farms its epoch is sealed. Exit code
-    1 if the last leader has neither resigned nor renewed for its whole lease: it died, or is paused. Exit code 3 if
-    nobody ever led and there is no candidate: perhaps the name is wrong. Give --zookeeper to see the candidates of an
-    election by ZooKeeper.
+    1 if the last leader has neither resigned, nor was made to step down, nor renewed for its whole lease: it died, or
+    is paused. Exit code 3 if nobody ever led and there is no candidate: perhaps the name is wrong. Give --zookeeper to
+    see the candidates of an election by ZooKeeper.
 
     Example: latchwork leader status shop-sweeper --json
     """
@@ -67,6 +70,9 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
             "upkeep of a client's queues is CLIENT-sweeper",
             election=name,
         )
+    if leader is not None and (by := stepped_down_by(leader)) is not None:
+        _say_stepped_down(session, name, leader, by, contenders)
+        return
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
         f"{name}: {standing_of(leader, contenders)}{renewed}",
@@ -76,10 +82,37 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
         epoch=leader.epoch if leader else None,
         last_leader=leader.name if leader else None,
         renewed_s_ago=round(leader.renewed_ago, 1) if leader and leader.held else None,
+        stepped_down_by=None,
         contenders=contenders,
     )
     if leader and leader.held and not leader.leads:
         raise typer.Exit(1)
+
+
+def _say_stepped_down(session: Session, name: str, last: Leader, by: str, contenders: Sequence[str]) -> None:
+    """Say that nobody leads since a step-down, and who follows when."""
+    then = (
+        successor(last.lease - last.renewed_ago, last.lease)
+        if contenders
+        else "no candidate is there, so nobody follows: start one"
+    )
+    session.say(
+        f"{name}: nobody leads: {by} made the leader step down {shown_time(last.renewed_ago)} ago; {then}",
+        *_led_before(session.store, name, last),
+        *_standing(contenders),
+        election=name, leader=None, epoch=last.epoch, last_leader=None, renewed_s_ago=None, stepped_down_by=by,
+        contenders=contenders,
+    )  # fmt: skip
+
+
+def _led_before(store: RecordStore, name: str, last: Leader) -> list[str]:
+    """Return who led before this step-down, as its record in the audit says; nothing where there is no record."""
+    with suppress(LatchworkError):  # a program has no such record, and not every store can list them
+        begun = last.now - last.renewed_ago
+        for deed in audit_of(store):
+            if deed.target == f"election/{name}" and deed.before and abs(begun - deed.at) < SOON_AFTER:
+                return [f"before that it was {deed.before}"]
+    return []
 
 
 def _reports(store: RecordStore, name: str, candidates: Sequence[str]) -> list[list[WorkerReport]]:
@@ -115,6 +148,7 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
         election=name,
         leader=office.leader,
         epoch=office.epoch,
+        stepped_down_by=office.stepped_down_by,
         contenders=contenders,
         farms={farm: {"epoch": office.seen.get(farm), "sealed": farm in office.sealed,
                       "error": office.failures.get(farm)} for farm in stores},
@@ -140,7 +174,8 @@ def step_down(
     """
     session: Session = context.obj
     stores = session.stores_of(urls_of(context, farm_store)) or {"": session.store}
-    before = "" if len(stores) > 1 else holder_of(session.store if "" in stores else next(iter(stores.values())), name)
+    office = office_of(stores, name)
+    before = f"led by {office.leader}, epoch {office.epoch}" if office.leader else ""
     first = next(iter(stores.values()))
     with audited(first, Deed(farm_or_default(None), person(), "step-down", f"election/{name}", why, before)) as deed:
         done = [store for store in stores.values() if LeaseElection(store, name, candidate=deed.who).step_down(epoch)]

@@ -25,7 +25,7 @@ from ...store import Compute, Key, Record, RecordStore
 from ...store.model.expr import SERVER_NOW
 from ..session import Session
 from ..similar import meant_in
-from .elections import Office, office_of
+from .elections import Office, office_of, successor
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]
 Semaphores = Annotated[list[str] | None, typer.Option("--semaphore", help="a semaphore to look at")]
@@ -300,13 +300,20 @@ def election_state(name: str, office: Office) -> State:
             "a leader seals it once a second: check the way from the leader's farm to that store",
         )
         for farm in office.unsealed
+        if office.stepped_down_by is None  # else the latest epoch is no leader's
     ]
     if office.leader is not None and office.silent > 0:
         what = f"{office.leader} has epoch {office.epoch} and has not renewed for {office.silent:.0f} s after its lease"
         found.append(Finding(PROBLEM, what, "it died or is paused: start a candidate, and see that ZooKeeper answers"))
+    elif office.stepped_down_by is not None:
+        then = successor(-office.silent, office.lease)
+        what = f"{office.stepped_down_by} made the leader step down: {then}"
+        found.append(Finding(WARNING, what, "see that a candidate is there, and that ZooKeeper answers it"))
     elif office.leader is None:
         found.append(Finding(WARNING, "nobody leads", "start a candidate, and see that ZooKeeper answers it"))
     sealed = len(office.seen) - len(office.unsealed)
     who = "nobody leads" if office.leader is None else f"{office.leader} leads"
+    if office.stepped_down_by is not None:
+        return State("election", name, who, tuple(found))
     text = f"{who}, epoch {office.epoch} in {sealed} of {len(office.seen) + len(office.failures)} farms"
     return State("election", name, text if office.epoch else "none", tuple(found))

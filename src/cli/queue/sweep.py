@@ -13,6 +13,7 @@ from ...plain import shown_time
 from ...queue import QueueRegistry, Sweeper, SweepReport
 from ...queue.sharded.upkeep.upkeep import election_name, upkeep_of
 from ...queue.sharded.workers import short_name
+from ..coord.elections import stepped_down_by
 from ..options import Client, Farm, checked_every
 from ..session import Session, note
 from .arguments import no_queues, registry_of
@@ -78,13 +79,13 @@ class _Sweep:
     def _why_not(self) -> str:
         """Return why this command was not elected, and what to do instead."""
         leader, _ = election_now(self._session.store, self._contest.name)
-        if leader is not None and leader.leads:
+        if leader is not None and leader.leads and stepped_down_by(leader) is None:
             return f"{short_name(leader.name)} leads, and sweeps every queue; {_SOONER}"
         lease = leader.lease if leader is not None and leader.held else self._contest.lease
         return (
-            f"nobody leads, but a leader that died is replaced only once its lease was seen unchanged for {lease:g} s: "
-            f"give --timeout {2 * lease:g} or more; a sweep takes only what was left alone for the queue's whole sweep "
-            f"duration; {_SOONER}"
+            "nobody leads, but a leader that died, or was made to step down, is replaced only once its lease was seen "
+            f"unchanged for {lease:g} s: give --timeout {2 * lease:g} or more; a sweep takes only what was left alone "
+            f"for the queue's whole sweep duration; {_SOONER}"
         )
 
     def for_ever(self, timeout: float | None, every: float) -> None:

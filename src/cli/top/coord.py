@@ -15,6 +15,7 @@ from ...observe.findings import PROBLEM
 from ...observe.snapshot import alive, election_now
 from ...store import RecordStore
 from ...store.port import Record
+from ..coord.elections import stepped_down_by
 from ..coord.lock import facts_of, locks_in
 from ..coord.state import State, states_in, time_of
 from .table import BAD, PLAIN, WARN, Column, Row, Table, age, row, timed
@@ -68,9 +69,12 @@ def elections(store: RecordStore) -> Table:
             rows.append(row(("election", name), (name, f"DAMAGED: {failure}", None, None, None), BAD))
             continue
         others = len(alive(names, leader))
-        leads = leader is not None and leader.leads
+        by = stepped_down_by(leader)
+        leads = leader is not None and leader.leads and by is None
         style = PLAIN if leads else WARN if others else BAD
         who = leader.name if leads and leader else f"nobody ({leader.name} led last)" if leader else "nobody yet"
+        if by is not None:
+            who = f"nobody: {by} made the leader step down"
         ago = timed(leader.renewed_ago if leader else None)
         epoch = (str(leader.epoch), leader.epoch) if leader else None
         rows.append(row(("election", name), (name, who, epoch, ago, others), style))

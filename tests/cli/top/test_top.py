@@ -432,7 +432,11 @@ def test_a_leader_steps_down(store, orders, person):
     assert "web-1 leads." in told
     assert "Another candidate is elected once its lease is over." in told
     assert "the leader of office steps down" in person.press("y")
-    person.looks(6)
+    told = next(line for line in person.looks(6).splitlines() if line.startswith("office "))
+    assert "nobody, broken by" not in told
+    assert "nobody: " in told
+    assert "made the leader step down" in told
+    assert "nobody leads office" in person.press("d")
     (deed,) = audit_of(store)
     assert (deed.what, deed.target, deed.outcome) == ("step-down", "election/office", "done")
     assert deed.before.startswith("led by web-1, epoch ")
