@@ -9,16 +9,7 @@ from typing import Any
 
 import typer
 
-from ..coord import (  # fmt: skip
-    Barrier,
-    CountDownLatch,
-    FencedLock,
-    Group,
-    LeaseElection,
-    RateLimiter,
-    ReadWriteLock,
-    Semaphore,
-)
+from ..coord import Barrier, CountDownLatch, FencedLock, Group, LeaseElection, RateLimiter, ReadWriteLock, Semaphore
 from ..errors import FencedOut
 from ..queue import Consumer, LargeQueue, Outbox, PagedQueue, QueueConfig, QueueRegistry, Sweeper
 from ..store import Key, Put, RecordStore, SQLiteStore
@@ -47,19 +38,9 @@ def demo(context: typer.Context) -> None:
         store = SQLiteStore(Path(folder) / "demo.db", synchronous="normal")
         results = {}
         for tour in (
-            _latch,
-            _barrier,
-            _lock,
-            _rwlock,
-            _semaphore,
-            _limiter,
-            _presence,
-            _election,
-            _large_queue,
-            _sharded_queue,
-            _group,
-            _batch,
-        ):
+            _latch, _barrier, _lock, _rwlock, _semaphore, _limiter, _presence, _election, _large_queue, _sharded_queue,
+            _group, _batch,
+        ):  # fmt: skip
             results[tour.__name__[1:]] = tour(store)
             if not context.obj.json:
                 typer.echo(results[tour.__name__[1:]])

@@ -30,8 +30,5 @@ def stats(
     lag = stored_lag(directory, prefix, name)
     session.say(
         f"{lag.messages:,} messages, {lag.bytes:,} bytes wait; the oldest for {lag.seconds:.1f} s",
-        outbox=name,
-        messages=lag.messages,
-        bytes=lag.bytes,
-        seconds=round(lag.seconds, 3),
-    )
+        outbox=name, messages=lag.messages, bytes=lag.bytes, seconds=round(lag.seconds, 3),
+    )  # fmt: skip

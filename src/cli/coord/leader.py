@@ -76,15 +76,11 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
     renewed = f", last renewed {shown_time(leader.renewed_ago)} ago" if leader and leader.leads else ""
     session.say(
         f"{name}: {standing_of(leader, contenders)}{renewed}",
-        *_standing(contenders),
-        election=name,
-        leader=leader.name if leader and leader.leads else None,
-        epoch=leader.epoch if leader else None,
-        last_leader=leader.name if leader else None,
-        renewed_s_ago=round(leader.renewed_ago, 1) if leader and leader.held else None,
-        stepped_down_by=None,
+        *_standing(contenders), election=name, leader=leader.name if leader and leader.leads else None,
+        epoch=leader.epoch if leader else None, last_leader=leader.name if leader else None,
+        renewed_s_ago=round(leader.renewed_ago, 1) if leader and leader.held else None, stepped_down_by=None,
         contenders=contenders,
-    )
+    )  # fmt: skip
     if leader and leader.held and not leader.leads:
         raise typer.Exit(1)
 
@@ -145,10 +141,7 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
         f"{name}: {state.standing}",
         *_standing(contenders),
         *(finding.what for finding in state.findings if finding.state != OK),
-        election=name,
-        leader=office.leader,
-        epoch=office.epoch,
-        stepped_down_by=office.stepped_down_by,
+        election=name, leader=office.leader, epoch=office.epoch, stepped_down_by=office.stepped_down_by,
         contenders=contenders,
         farms={farm: {"epoch": office.seen.get(farm), "sealed": farm in office.sealed,
                       "error": office.failures.get(farm)} for farm in stores},

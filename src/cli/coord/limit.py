@@ -57,9 +57,5 @@ def wait(
 def _say(session: Session, name: str, decision: Decision) -> None:
     text = f"let through, {decision.remaining} left" if decision.allowed else f"no room for {decision.retry_after:g} s"
     session.say(
-        text,
-        limit=name,
-        allowed=decision.allowed,
-        remaining=decision.remaining,
-        retry_after=decision.retry_after,
+        text, limit=name, allowed=decision.allowed, remaining=decision.remaining, retry_after=decision.retry_after
     )

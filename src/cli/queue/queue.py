@@ -97,21 +97,15 @@ def create(
     """
     session: Session = context.obj.may_make()
     expiry = _span("--expiry-hours", expiry_hours, timedelta(hours=1))
+    second = timedelta(seconds=1)
+    shovel = None if shovel_seconds is None else ShovelConfig(_span("--shovel-seconds", shovel_seconds, second))
     config = QueueConfig(
-        name,
-        shards=shards,
-        concurrency=concurrency,
-        message_expiry=expiry,
-        queue_expiry=max(expiry, QUEUE_EXPIRY),
+        name, shards=shards, concurrency=concurrency, message_expiry=expiry, queue_expiry=max(expiry, QUEUE_EXPIRY),
         sweep_duration=_span("--sweep-minutes", sweep_minutes, timedelta(minutes=1)),
-        max_deliveries=max_deliveries,
-        retry=retry,
-        backoff=None if backoff_seconds is None else _span("--backoff-seconds", backoff_seconds, timedelta(seconds=1)),
-        shovel=None
-        if shovel_seconds is None
-        else ShovelConfig(_span("--shovel-seconds", shovel_seconds, timedelta(seconds=1))),
+        max_deliveries=max_deliveries, retry=retry, shovel=shovel,
+        backoff=None if backoff_seconds is None else _span("--backoff-seconds", backoff_seconds, second),
         results=None if results_hours is None else _span("--results-hours", results_hours, timedelta(hours=1)),
-    )
+    )  # fmt: skip
     registry_of(session, client, farm).create(config)
     session.say(f"created {name} with {counted(shards, 'shard')}", queue=name, shards=shards)
 
@@ -180,11 +174,9 @@ def shovel(context: typer.Context, name: Name, client: Client, farm: Farm = None
     report = Shovel(queue_of(session, name, client, farm)).run_once()
     session.say(
         f"moved {report.moved}, not due {report.postponed}, empty {report.tombstones}, failed {len(report.errors)}",
-        moved=report.moved,
-        postponed=report.postponed,
-        tombstones=report.tombstones,
+        moved=report.moved, postponed=report.postponed, tombstones=report.tombstones,
         failed=[str(error) for error in report.errors],
-    )
+    )  # fmt: skip
     if report.errors:
         raise typer.Exit(1)
 
