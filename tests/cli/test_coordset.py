@@ -291,6 +291,7 @@ def test_a_dead_writer_that_nobody_has_replaced_is_cleared_by_the_command_that_d
     assert remedies == [f"its changes may be incomplete: {repaired}"]
     assert lw("rwlock", "clear", "l", "--fence", str(left.fence)).code == 0
     assert lw("rwlock", "show", "l", "--json").json["abandoned"] is None
+    assert audit_of(store)[0].before == f"job-2 had it to write, fence {left.fence}"
 
 
 def test_doctor_says_why_a_barrier_was_broken_and_what_is_not_there(lw, store):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...coord import ReadGrant, ReadWriteLock, WriteGrant
-from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
+from ...coord.rwlock import ABANDONED, RWLOCKS, Mode, User
 from ...errors import NotFound
 from ...plain import shown
 from ..audit import noted, person
@@ -133,17 +133,21 @@ def clear(
     record = checked_there(session, "read-write lock", name, RWLOCKS)
     lock, left = ReadWriteLock(session.store, name, owner=person()), record.bins.get(ABANDONED)
     before = "no writer has left it unfinished" if left is None else f"it is the one with the fence {left} that died"
+    writer = _writer(lock, fence)
+    if writer is not None:
+        before = f"{writer.owner} had it to write, fence {fence}"
     with noted(session, "clear", "rwlock", None, name, before=before, why=why) as deed:
-        done = (left == fence or fence in _writers(lock)) and _cleared(session, lock, fence, timeout)
+        done = (left == fence or writer is not None) and _cleared(session, lock, fence, timeout)
         deed.after = "cleared" if done else "no writer with that fence died"
     if not done:
         raise NotFound(f"no writer of {shown(name)} with the fence {fence} died: {before}", rwlock=name, fence=fence)
     session.say(f"{name}: cleared what the writer with the fence {fence} left", rwlock=name, fence=fence)
 
 
-def _writers(lock: ReadWriteLock) -> list[int]:
-    """Return the fence of the writer that the lock has, in a list; it is not known whether it lives. One call."""
-    return [one.fence for one in lock.holders() if one.mode is Mode.WRITE]
+def _writer(lock: ReadWriteLock, fence: int) -> User | None:
+    """Return the writer that the lock has, if it has this fence; it is not known whether it lives. One call."""
+    writers = (one for one in lock.holders() if one.mode is Mode.WRITE and one.fence == fence)
+    return next(writers, None)
 
 
 def _cleared(session: Session, lock: ReadWriteLock, fence: int, timeout: float) -> bool:
