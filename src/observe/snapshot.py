@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ..background import parallel_map
 from ..coord.election.candidates import Candidates
-from ..coord.lease import BINS, LeaseView
+from ..coord.lease import BINS, LeaseView, broken_by
 from ..coord.lock import LOCKS
 from ..coord.waits import reads
 from ..deadline import Deadline, within_call
@@ -69,8 +69,15 @@ class Leader:
 
     @property
     def leads(self) -> bool:
-        """Whether its lease has not run out. One that died is no leader any more, whether or not it was succeeded."""
-        return self.held and self.renewed_ago <= self.lease
+        """Whether its lease has not run out. One that died, or was made to step down, is no leader any more, whether or
+        not it was succeeded.
+        """
+        return self.held and self.renewed_ago <= self.lease and self.stepped_down_by is None
+
+    @property
+    def stepped_down_by(self) -> str | None:
+        """Who made the last leader step down, where nobody has been elected since; None where nobody did."""
+        return broken_by(self.name) if self.held else None
 
     @property
     def only_sweeps(self) -> bool:
@@ -94,6 +101,8 @@ class Leader:
             return f"{self.name} leads, epoch {self.epoch}"
         if not self.held:
             return "nobody leads"
+        if self.stepped_down_by is not None:
+            return f"nobody leads: {self.stepped_down_by} made the leader step down {shown_time(self.renewed_ago)} ago"
         return (
             f"nobody leads: {self.name} led in epoch {self.epoch}, and last renewed {shown_time(self.renewed_ago)} ago "
             f"(its lease is {self.lease:g} s)"

@@ -100,6 +100,17 @@ def test_a_sweep_after_a_step_down_takes_nobody_for_the_leader(lw, store):
     assert "broken by" not in done.err
 
 
+def test_after_the_upkeep_of_a_client_was_made_to_step_down_doctor_and_stats_name_no_leader(lw, store):
+    QueueRegistry(store, "shop").create(QueueConfig("orders", shards=1)).publish("a")
+    grant = FencedLock(store, "shop-sweeper", owner="web-1", lease=600).acquire(1)  # as an election has it
+    assert LeaseElection(store, "shop-sweeper", candidate="ann").step_down(grant.fence)
+    for command in ("doctor", "stats"):
+        told = lw(command, "--client", "shop").out
+        assert "broken by" not in told
+        assert "ann leads" not in told
+    assert "ann made the leader step down" in lw("doctor", "--client", "shop").out
+
+
 def test_an_election_without_a_step_down_names_nobody_who_did_it(lw, store):
     FencedLock(store, "office", owner="web-1", lease=600).acquire(1)
     told = lw("leader", "status", "office", "--json").json
