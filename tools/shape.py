@@ -15,6 +15,7 @@ from pathlib import Path
 Graph = dict[Path, set[Path]]
 CLOSURES = {
     "publish, receive, ack": "queue/sharded/queue.py",
+    "receive, ack": "queue/sharded/subqueue.py",
     "a lock": "coord/lock.py",
     "a worker": "queue/sharded/consumer/worker.py",
 }
