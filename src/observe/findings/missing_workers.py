@@ -53,7 +53,6 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
     where others go on, and one for all where nobody does.
     """
     waits = {queue.name: queue for queue in taken.queues if has_no_worker(queue)}
-    somebody = any(queue.at_work for queue in taken.queues)
     # 1. Queues all of whose workers are about to stop.
     if names := [name for name, queue in waits.items() if queue.draining]:
         queues = [waits.pop(name) for name in names]
@@ -81,26 +80,7 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
             if one.is_silent and one not in again[queue.name] and is_told and (goes_on or not queue.stats.is_streamed):
                 together.setdefault(goes_on, []).append((queue, one))
     for goes_on, found in together.items():
-        also = [] if somebody or goes_on else [name for name, queue in waits.items() if not _is_for_groups(queue)]
-        names = sorted({*(queue.name for queue, _ in found), *also})
-        # Of a worker that may hold something in one of its queues, that report counts.
-        newest = sorted((one for _, one in found), key=lambda one: (one.settled, one.ago))
-        dead = list({one.worker: one for one in reversed(newest)}.values())[::-1]
-        who = f"{len(dead):,} workers died or hang: {words.workers(dead)}"
-        if len(dead) == 1:
-            how = "died; what it had in hand was brought back already" if dead[0].settled else "died or hangs"
-            who = f"worker {words.workers(dead)}, {how}"
-        behind = [waits.pop(name) for name in names if name in waits and not goes_on]
-        what = f"{who}; {_others(found)}{f'; {words.backlog(behind)}' if behind else ''}{_back(found, taken)}"
-        state, kind, remedy = PROBLEM, "no_worker", words.START_ONE
-        if goes_on:
-            state, kind = WARNING, "worker_died"
-            remedy = "start another one, if one is missing; this line goes by itself"
-            if _are_many(found):
-                state = PROBLEM
-                remedy = "start others, if some are missing; where they die again and again, their logs say why: one "
-                remedy += "message may do it"
-        yield of_queues(taken, names, (state, kind, what, remedy + _sooner(found, taken)), dead)
+        yield _died(taken, found, waits, goes_on=goes_on)
     # 4. The other queues that nobody works on.
     for queue in [queue for queue in waits.values() if _is_for_groups(queue)]:
         what = f"{words.backlog([waits.pop(queue.name)])}, and there is no worker"
@@ -110,6 +90,35 @@ def missing_workers(taken: Snapshot) -> Iterator[Finding]:
         what = f"no worker; {words.backlog(list(waits.values()))}"
         remedy = f"{words.START_ONE} (a program that calls receive() itself is not seen)"
         yield of_queues(taken, list(waits), (PROBLEM, "no_worker", what, remedy))
+
+
+def _died(taken: Snapshot, found: _Dead, waits: dict[str, QueueState], *, goes_on: bool) -> Finding:
+    """Return the finding about workers that died, and take its queues out of those that wait.
+
+    goes_on: whether others work on their queues, or have stopped there since.
+    """
+    also: list[str] = []
+    if not goes_on and not any(queue.at_work for queue in taken.queues):
+        also = [name for name, queue in waits.items() if not _is_for_groups(queue)]
+    names = sorted({*(queue.name for queue, _ in found), *also})
+    # Of a worker that may hold something in one of its queues, that report counts.
+    newest = sorted((one for _, one in found), key=lambda one: (one.settled, one.ago))
+    dead = list({one.worker: one for one in reversed(newest)}.values())[::-1]
+    who = f"{len(dead):,} workers died or hang: {words.workers(dead)}"
+    if len(dead) == 1:
+        how = "died; what it had in hand was brought back already" if dead[0].settled else "died or hangs"
+        who = f"worker {words.workers(dead)}, {how}"
+    behind = [waits.pop(name) for name in names if name in waits and not goes_on]
+    what = f"{who}; {_others(found)}{f'; {words.backlog(behind)}' if behind else ''}{_back(found, taken)}"
+    state, kind, remedy = PROBLEM, "no_worker", words.START_ONE
+    if goes_on:
+        state, kind = WARNING, "worker_died"
+        remedy = "start another one, if one is missing; this line goes by itself"
+        if _are_many(found):
+            state = PROBLEM
+            remedy = "start others, if some are missing; where they die again and again, their logs say why: one "
+            remedy += "message may do it"
+    return of_queues(taken, names, (state, kind, what, remedy + _sooner(found, taken)), dead)
 
 
 def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iterator[Finding]:
