@@ -41,6 +41,8 @@ SQLITE_BUSY = (5, 6)
 """SQLite's codes for a file that another process writes to all the time."""
 TAKES_NO_WRITES = "full"
 """The kind of a finding beside which the queues can be looked at all the same."""
+BY_REPORTS = ("no_worker", "worker_died", "upkeep")
+"""The kinds of findings that workers cause which do not report."""
 MAX_CONNECTIONS = 10_000
 MANY = 20
 """Clients from which on those with which nothing is wrong are only counted."""
@@ -400,7 +402,11 @@ def _of_store(
     if not any(one.state == PROBLEM and one.kind != TAKES_NO_WRITES for one in found + names):
         found += _found(session, lambda: _placement(store, client, farm))
         found += _found(session, lambda: _queue_damage(store, client, farm))
-        found += _found(session, lambda: _on_call(store, client, farm, absent))
+        on_call = _found(session, lambda: _on_call(store, client, farm, absent))
+        if any(one.kind == TAKES_NO_WRITES for one in found) and any(one.kind in BY_REPORTS for one in on_call):
+            what = "whether workers live is not known: the store takes no writes, so they cannot report"
+            on_call = [one for one in on_call if one.kind not in BY_REPORTS] + [Finding(WARNING, what)]
+        found += on_call
         found += _found(session, lambda: findings(store, wanted))
     return found + names
 

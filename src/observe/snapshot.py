@@ -38,6 +38,8 @@ from ..store.model.ops import Compute
 from ..store.port import Key, RecordStore, Row, Update
 from ..store.rows import Rows
 
+HELD_LONG = 60.0
+"""Seconds after which messages are told of that are in hand where nobody reports."""
 BEGUN_WITHIN = 60.0
 """Seconds after its election in which a leader is not blamed for overdue upkeep."""
 OTHERS = 60.0
@@ -136,6 +138,8 @@ class QueueState:
         or not looked at.
     abandoned: messages in hand of which no consumer has said for so long that it has them that a sweep brings them
         back; looked at as `none_in_hand`.
+    unreported: messages that have been in hand for a minute where nobody that reports works; looked at as
+        `none_in_hand`.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
@@ -163,6 +167,7 @@ class QueueState:
     minutes: tuple[Minute, ...] = ()
     holders: tuple[str, ...] | None = None
     abandoned: int = 0
+    unreported: int = 0
 
     @property
     def paused(self) -> bool:
@@ -551,7 +556,8 @@ class ClientView:
         left: Sequence[InHand] = ()
         if holders is None and (died or over):
             holders, left = self._holders(queue, bins, stats.depth.fired, is_over=over)
-        by = (self._seams.wall() - abandoned) * 1000
+        stamps = [one.stamped / 1000 for one in left if one.stamped is not None] if over else []
+        ago = [self._seams.wall() - one for one in stamps]
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
@@ -564,7 +570,7 @@ class ClientView:
             abandoned_after=abandoned, returns_within=abandoned + interval,
             made=made / 1000 if is_int(made) else 0.0, none_in_hand=holders == (), in_rate=in_rate, out_rate=out_rate,
             handler_timeout=queue.config.handler_timeout.total_seconds(), shards=queue.config.shards, holders=holders,
-            abandoned=sum(one.stamped is not None and one.stamped < by for one in left),
+            abandoned=sum(one > abandoned for one in ago), unreported=sum(one > HELD_LONG for one in ago),
         )  # fmt: skip
 
     def _holders(

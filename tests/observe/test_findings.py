@@ -556,7 +556,7 @@ def test_a_queue_that_was_lost_with_the_store_and_made_again_is_told_for_an_hour
     registry.refresh()
     state, what = told(registry)["lost"]
     assert state == WARNING
-    assert "queue q of shop: was gone, and was made again, the last time 0 s ago, as where the store" in what
+    assert "queue q of shop: was gone, and was made again 0 s ago, as where the store" in what
     clock.advance(3601)
     assert "lost" not in told(registry)
 
@@ -566,12 +566,35 @@ def test_messages_in_hand_of_nobody_are_told_where_nobody_works(registry, clock)
     queue.publish_many(range(3))
     queue.receive(3)
     assert told(registry) == {}, "a program that does not report may have them"
-    clock.advance(20 * 60)
+    clock.advance(61)
+    state, what = told(registry)["stranded"]
+    assert state == WARNING
+    assert "3 messages in hand of nobody that reports: of a program that calls receive() itself, or of a worker" in what
+    clock.advance(19 * 60)
     queue.store.operate(registry.records.key("r"), MapPut("lastSweep", "success", SERVER_NOW))
     clock.advance(16)
     state, what = told(registry)["upkeep"]
     assert state == PROBLEM
     assert "; queue r: 3 messages in hand of nobody that reports" in what
+
+
+def test_free_threads_that_take_nothing_are_told_where_a_handler_runs_all_that_time(registry, queue, clock):
+    queue.publish_many(range(3))
+    clock.advance(40)
+    reports(queue, "vm:7:ab@f", threads=20)
+    assert told(registry) == {}, "a worker that has just started"
+    clock.advance(15)
+    reports(queue, "vm:7:ab@f", threads=20, running=1, longest=(Running("blocks", 31),))
+    state, what = told(registry)["saturated"]
+    assert state == WARNING
+    assert "3 ready messages wait, the oldest for 55 s, and for 31 s nothing was taken, though only 1 of 20 thr" in what
+    clock.advance(15)
+    reports(queue, "vm:7:ab@f", threads=20, running=1, longest=(Running("blocks", 61),))
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "saturated"]
+    assert found.state == PROBLEM
+    assert "the log of vm:7 says why: perhaps an async handler that keeps the loop; else kill 7 on vm" in found.remedy
+    reports(queue, "vm:7:ab@f", threads=20, running=1, acked=1, longest=(Running("blocks", 61),))
+    assert "saturated" not in told(registry), "others are done meanwhile"
 
 
 def test_workers_without_upkeep_are_not_told_to_start_one_more_of_the_same(registry, queue):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..snapshot import Snapshot
 from .failed_messages import failing, parked
 from .finding import OK, PROBLEM, WARNING, Finding, of_queues
-from .running_handlers import draining, long_running, saturated
+from .running_handlers import draining, long_running, not_taken, saturated
 from .settings import lost, pause, schedules, threads, why_unpublished
 from .upkeep import clock, unreadable, workers_and_upkeep
 from .waiting_messages import backlog, expired, expiring, stranded, streamed, why_it_waits
@@ -53,6 +53,8 @@ OF_QUEUE = (
         "has not acted on a change for 10 s", "settings, reports, depth", threads),
     Row("saturated", (WARNING, PROBLEM), "a handler hangs; so many hang that a worker takes no messages", "reports",
         saturated),
+    Row("saturated", (WARNING, PROBLEM), "workers with free threads take nothing for 30 s, and a handler runs",
+        "reports, oldest age", not_taken),
     Row("draining", (OK,), "a worker has been about to stop for 20 s", "reports", draining),
     Row("long_running", (OK, WARNING), "a handler runs for a minute; far longer than others, or soon given up",
         "reports", long_running),

@@ -110,7 +110,11 @@ def _died(taken: Snapshot, found: _Dead, waits: dict[str, QueueState], *, goes_o
         who = f"worker {words.workers(dead)}, {how}"
     behind = [waits.pop(name) for name in names if name in waits and not goes_on]
     what = f"{who}; {_others(found)}{f'; {words.backlog(behind)}' if behind else ''}{_back(found, taken)}"
-    state, kind, remedy = PROBLEM, "no_worker", words.START_ONE
+    state, kind, remedy = (
+        PROBLEM,
+        "no_worker",
+        f"{words.START_ONE}; one that runs all the same cannot write: latchwork doctor",
+    )
     if goes_on:
         state, kind = WARNING, "worker_died"
         remedy = "start another one, if one is missing; this line goes by itself"

@@ -8,7 +8,7 @@ from ...plain import counted, one_line, shown_time
 from ...queue.sharded.workers import WINDOW, Running, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
-from .finding import OK, PROBLEM, WARNING, OfQueue
+from .finding import OK, PROBLEM, WAITED, WARNING, OfQueue
 from .missing_workers import DRAIN_ENDS, DRAINS_LONG, drained, has_no_worker
 
 RUNS_LONG, TIMES_LONGER = 60.0, 20.0
@@ -34,6 +34,22 @@ def saturated(queue: QueueState, taken: Snapshot) -> OfQueue:
         ]
         limit = f"; it still takes messages, and no more once {words.listed(each)} hang" if each else ""
         yield WARNING, "saturated", f"{_hangs(some)}{limit}", _end_it(some)
+
+
+def not_taken(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield that workers with free threads have taken nothing for long, though messages are ready: as where a handler
+    keeps the asyncio loop on which all others run.
+    """
+    ready, workers = queue.stats.ready, [one for one in queue.at_work if one.drains is None and not one.is_overdue]
+    waited = min(ready.oldest_age or 0.0, max((run.seconds for one in workers for run in one.longest), default=0.0))
+    is_idle = queue.busy < queue.threads and not any(one.acked or one.failed or one.is_saturated for one in workers)
+    has_reason = queue.paused or queue.stats.in_order or queue.rate_limited or queue.stats.is_streamed
+    if ready.waiting and waited > WAITED and is_idle and not has_reason:
+        busy = f"{queue.busy} of {counted(queue.threads, 'thread')}"
+        what = f"{words.backlog([queue])}, and for {shown_time(waited)} nothing was taken, though only {busy} busy"
+        names = words.listed([short_name(one.worker) for one in workers])
+        remedy = f"the log of {names} says why: perhaps an async handler that keeps the loop; else {_end_it(workers)}"
+        yield PROBLEM if waited > RUNS_LONG else WARNING, "saturated", what, remedy
 
 
 def _hangs(workers: Sequence[WorkerReport]) -> str:

@@ -77,10 +77,9 @@ def lost(taken: Snapshot) -> Iterator[Finding]:
     names = [name for name in ago if ago[name] < LOST_LATELY]
     if names:
         when = shown_time(max(0.0, min(ago[name] for name in names)))
-        what = (
-            f"was gone, and was made again, the last time {when} ago, as where the store came back empty: messages of "
-        )
-        what += "before are lost, and the client's schedules"
+        again = "was gone, and was made again" if len(names) == 1 else "were gone, and were made again"
+        what = f"{again} {when} ago, as where the store came back empty: messages of before are lost, and the client's "
+        what += "schedules"
         remedy = "publish again what is missing; `latchwork schedule list` says which schedules are there"
         yield of_queues(taken, names, (WARNING, "lost", what, remedy))
 

@@ -169,6 +169,16 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
             who = f"; {_only_sweeps(leader.name)}"
             remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
         yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
+    if queue.unreported and not queue.abandoned and not any(one.is_silent for one in queue.workers):
+        what = (
+            f"{counted(queue.unreported, 'message')} in hand of nobody that reports: of a program that calls receive() "
+        )
+        what += "itself, or of a worker that is gone"
+        remedy = (
+            "a worker, or `latchwork queue sweep --client {} --every 900`, brings back the messages of one that is gone"
+        )
+        within = shown_time(queue.returns_within)
+        yield WARNING, "stranded", what, f"{remedy.format(taken.client)}, within {within}"
     if queue.stats.unsettled:
         first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
         ago, which = shown_time(taken.at - first.since / 1000), words.message_id(first.message_id)
