@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from latchwork.queue.sharded import delivery
+from latchwork.queue.sharded import queue as queues
 from latchwork.queue.sharded.results import NOTHING
 from latchwork.queue.sharded.shards import Shards
 
@@ -27,7 +27,7 @@ RESULT_RULES = (
     ("acknowledged without its result", "P31.1: the result and the acknowledgement are one update",
      _swap(Shards, "remove", _without)),
     ("a result of nobody", "P31.1: the result is that of the attempt that is acknowledged",
-     _swap(delivery, "kept", lambda value, codec: ['"nobody"'])),
+     _swap(queues, "kept", lambda value, codec: ['"nobody"'])),
     ("a move leaves a result", "P31.4: only an acknowledgement leaves a result",
      _swap(Shards, "remove", _also_of_moves)),
     ("a result is kept for a second", "P31: for as long as results are kept",

@@ -30,7 +30,6 @@ from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
 from .envelope import Codec, Envelope, Reason, date, kept_error, storable
 from .publishing.with_write import Publish, Write, written
-from .results import NOTHING, kept
 from .shards import Shards
 from .slots import Stamped
 
@@ -62,6 +61,10 @@ class Source(ABC):
     @abstractmethod
     def target(self, queue: Any) -> Any:
         """Return the queue that a `Publish` goes to; None = the one that the messages are of."""
+
+    def kept(self, result: Any) -> Any:  # noqa: ARG002 - a queue keeps it
+        """Return the result of a message as it is stored. Raises `InvalidRequest` where it cannot be kept."""
+        raise InvalidRequest(f"{shown(self.name)} keeps no results: create it with QueueConfig(results=)")
 
     @abstractmethod
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
@@ -174,9 +177,7 @@ class Delivery(Struct, frozen=True, eq=False):
         Raises `LeaseLost` if it has been handed to another consumer, or deleted: then it may be handled twice.
         """
         if result is not None:
-            if not self.view.pointers.results:
-                raise InvalidRequest(f"{shown(self.view.name)} keeps no results: create it with QueueConfig(results=)")
-            force_setattr(self, "answer", kept(result, self.view.codec))
+            force_setattr(self, "answer", self.view.kept(result))
         outcomes = ack_each([self])
         if outcomes != [True]:
             raise_first([self], outcomes)
@@ -414,9 +415,7 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
     One call; one more where any is of a batch, which counts it first (P18).
     """
     view = deliveries[0].view
-    held = [delivery.held for delivery in deliveries]
-    if view.pointers.results:
-        held = [one._replace(result=of.answer or NOTHING) for one, of in zip(held, deliveries, strict=True)]
+    held = [one.held if one.answer is None else one.held._replace(result=one.answer) for one in deliveries]
     outcomes, then = view.settle(held)
     record_outcomes(view.pointers, outcomes, "acked")
     mark_settled(deliveries, outcomes)

@@ -25,7 +25,7 @@ from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.unique import storing_unique
 from .publishing.with_write import Publish
 from .record import Live
-from .results import result
+from .results import NOTHING, kept, result
 from .selection import Outcome
 from .shards import Shards
 from .slots import Stamped
@@ -73,8 +73,14 @@ class ShardedQueue(Subscription):
         return self
 
     def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
-        """Delete messages that were handled, each once its batch has counted it."""
+        """Delete messages that were handled, each once its batch has counted it; its result stays where it has one."""
+        if part.results:
+            held = [one if one.result is not None else one._replace(result=NOTHING) for one in held]
         return settle(self, part, held)
+
+    def kept(self, result: Any) -> Any:
+        """Return the result of a message as it is stored. Raises `InvalidRequest` where it cannot be kept."""
+        return kept(result, self.codec) if self.pointers.results else super().kept(result)
 
     def target(self, queue: Any) -> ShardedQueue:
         """Return the queue that a `Publish` goes to: one of the client, by its name or itself; None = this one."""

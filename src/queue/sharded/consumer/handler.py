@@ -30,7 +30,6 @@ from ....seams import Seams
 from ....store.rows import chunked
 from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import MAX_ERROR, Reason
-from ..results import kept
 from ..subscription import Subscription
 from ..transfer import CHUNK
 from ..workers import Running
@@ -183,7 +182,7 @@ class Invoker:
             if value is None or delivery.settled:
                 continue
             try:
-                answer: Any = kept(value, self._queue.codec)
+                answer: Any = self._queue.kept(value)
             except InvalidRequest as failure:
                 answer = str(failure)[:MAX_ERROR]
                 worker_log.warning(
