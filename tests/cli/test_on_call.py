@@ -312,7 +312,7 @@ def test_who_has_changed_a_queue_when_and_from_what_is_told(lw, queue):
     me = person()
     assert re.search(rf"\d+(\.\d)? s ago by {me}", lw("queue", "list", *SHOP).out)
     doctor = lw("doctor", *SHOP).out
-    assert re.search(rf"ok +queue q of shop: threads in each worker: 7, set \S+ s ago by {me}", doctor)
+    assert re.search(rf"ok +queue q of shop: resumed, or scaled, \S+ s ago by {me}: threads in each worker: 7", doctor)
     assert "latchwork audit --client shop --about q" in doctor
     lw("lock", "break", "x", "--fence", "1")
     lw("queue", "pause", "q", *SHOP, "--timeout", "0")

@@ -686,7 +686,10 @@ def test_a_worker_whose_program_fixes_its_threads_is_named_beside_the_number_tha
     reports(queue, "vm:8:cd@f", threads=16)
     state, what = told(registry)["settings"]
     assert state == OK
-    assert "threads in each worker: 16, set 0 s ago by anna@web-7; otherwise, as its program says: vm:7 (4)" in what
+    assert (
+        "resumed, or scaled, 0 s ago by anna@web-7: threads in each worker: 16; otherwise, as its program says: vm:7 (4)"
+        in what
+    )
 
 
 def test_a_resume_is_not_said_to_have_set_threads_where_every_program_fixes_them(registry, queue, clock):
@@ -695,7 +698,7 @@ def test_a_resume_is_not_said_to_have_set_threads_where_every_program_fixes_them
     queue.resume(by="anna@web-7")
     reports(queue, "vm:7:ab@f", threads=4)
     _, what = told(registry)["settings"]
-    assert "resumed, or scaled, 0 s ago by anna@web-7; threads, as each program says: vm:7 (4)" in what
+    assert "resumed, or scaled, 0 s ago by anna@web-7: threads, as each program says: vm:7 (4)" in what
 
 
 def test_a_retry_that_has_come_back_is_not_said_to_be_due_while_others_wait(registry, store, clock):

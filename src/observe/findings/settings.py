@@ -32,11 +32,11 @@ def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
     live, ago = queue.live, taken.at - queue.live.changed / 1000
     if live.changed and ago < CHANGED_LATELY and not queue.paused:
         since = f"{shown_time(max(0.0, ago))} ago{words.by(live.changed_by)}"
-        is_set = f"threads in each worker: {queue.live.concurrency}, set {since}"
+        is_set = f"resumed, or scaled, {since}: threads in each worker: {live.concurrency}"
         others = [one for one in queue.at_work if one.acts_on == live.changed and one.threads != live.concurrency]
         each = words.listed([f"{short_name(one.worker)} ({one.threads})" for one in others])
         if others and len(others) == len(queue.at_work):  # whose programs say how many threads, whatever is stored
-            is_set = f"resumed, or scaled, {since}; threads, as each program says: {each}"
+            is_set = f"resumed, or scaled, {since}: threads, as each program says: {each}"
         elif others:
             is_set += f"; otherwise, as its program says: {each}"
         yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
