@@ -686,10 +686,8 @@ def test_a_worker_whose_program_fixes_its_threads_is_named_beside_the_number_tha
     reports(queue, "vm:8:cd@f", threads=16)
     state, what = told(registry)["settings"]
     assert state == OK
-    assert (
-        "resumed, or scaled, 0 s ago by anna@web-7: threads in each worker: 16; otherwise, as its program says: vm:7 (4)"
-        in what
-    )
+    assert "resumed, or scaled, 0 s ago by anna@web-7: threads in each worker: 16; otherwise, as its pro" in what
+    assert what.endswith("its program says: vm:7 (4)")
 
 
 def test_a_resume_is_not_said_to_have_set_threads_where_every_program_fixes_them(registry, queue, clock):
