@@ -113,7 +113,7 @@ def _died(taken: Snapshot, found: _Dead, waits: dict[str, QueueState], *, goes_o
     state, kind, remedy = (
         PROBLEM,
         "no_worker",
-        f"{words.START_ONE}; one that runs all the same cannot write: latchwork doctor",
+        f"{words.START_ONE}; if one runs all the same, it cannot write: latchwork doctor says why",
     )
     if goes_on:
         state, kind = WARNING, "worker_died"

@@ -45,10 +45,13 @@ def not_taken(queue: QueueState, taken: Snapshot) -> OfQueue:
     is_idle = queue.busy < queue.threads and not any(one.acked or one.failed or one.is_saturated for one in workers)
     has_reason = queue.paused or queue.stats.in_order or queue.rate_limited or queue.stats.is_streamed
     if ready.waiting and waited > WAITED and is_idle and not has_reason:
-        busy = f"{queue.busy} of {counted(queue.threads, 'thread')}"
-        what = f"{words.backlog([queue])}, and for {shown_time(waited)} nothing was taken, though only {busy} busy"
+        busy = f"{queue.busy} of {counted(queue.threads, 'thread')} {'is' if queue.busy == 1 else 'are'} busy"
+        what = f"{words.backlog([queue])}, and for {shown_time(waited)} nothing was taken, though only {busy}"
         names = words.listed([short_name(one.worker) for one in workers])
-        remedy = f"the log of {names} says why: perhaps an async handler that keeps the loop; else {_end_it(workers)}"
+        remedy = (
+            f"the log of {names} says why: perhaps an async handler that keeps the loop; start another worker, and "
+        )
+        remedy += "end that one with kill -9: on SIGTERM it would wait for its loop"
         yield PROBLEM if waited > RUNS_LONG else WARNING, "saturated", what, remedy
 
 

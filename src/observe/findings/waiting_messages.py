@@ -91,8 +91,7 @@ def _busy(queue: QueueState) -> str:
         return ""
     some = f"{running} of {counted(threads, 'thread')}"
     busy = some if running < threads else f"all {threads} threads" if threads > 1 else "the only thread"
-    held_up = queue.rate_limited
-    rate = f"; in the last minute their rate let no handler begin, {counted(held_up, 'time')}" if held_up else ""
+    rate = "; their rate let no handler begin in the last minute" if queue.rate_limited else ""
     return f"; {busy} of {counted(len(queue.at_work), 'worker')} busy{rate}"
 
 

@@ -102,7 +102,7 @@ class ShardPointers(NamedTuple):
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
             returned=_returned(bins.get(RETURNED), found.fire or 0), expired_at=_time(bins.get(EXPIRED_AT)),
-            in_order=any(_time(bins.get(bin)) for bin in (SEAL, IN_HAND)),
+            in_order=SEAL in bins or IN_HAND in bins,  # the latter is 0 from the first claim on
         )  # fmt: skip
 
     @classmethod

@@ -22,7 +22,7 @@ class Rate:
 
     Safe to share between the workers of a consumer.
 
-    refused: called each time that the limiter lets no handler begin.
+    refused: called each time that the limiter lets no handler begin, and while it is known to.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Rate:
         seams: Seams,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limiter, self._per_key, self._seams, self._refused = limiter, per_key, seams, refused
+        self._limiter, self._per_key, self._seams, self.refused = limiter, per_key, seams, refused
         self._limiters: dict[str, RateLimiter] = {}
         self._turns: dict[str, float] = {}
         self._lock = seams.lock()
@@ -62,7 +62,7 @@ class Rate:
         decision = limiter.try_acquire()
         if decision.allowed:
             return 0.0
-        self._refused()
+        self.refused()
         return max(decision.retry_after, 0.001)
 
     def turn_of(self, key: str, wait: float) -> float:

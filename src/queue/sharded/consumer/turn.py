@@ -102,6 +102,7 @@ class Turns:
         if not self.prefetched.waiting:
             self.settlements.send()
             if self.rate is not None and self.rate.closed:
+                self.rate.refused()
                 self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
