@@ -154,3 +154,8 @@ def test_a_message_that_is_done_though_its_publishing_raised_may_have_no_id_in_i
 def test_a_message_whose_mover_died_before_the_servers_clock_was_set_back_comes_once_that_is_right():
     """A search does not list it meanwhile, as it is marked: that was taken for a loss."""
     assert not random_mixes("retry", [1_000_042]).violated
+
+
+def test_results_that_were_begun_before_the_batch_was_closed_do_not_end_as_if_these_were_all():
+    """Whoever reads is slow: a call ends, and the batch is closed, between the first block and the second."""
+    assert not random_mixes("batches", [2_002]).violated

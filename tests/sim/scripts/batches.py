@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from unittest import mock
 
 from msgspec.structs import replace as replace_struct
 
 from latchwork.background import FailureLog
-from latchwork.errors import LeaseLost
+from latchwork.errors import LeaseLost, WaitTimeout
 from latchwork.logs import Log
 from latchwork.queue import Outcome, Publish, QueueConfig, QueueRegistry, State, Status
 from latchwork.queue.sharded import shards
@@ -150,6 +151,27 @@ def vouched_for_while_they_are_read():
     return stage.play().said["r"] == ["m", "n"]
 
 
+def closed_while_they_are_read():
+    """P18.15: somebody begins before the batch is closed, at once; a call ends after that, and then it is closed."""
+    stage = Stage({"p": {"MapRemove:open": 3.0}})
+
+    def reads_slowly(store):
+        found = []
+        try:
+            for one in asked_on(store).batch("b").results(0):
+                found.append(one.state.value)
+                store.seams.sleep(5)
+        except WaitTimeout:
+            found.append("more")
+        return found
+
+    stage.act("p", lambda store: asked_on(store).batch("b").publish("m"))
+    stage.act("q", lambda store: asked_on(store).batch("b").publish("n"), after=1)
+    stage.act("r", reads_slowly, after=2)
+    stage.act("x", lambda store: asked_on(store).batch("b").close(), after=5)
+    return stage.play().said["r"] == ["ready", "more"]
+
+
 def counted_and_not_acknowledged_yet():
     """P18.16: the mark is there, and the acknowledgement is on its way."""
     stage = Stage({"c": {"Put:result": 3.0}})
@@ -227,9 +249,16 @@ def by_its_mark_alone(finds):
     return Rows(Found(Status(State.UNKNOWN), None, {}) for _ in finds)
 
 
+def never_early():
+    """What was read before the batch was closed is forgotten."""
+    never = property(lambda _: False, lambda *_: None)
+    return mock.patch.object(results.BatchResults, "_early", never, create=True)
+
+
 RULES = [
     ("P18.14", named_with_its_message, patched(shards, "RowsBeside", without_names)),
     ("P18.15", vouched_for_while_they_are_read, patched(records.BatchRecords, "look", as_if_closed)),
+    ("P18.15 early", closed_while_they_are_read, never_early),
     ("P18.16", counted_and_not_acknowledged_yet, patched(results, "may_come", lambda *_: False)),
     ("P18.17", acknowledged_while_it_is_looked_for, patched(records.BatchRecords, "look", as_read_before)),
     ("P18.18", counted_by_the_wrong_slot, patched(results, "find_messages", by_its_mark_alone)),

@@ -279,8 +279,8 @@ class QueueBatch:
         iteration says that these were all.
 
         timeout: seconds from now on, None = no limit. When they are over, what is known is told at once: the error of a
-            message that is not done is `WaitTimeout`, and a batch that is not closed raises that at the end. 0: all is
-            told as it is now.
+            message that is not done is `WaitTimeout`, and that is raised at the end if the batch was not closed when
+            the first of them were read. 0: all is told as it is now.
 
         Two calls for each 500 messages; three to six where some of these have moved. While it waits it looks as
         `ShardedQueue.result` does, with two calls or three. It holds the results of 500 messages at a time.

@@ -68,6 +68,7 @@ class BatchResults(Iterator[BatchResult]):
         self._found: deque[BatchResult] = deque()
         self._next = 0  # the ordinal that is looked at next
         self._waited_for = -1  # the ordinal that had no result at the last look
+        self._early = False  # whether any were read before the batch was complete, so that others may have come
         self._over = False
         self._at_work: bool | None = None
 
@@ -107,6 +108,7 @@ class BatchResults(Iterator[BatchResult]):
             state, block, names = self._records.look(self._batch, number)
             if not (state.complete or last):
                 return None
+            self._early = self._early or not state.complete
             begin, end = self._next, min((number + 1) * BLOCK, state.given)
             if isinstance(block, LatchworkError):
                 if begin < end:  # nobody knows which of them are messages
@@ -126,7 +128,7 @@ class BatchResults(Iterator[BatchResult]):
                 found.append(one)
             if found:
                 self._next = wanted[len(found) - 1] + 1
-                self._over = state.complete and self._next == state.given
+                self._over = self._next == state.given and not self._early
                 return found
             if left:
                 self._waited_for = left[0]
@@ -135,8 +137,8 @@ class BatchResults(Iterator[BatchResult]):
             self._next = end
             if end == state.given:
                 self._over = True
-                if not state.complete:
-                    raise WaitTimeout(f"batch {shown(state.name)} is not closed: more messages may come")
+                if self._early:
+                    raise WaitTimeout(f"batch {shown(state.name)} {_more_than_these(state)}")
                 return []
 
     def _unread(self, names: Mapping[int, str] | LatchworkError, ordinal: int, failure: LatchworkError) -> BatchResult:
@@ -243,6 +245,13 @@ def _is_message(state: BatchState, block: Block, names: Mapping[int, str] | Latc
         return place not in block.out
     is_named = not isinstance(names, LatchworkError) and place in names
     return is_named and any(place in some for some in (block.done, block.gone, block.kept))
+
+
+def _more_than_these(state: BatchState) -> str:
+    """Return why the messages that were read are perhaps not all."""
+    if state.complete:
+        return "was not closed when the first messages were read: others may have come: read them again"
+    return "is not closed: more messages may come"
 
 
 def _is_over(block: Block, ordinal: int) -> bool:

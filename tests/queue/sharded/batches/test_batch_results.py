@@ -285,6 +285,21 @@ def test_messages_without_an_id_are_not_known_here(store, monkeypatch):
     assert told(batch, None) == [NotFound, Cancelled, NotFound, "late"], "none of them is waited for"
 
 
+def test_the_end_says_that_these_were_all_only_if_the_batch_was_closed_from_the_first_look_on(store):
+    """A call that publishes meanwhile, before messages that are read already, and a batch that is closed then."""
+    queue = kept(store)
+    batch = queue.batch("b")
+    call, _ = queue.batches.begin(batch._state, 1)
+    batch.publish("m")
+    results = batch.results(0)
+    assert next(results).state is State.READY
+    queue.batches.confirm(batch._state, call)
+    batch.close()
+    with pytest.raises(WaitTimeout, match="was not closed when the first messages were read: others may have come"):
+        next(results)
+    assert next(results, None) is None
+
+
 # ---- waiting
 
 
