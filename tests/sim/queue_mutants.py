@@ -268,5 +268,5 @@ GROUP_RULES = (
      )),
     ("swept from before it was made", "P17: sharedSweep = first", _swap(Sweeper, "tasks", _unmade_too)),
     ("a repeated drop looks at its own only", "P17: also those that no longer name the group",
-     _swap(making, "_may_be_done", lambda row: row == (0,))),
+     _swap(making, "_may_be_done", lambda row: row == (0,)), True),
 )  # fmt: skip

@@ -8,16 +8,18 @@ from latchwork.coord import Barrier
 from latchwork.coord.barrier.layout import AT, BARRIERS, BarrierState
 from latchwork.coord.barrier.meeting import Meeting
 from latchwork.coord.election import across
-from latchwork.errors import Corrupt, LatchworkError
+from latchwork.errors import Corrupt, LatchworkError, NotFound
+from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.batches import records
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.stored import Entry
 from latchwork.store import Key, MapPut, MemoryStore, Put
 from latchwork.store.model.expr import missing
 from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import Crash, FaultyStore
 
 from .across import OFFICE, SOON, Farm, Office
-from .common import patched
+from .common import patched, rule
 from .later import delivered, queue_on, run
 
 
@@ -71,6 +73,29 @@ def a_dropped_group_has_put_off():
     return delivered(group) == ["new"]
 
 
+def dropped_in_two_parts():
+    """P17.9: a drop dies after it took the group out of a message and before it deleted that; it is gone on with."""
+    return all(_is_gone_after_a_drop_that_died_at(call) for call in range(1, 12))
+
+
+def _is_gone_after_a_drop_that_died_at(call):
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    queue = queue_on(store)
+    queue.group("g")
+    queue.publish("m")
+    (delivery,) = queue.receive(1)
+    delivery.ack()
+    faulty = FaultyStore(store, seams=clock)
+    group = QueueRegistry(faulty, "c", farm_id="f").get("q@g")
+    faulty.plan[len(faulty.history) + call] = "crash_before"
+    with suppress(Crash):
+        group.drop()
+    with suppress(NotFound):  # it was over
+        QueueRegistry(store, "c", farm_id="f").get("q@g").drop()
+    return store.get(queue.pointers.key(delivery.held.slot)) is None
+
+
 def published_again_under_a_cancelled_id():
     """P16: an id that was cancelled is free."""
     clock = ManualClock()
@@ -100,5 +125,6 @@ RULES = [
     ("P21.5 flipped", a_farm_with_a_flipped_bit, patched(across, "MAX_EPOCH", 2**63)),
     ("P11 arrived", arrived_before_it_began, patched(BarrierState, "of", as_arrived)),
     ("P16 group", a_dropped_group_has_put_off, patched(Entry, "is_of", lambda *_: True)),
+    ("P17.9 parts", dropped_in_two_parts, rule("groups", "a repeated drop looks at its own only")),
     ("P16.6 again", published_again_under_a_cancelled_id, patched(entries, "_AS_CANCELLED", missing("by"))),
 ]
