@@ -32,6 +32,7 @@ from ..plain import shown
 from ..retry import QUEUE_POLICY, RetryPolicy, again
 from ..seams import SYSTEM, Seams
 from .model.expr import Bound, Expr, Guard
+from .model.messages import MessageSteps
 from .model.ops import Op
 from .model.record import (  # fmt: skip
     KEEP,
@@ -82,6 +83,9 @@ class RecordStore(ABC):
     tells_of_writes: bool = False
     """Whether `data_version` tells of each write of any process, without a read. A store that wraps another one passes
     both on, or neither."""
+    steps: MessageSteps | None = None
+    """The verbs of sharded queues that are one step each here; None = there are none. A store that wraps another one,
+    and must see each call, has none."""
 
     def __init__(self) -> None:
         self.token_clock = TokenClock()
@@ -497,7 +501,7 @@ class PolicyView(DelegatingStore):
         if not isinstance(policy, RetryPolicy):
             raise InvalidRequest(f"policy is {shown(policy)}; give a latchwork.retry.RetryPolicy")
         super().__init__(inner)
-        self.policy = policy
+        self.policy, self.steps = policy, inner.steps
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PolicyView, (self.inner, self.policy)

@@ -21,7 +21,10 @@ import pytest
 from latchwork.errors import Corrupt, LatchworkError
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
+from latchwork.store.model.values import encode
 from latchwork.store.sqlite import sweep as sqlite_sweep
+from latchwork.store.sqlite.messages import BITS
+from latchwork.store.sqlite.messages import key as message_key
 from latchwork.store.sqlite.seal import _HEAD
 from latchwork.testing.clock import ManualClock
 from tests.support.scale import FIRST, scaled
@@ -39,13 +42,21 @@ QUEUES, OTHERS, BRIEF = (
     [Key(set, f"record {n} of a name that takes room in the pages of the index") for n in range(count)]
     for set, count in (("q", 30), ("other", 30), ("brief", 6))
 )
-KEYS = [*QUEUES, *OTHERS, *BRIEF]
+MESSAGES = [Key("c_data_set", f"q_SHARD_{n % 2}_{1 + n // 2}") for n in range(30)]
+KEYS = [*QUEUES, *OTHERS, *BRIEF, *MESSAGES]
 UNRELATED = Key("unrelated", "k")
 
 
 def value_of(key: Key, version: int) -> dict[str, Any]:
     """What the record holds; some records are larger than a page."""
-    size = 4_000 if " 7 " in key.name else 40
+    size = 4_000 if " 7 " in key.name or key.name.endswith("_7") else 40
+    if key in MESSAGES:
+        data = f"{SECRET} {key.name} " * (size // 20)
+        headers = {"h": SECRET} if key.name.endswith("_3") else {}
+        return {
+            "data": data, "msgId": SECRET, "attempts": 0, "n": version, "modified_at": 10**12, "delivery": SECRET,
+            "v": 1, "headers": headers,
+        }  # fmt: skip
     return {"active": "yes", "n": version, "text": f"{SECRET} {key.name} " * (size // 20), "map": {"a": [SECRET, 1]}}
 
 
@@ -81,6 +92,10 @@ def _made(folder, *, sealed: bool) -> Original:
         connection = _plain(path)
         for number, data in connection.execute("SELECT id, bins FROM records").fetchall():
             connection.execute("UPDATE records SET bins = ? WHERE id = ?", (data[_HEAD.size :], number))
+        connection.execute("DROP TABLE messages")
+        connection.execute("DROP TABLE lanes")
+        insert = "INSERT INTO records (set_name, name, generation, updated, bins) VALUES (?, ?, 1, 1, ?)"
+        connection.executemany(insert, [(*key, encode(value_of(key, 1))) for key in MESSAGES])
         connection.execute("PRAGMA user_version = 1")
         connection.commit()
         connection.close()
@@ -88,6 +103,10 @@ def _made(folder, *, sealed: bool) -> Original:
     file, where = path.read_bytes(), trees(path)
     connection = _plain(path)
     numbers = {number: Key(*key) for number, *key in connection.execute("SELECT id, set_name, name FROM records")}
+    if sealed:
+        lanes = {number: names for number, *names in connection.execute("SELECT id, set_name, name FROM lanes")}
+        for (number,) in connection.execute("SELECT id FROM messages"):
+            numbers[number] = message_key(*lanes[number >> BITS], number)
     connection.close()
     store = SQLiteStore(path, synchronous="off", seams=ManualClock())
     store.operate_many([Update(key, _puts(key, 2)) for key in OTHERS[::3]])
@@ -173,10 +192,10 @@ def every_verb(trial: Trial) -> dict[Key, Any]:
 def every_change(trial: Trial) -> dict[Key, Any]:
     """Each verb that writes, on every record; what became of each row."""
     store, rows = trial.store, {}
-    for some in (QUEUES[:15], OTHERS[:15]):
+    for some in (QUEUES[:15], OTHERS[:15], MESSAGES[:15]):
         updates = [Update(key, (Put("n", 2), Read("n"))) for key in some]
         rows |= dict(zip(some, _rows(trial, "operate_many", lambda: store.operate_many(updates), some), strict=True))  # noqa: B023
-    for key in (*QUEUES[15:20], *OTHERS[15:20]):
+    for key in (*QUEUES[15:20], *OTHERS[15:20], *MESSAGES[15:20]):
         rows[key] = trial.call("operate", lambda key=key: store.operate(key, Put("n", 2), Read("n")))
     trial.call("operate", lambda: store.operate(Key("q", "new"), Put("active", "no"), exists=Exists.ANY))
     for bin in ("active", "n"):
@@ -187,7 +206,7 @@ def every_change(trial: Trial) -> dict[Key, Any]:
         trial.clock.advance(sqlite_sweep.EVERY / 1000)
     for key in (*QUEUES[:5], *OTHERS[:5]):
         rows[key] = trial.call("delete", lambda key=key: store.delete(key))
-    some = [*QUEUES[5:15], *OTHERS[5:15]]
+    some = [*QUEUES[5:15], *OTHERS[5:15], *MESSAGES[5:15]]
     removals = [Removal(key, Bin("n") >= 1 if number % 2 else None) for number, key in enumerate(some)]
     rows |= dict(zip(some, _rows(trial, "delete_many", lambda: store.delete_many(removals), some), strict=True))
     return rows
@@ -269,6 +288,8 @@ def only_the_victim_notices(trial: Trial, original: Original, number: int) -> No
     assert [key for key in KEYS if key != victim and not trial.read(key, alone[key])] == []
     listed = trial.call("query", lambda: trial.store.query("q", "active", "yes"))
     assert {record.key for record in listed} >= {*QUEUES} - {victim}
+    scanned = trial.call("scan", lambda: trial.store.scan("c_data_set"))
+    assert {record.key for record in scanned} >= {*MESSAGES} - {victim}
     rows = every_change(trial)
     assert [key for key, came in rows.items() if key != victim and isinstance(came, LatchworkError)] == []
     assert [key for key, came in rows.items() if key != victim and came not in ((2,), True)] == []
@@ -288,6 +309,54 @@ def test_a_damaged_row_fails_those_who_ask_for_it_alone(request, trial, made, da
         damage(data, cell.start, cell.end, random)
         only_the_victim_notices(trial(bytes(data), checked=whole.is_sealed), whole, cell.number)
     proved("damaged files", f"SQLite, rows, {made}", **trial.calls)
+
+
+@pytest.mark.parametrize("damage", IN_PLACE)
+def test_a_damaged_message_fails_those_who_ask_for_it_alone(original, trial, damage, proved):
+    rows = cells(original.file, original.trees["messages"])
+    assert len(rows) == len(MESSAGES)
+    for seed in seeds(2):
+        random, data = Random(f"{damage.__name__} {seed}"), bytearray(original.file)
+        cell = random.choice(rows)
+        damage(data, cell.start, cell.end, random)
+        only_the_victim_notices(trial(bytes(data)), original, cell.number)
+    proved("damaged files", "SQLite, messages", **trial.calls)
+
+
+ODD_IN_MESSAGES = {
+    "generation": ("a text", b"bytes", 1.5, -1, 2**62),
+    "updated": ("a text", b"bytes", 1.5, -(2**62)),
+    "expires": ("a text", b"bytes", 1.5, -1, 1, 2**62),
+    "seal": ("a text", b"bytes", 1.5, -1, 1),
+    "delivery": (7, b"bytes", "\udcff", "another", None),
+    "fired": ("a text", 1.5, 7),
+    "attempts": ("a text", 1.5, 7, None),
+    "modified": ("a text", b"bytes", 7, None),
+    "grouped": ("a text", 1),
+    "kind": (1, 7, None, "a text"),
+    "msg_id": (7, b"\xff", "another", None),
+    "more": (7, "a text", b"", b"\xc1", b"\x81\xa1n" + b"\x91" * 200_000 + b"\x01", None),
+    "data": (7, "a text", b"", b"\xff", None),
+}
+"""What a column of a message may come to hold."""
+
+
+@pytest.mark.parametrize("column", ODD_IN_MESSAGES)
+def test_a_column_of_a_message_that_holds_something_else_fails_those_who_ask_for_it_alone(
+    original, trial, column, proved
+):
+    for seed, value in enumerate(ODD_IN_MESSAGES[column]):
+        begun = trial(original.file)
+        number = Random(seed + FIRST).choice([number for number, key in original.numbers.items() if key in MESSAGES])
+        connection = _plain(begun.store.path)
+        if value == "\udcff":
+            connection.execute(f"UPDATE messages SET {column} = CAST(x'ff' AS TEXT) WHERE id = ?", (number,))
+        else:
+            connection.execute(f"UPDATE messages SET {column} = ? WHERE id = ?", (value, number))
+        connection.commit()
+        connection.close()
+        only_the_victim_notices(begun, original, number)
+    proved("damaged files", "SQLite, columns of messages", **trial.calls)
 
 
 NESTED = b"\x81\xa1n" + b"\x91" * 200_000 + b"\x01"

@@ -1,4 +1,6 @@
-"""An older version's processes and today's work on one store at the same time, whoever made what is there."""
+"""An older version's processes and today's work on one store at the same time, whoever made what is there; on a SQLite
+file one after the other.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ import latchwork
 from latchwork.coord import CountDownLatch
 from latchwork.queue import QueueRegistry
 from latchwork.store import Key
+from latchwork.store.sqlite.file import LAYOUT
 from tests.support.project import ROOT
 from tests.support.waiting import until
 
@@ -29,10 +32,8 @@ def older(tmp_path_factory):
     return extracted(tmp_path_factory.mktemp("older"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("aerospike", marks=pytest.mark.long)])
-def url(request, tmp_path):
-    if request.param == "sqlite":
-        return f"sqlite:{tmp_path}/store.db?synchronous=off"
+@pytest.fixture
+def url(request):
     request.getfixturevalue("aerospike_store")  # which is emptied afterwards
     return request.getfixturevalue("aerospike_server").url
 
@@ -70,6 +71,22 @@ class Sides:
 
 
 @pytest.mark.slow
+def test_a_file_of_an_older_version_is_read_and_from_then_on_that_version_refuses_it_and_says_so(older, tmp_path):
+    url = f"sqlite:{tmp_path}/store.db?synchronous=off"
+    with Sides(older, url, "up") as sides:
+        sides.done(sides.start("make", "old"))
+        store = latchwork.connect(url)
+        queue = QueueRegistry(store, "up").get("q")
+        queue.publish("m", key="k")
+        assert queue.depth().ready == 1
+        late = sides.start("publish", "old")
+        _, said = late.communicate(timeout=PATIENCE)
+        assert late.returncode != 0
+        assert f"has layout {LAYOUT}, this version reads" in said
+        store.close()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("first", ["old", pytest.param("new", marks=pytest.mark.long)])
 def test_nothing_is_lost_between_two_versions_that_publish_and_work_side_by_side(older, url, first):
     client = f"up-{first}"

@@ -6,7 +6,6 @@ all other waits of the process (P19).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -155,10 +154,13 @@ class ActiveShards:
 
         If another thread looks for longer than the present call has time for, the bell reports it later.
         """
-        with suppress(Unavailable), within_call(self._lock, self._queue.name):
-            self._learn(shards)
-            self._next_glance = min(self._next_glance, self._seams.monotonic() + BUSY)
-            self.wake()
+        try:
+            with within_call(self._lock, self._queue.name):
+                self._learn(shards)
+                self._next_glance = min(self._next_glance, self._seams.monotonic() + BUSY)
+                self.wake()
+        except Unavailable:
+            """The bell says it."""
         if self._followers:
             for one in self._followers.valuerefs():  # a list, made in one step: another thread may add one meanwhile
                 follower = one()

@@ -13,8 +13,9 @@ from ...inputs import is_int
 from ...store import Key, Record
 from ...store.decode import MAX_COUNTER, damaged, decoded
 from ...store.decode import Counter as Pointer
+from ...store.model import messages
 
-LOAD, FIRE, STREAM, EXPIRED, FROM = "LOAD_POINTER", "FIRE_POINTER", "stream", "expired", "claimed-from"
+LOAD, FIRE, FROM, STREAM, EXPIRED = messages.LOAD, messages.FIRE, messages.FROM, messages.STREAM, "expired"
 IN_HAND, SEAL = "in-hand", "claim-fence"
 RETURNED = "returned"
 """The slots below FIRE whose messages were given back, each with the delivery that did it: they come first."""
@@ -25,10 +26,7 @@ KNOWN = "swept"
 STATE_BINS = (LOAD, FIRE, STREAM, EXPIRED, EXPIRED_AT, SEAL, IN_HAND, RETURNED)
 """The bins that `ShardPointers.of` reads."""
 
-MAX_UNFIRED = 1_000_000_000
-"""Messages of one shard that wait to be fired. Their records alone would take a hundred gigabytes; pointers that say
-that there are more are damaged, and a process that believed them would look at slots for years.
-"""
+MAX_UNFIRED = messages.MAX_UNFIRED
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 

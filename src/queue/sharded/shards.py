@@ -47,6 +47,7 @@ from ...store import (
 from ...store.decode import MAX_COUNTER, damaged
 from ...store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
 from ...store.model.form import Form
+from ...store.model.messages import Fresh, ShardAt
 from ...store.model.ops import Compute
 from ...store.model.record import Row
 from ...store.rows import Rows, attempted
@@ -65,7 +66,7 @@ from .envelope import (
     tombstone,
 )
 from .hooks import NOBODY, UNCOUNTED, Counting, Readers, RowsBeside
-from .places import MAIN, TAKEN, Places, cancelled_in, slot_place
+from .places import MAIN, TAKEN, Places, cancelled_in, named, slot_place
 from .pointers import (
     EXPIRED,
     EXPIRED_AT,
@@ -166,6 +167,7 @@ class Shards:
             f"{name}_SHARD_",
         )
         self._tombstone_ttl = int(sweep) + 1
+        self._at: dict[int, ShardAt] = {}
         self.known_gone: dict[int, int] = {}
         """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
         it.
@@ -192,6 +194,18 @@ class Shards:
     def key(self, slot: Slot) -> Key:
         """Return the key of a slot's data record."""
         return Key(self._data_set, f"{self._prefix}{slot[0]}_{slot[1]}")
+
+    def at(self, shard: int) -> ShardAt:
+        """Return where a shard is stored, for a store that has steps for it."""
+        found = self._at.get(shard)
+        if found is None:
+            lane = f"{self._prefix}{shard}"
+            found = self._at[shard] = ShardAt(shard, self.pointers_key(shard), self._data_set, lane)
+        return found
+
+    def id_at(self, at: ShardAt, message: Fresh, pointer: int) -> str:
+        """Return the id of a message that is published to a slot (P26)."""
+        return named(self.name, message.unique, message.enqueued_at // 1000, Slot(at.number, pointer))
 
     def pointers_key(self, shard: int) -> Key:
         """Return the key of a shard's pointers."""
@@ -674,9 +688,7 @@ class Shards:
         cancelled = cancelled and self.places is not None
         own = [n for n, h in enumerate(held) if h.envelope.groups is None]
         gone = [] if cancelled else [n for n in own if not self._kept_for(held[n])]
-        guards = {me: Bound(_ALONE, {"me": me}) for me in {held[n].delivery for n in gone}}
-        removals = [Removal(self.key(held[n].slot), guards[held[n].delivery]) for n in gone]
-        removed = self.store.delete_many(removals, repeatable=True).settled()
+        removed = self._removed([held[n] for n in gone])
         if len(gone) == len(held) and False not in removed:
             return removed
         # 2. Of one with `keep_id`, and of one that was cancelled, the id stays; of one that has a result, that too.
@@ -687,6 +699,23 @@ class Shards:
         # 3. Other readers wait for the rest, or for a message since it was stamped.
         among = [n for n, outcome in enumerate(outcomes) if outcome is False]
         return outcomes.merge(among, self.readers.settle([held[n] for n in among]))
+
+    def _removed(self, held: Sequence[Stamped]) -> Rows[bool]:
+        """Delete messages that no group waits for: True = done, False = absent, another delivery's, or groups wait."""
+        # 1. In one step, where the store has it, and nothing is amiss.
+        steps, doubt = self.store.steps, False
+        if steps is not None and held and type(self) is Shards:
+            try:
+                if steps.remove([(self.at(h.slot.shard), h.slot.pointer, h.delivery) for h in held]):
+                    return Rows([True] * len(held))
+            except OutcomeUnknown:
+                doubt = True
+            except (Unavailable, Corrupt):
+                """What is amiss, each record says itself."""
+        # 2. Record by record. What is absent now may have been deleted by the step.
+        guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in held}}
+        removed = self.store.delete_many([Removal(self.key(h.slot), guards[h.delivery]) for h in held], repeatable=True)
+        return Rows(row or doubt if isinstance(row, bool) else row for row in removed).settled()
 
     def _kept_for(self, held: Stamped) -> int:
         """Return seconds for which something of a message stays once it is removed."""

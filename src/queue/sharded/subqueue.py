@@ -18,6 +18,7 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
+from .at_once import take_at_once
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -85,6 +86,11 @@ class Ask:
     one_shard: bool = False
     notes: ClaimNotes | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether any messages will do, in no order, and nobody else goes on with the claim."""
+        return self.shards is None and self.notes is None
+
     def with_more(self) -> Ask:
         """Return what to ask for next, with messages in hand."""
         return Ask(self.shards, self.turn._replace(more=True)) if self.turn else self
@@ -92,6 +98,7 @@ class Ask:
 
 _Received = tuple[list[Stamped], LatchworkError | None]
 """The messages of some slots, and the first error of a slot that could not be read."""
+_ANY = Slot(0, 0)
 _FOR_A_WHILE = (Unavailable, OutcomeUnknown)
 """Errors of a stamp after which it is worth trying the slot again."""
 
@@ -234,7 +241,8 @@ class Subqueue(Unpicklable, Source):
         #    repeated by its own token, which the end of a transaction does not return.
         wanted, claimed = most - len(held), list[ClaimedSlot]()
         if wanted > 0 and (ask.shards is None or not self.pending.slots(ask.shards)):
-            together = self.store.together() if ask.shards is None else nullcontext()
+            plain = ask.is_plain and self.store.steps is not None
+            together = self.store.together() if ask.shards is None and not plain else nullcontext()
             claim = partial(self._claim, wanted, ask.with_more() if held else ask, claimed, now=now)
             try:
                 if type(together) is nullcontext:
@@ -303,7 +311,8 @@ class Subqueue(Unpicklable, Source):
         for look in (False, True) if now and active.believed else (now,):
             doubted = self.pending.doubted(ask.shards) if doubts else []
             shards = active.candidates(ask.shards, look=look)
-            if found := self._take_back(active.take_returned(wanted, ask.shards), me, claimed, ask.notes):
+            back = self._take_back(active.take_returned(wanted, ask.shards), me, claimed, ask.notes)
+            if found := back or self._taken(shards, wanted, ask, ClaimedSlot(_ANY, me, end), claimed):
                 return found
             for shard in dict.fromkeys(doubted + shards):
                 # 2. Claim; a claim in doubt is repeated, by its token, before any other of its shard.
@@ -335,6 +344,34 @@ class Subqueue(Unpicklable, Source):
         # 3. Stamp.
         claimed[:] = [ClaimedSlot(slot, me, end) for slot in slots]
         return self.pointers.stamp(slots[:wanted], me, first=True) if slots else []
+
+    def _taken(
+        self, shards: list[int], wanted: int, ask: Ask, entry: ClaimedSlot, claimed: list[ClaimedSlot]
+    ) -> list[Envelope | StampMiss | LatchworkError]:
+        """Claim and stamp, each shard in one step, and take it from the shards if that was done; return what is there.
+
+        entry: what each slot's entry of `claimed` is like.
+        """
+        found: list[Envelope | StampMiss | LatchworkError] = []
+        for shard in tuple(shards) if ask.is_plain else ():
+            news = self.active.news
+            try:
+                taken = take_at_once(self.pointers, shard, wanted - len(found), entry.me)
+            except LatchworkError:
+                if found:
+                    break  # hand out what was taken; the next read meets this error again
+                raise
+            if taken is None:
+                continue
+            shards.remove(shard)
+            claim, there = taken
+            if claim is None or claim.last >= claim.loaded:
+                self.active.drained(shard, claim, news)
+            claimed += [replace(entry, slot=slot) for slot in there]
+            found += there.values()
+            if len(found) >= wanted or (found and ask.one_shard):
+                break
+        return found
 
     def _take_back(
         self, slots: Mapping[Slot, str], me: str, claimed: list[ClaimedSlot], notes: ClaimNotes | None

@@ -140,7 +140,12 @@ def _written(record: Stored | None, change: Change, ttl: int) -> Stored | None:
         expires = None if ttl == NEVER else change.now + ttl * 1000
     generation = record.generation if record else 0
     size = change.bound if change.bound <= RECORD_SIZE_LIMIT else _measured(change.bins, change.key)
-    return Stored(change.bins, generation + 1 if generation < 65_535 else 1, change.updated, expires, size)
+    return Stored(change.bins, next_generation(generation), change.updated, expires, size)
+
+
+def next_generation(generation: int, writes: int = 1) -> int:
+    """Return the generation of a record after so many writes: 16 bits, which wrap to 1."""
+    return (generation - 1 + writes) % 65_535 + 1
 
 
 def _measured(bins: dict[str, Any], key: Key) -> int:

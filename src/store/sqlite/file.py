@@ -1,7 +1,8 @@
 """The file of a SQLite store: made, checked and opened; and what its failures mean.
 
-One table, `records`: set and key, generation, times in ms since the epoch, and the sealed bins. The file says
-whose it is (`application_id`) and which layout it has (`user_version`); one that says something else is left alone.
+The table `records` has of each record its set and key, generation, times in ms since the epoch, and the sealed bins;
+messages of sharded queues have a table of their own (`messages.py`). The file says whose it is (`application_id`) and
+which layout it has (`user_version`); one that says something else is left alone.
 Its bytes are only ever touched through SQLite: to open and close the file otherwise would cancel the locks that this
 process holds on it (sqlite.org/howtocorrupt.html, 2.2).
 """
@@ -22,15 +23,18 @@ from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Una
 from ...ownership import warn_of_others
 from ..local.apply import Stored
 from ..port import Key
+from . import messages
 from .seal import Columns, bin_of
+from .upgrade import messages_in, move_messages
 
 APPLICATION_ID = 0x4C415443
 """`LATC`, in the header of every file that Latchwork made."""
-LAYOUT = 2
+LAYOUT = 3
 """The version of the table; it goes up when the table changes, or what stands in it."""
-UNSEALED = 1
-"""The version whose rows have no checksum. They are read; an earlier version of the program does not read sealed ones,
-so the file becomes one of this layout when it is opened."""
+EARLIER = (1, 2)
+"""The versions that have no table of messages; rows of the first one have no checksum. A file of theirs becomes one of
+this layout when it is opened, if no other process has it open: the program of that version would not find what is
+written here."""
 
 _SCHEMA = (
     """CREATE TABLE records (
@@ -44,6 +48,7 @@ _SCHEMA = (
         UNIQUE (set_name, name)
     )""",
     "CREATE INDEX records_expires ON records (expires) WHERE expires IS NOT NULL",
+    *messages.SCHEMA,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {LAYOUT}",
 )
@@ -64,11 +69,18 @@ class Connection(sqlite3.Connection):
 
     known: the records that were changed through it lately, each with its row: what stands in the same row now need not
         be decoded again.
+    lanes: the numbers of lanes of messages, by set and name.
     """
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.known: dict[Key, tuple[Columns, Stored]] = {}
+        self.lanes: dict[tuple[str, str], int] = {}
+
+    def forget(self) -> None:
+        """Forget what was read within a transaction that is undone."""
+        self.known.clear()
+        self.lanes.clear()
 
 
 def open_file(path: Path, synchronous: str) -> Connection:
@@ -80,7 +92,9 @@ def open_file(path: Path, synchronous: str) -> Connection:
             factory=Connection,
         )  # fmt: skip
     connection.text_factory = _text
+    connection.create_function("latchwork_bin", 2, _indexed, deterministic=True)
     try:
+        connection.execute("PRAGMA trusted_schema = ON")  # the indexes of `ensure_index` call this function
         _claim(connection, path)
         _configure(connection, path, synchronous)
     except BaseException:
@@ -107,36 +121,60 @@ def _make_private(path: Path) -> None:
 
 
 def _claim(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the table in an empty file; refuse a file of another program or of a later version."""
-    connection.execute("BEGIN")  # what is read at one moment: another process may be making the table
+    """Make the tables in an empty file, and those that a file of an earlier version lacks; refuse a file of another
+    program or of a later version.
+    """
+    connection.execute("BEGIN")  # what is read at one moment: another process may be making the tables
     try:
-        to_do = _to_do(connection, path)
+        layout = _layout(connection, path)
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-    if to_do:
-        connection.execute("BEGIN EXCLUSIVE")
-        for statement in _to_do(connection, path):
+    if layout == LAYOUT:
+        return
+    to_move = {}
+    if layout in EARLIER:
+        _leave_log(connection, layout)
+        to_move = messages_in(connection, only_damage)  # first, as nothing is committed after SQLite has met damage
+    connection.execute("BEGIN EXCLUSIVE")
+    layout = _layout(connection, path)
+    if layout in EARLIER:
+        move_messages(connection, to_move)
+        connection.execute(_SCHEMA[-1])
+    elif layout != LAYOUT:
+        for statement in _SCHEMA:
             connection.execute(statement)
-        connection.execute("COMMIT")
+    connection.execute("COMMIT")
 
 
-def _to_do(connection: sqlite3.Connection, path: Path) -> tuple[str, ...]:
-    """Return the statements that give the file this layout."""
+def _layout(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the layout of the file; 0 of an empty one. Raises `Misconfigured`."""
 
     def ask(question: str) -> int:
         return int(connection.execute(question).fetchone()[0])
 
     owner, layout = ask("PRAGMA application_id"), ask("PRAGMA user_version")
-    if owner == APPLICATION_ID and layout == LAYOUT:
-        return ()
-    if owner == APPLICATION_ID and layout == UNSEALED:
-        return _SCHEMA[-1:]
-    if owner == APPLICATION_ID:
+    if owner == APPLICATION_ID and layout not in (*EARLIER, LAYOUT):
         raise Misconfigured(f"{path} has layout {layout}, this version reads {LAYOUT}: use the version that wrote it")
-    if owner or layout or ask("SELECT count(*) FROM sqlite_master"):
+    if owner != APPLICATION_ID and (owner or layout or ask("SELECT count(*) FROM sqlite_master")):
         raise Misconfigured(f"{path} is another program's database; it was left as it is: name another file")
-    return _SCHEMA
+    return layout
+
+
+class InUse(sqlite3.OperationalError):
+    """A file of an earlier layout that another process has open."""
+
+    def __init__(self, layout: int) -> None:
+        super().__init__("database is locked")
+        self.layout, self.sqlite_errorcode = layout, _BUSY
+
+
+def _leave_log(connection: sqlite3.Connection, layout: int) -> None:
+    """Give up the write-ahead log, which only the one connection to a file can do."""
+    try:
+        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except sqlite3.OperationalError as failure:
+        raise (InUse(layout) if is_busy(failure) else failure) from None
 
 
 def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
@@ -146,9 +184,7 @@ def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> 
     connection.execute("PRAGMA journal_size_limit = 67108864")
     connection.execute(f"PRAGMA synchronous = {synchronous}")
     connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'full')}")  # macOS needs it for the disk's own cache
-    connection.execute("PRAGMA trusted_schema = ON")  # the indexes of `ensure_index` call the function below
     connection.execute("PRAGMA cell_size_check = ON")  # finds a page that is damaged before anything is made of it
-    connection.create_function("latchwork_bin", 2, _indexed, deterministic=True)
 
 
 def _text(data: bytes) -> str:
@@ -255,9 +291,19 @@ def never_commits(failure: sqlite3.Error) -> bool:
     return primary_code(failure) in (_BUSY, _FULL)
 
 
+def in_doubt(failure: Exception) -> bool:
+    """Whether a statement that is a transaction by itself, and failed so, may have been committed: the disk failed."""
+    return primary_code(failure) == _IOERR
+
+
 def meaning(failure: Exception, path: Path | str) -> LatchworkError:
     """Return the error for a failure after which nothing was written."""
     code = primary_code(failure)
+    if isinstance(failure, InUse):
+        return Misconfigured(
+            f"{path} has layout {failure.layout}, and another process has it open: stop all processes that use it; the "
+            f"first that opens it then moves its messages once, for layout {LAYOUT}"
+        )
     if is_unreadable(failure):
         return Corrupt(f"{path}: an index needs a record whose bytes are no bins; restore the file from a copy")
     if str(failure) == _RAISED:  # before its first line, where only SQLite has seen it

@@ -11,18 +11,19 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ...blocking import warn_of_call
 from ...deadline import call_time
-from ...errors import Misconfigured, StorageFailed, Unavailable
+from ...errors import Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
-from .file import FAILURES, Connection, is_busy, meaning, open_file
+from ..port import Key
+from .file import FAILURES, Connection, in_doubt, is_busy, meaning, open_file
 from .transaction import ANSWERS, Mine, SharedTransaction, Together, finish, write
 
 T = TypeVar("T")
@@ -39,8 +40,12 @@ class SQLitePool:
         self.path, self.synchronous, self.busy_timeout, self.seams = path, synchronous, busy_timeout, seams
         self._name = str(path)
         self._idle: list[Connection] = []
+        self._idle_late: list[Connection] = []
+        """Those whose commits do not wait for the disk."""
         self._file: tuple[int, int] | None = None
         """The file that the connections are to; None before the first."""
+        self.shards: dict[Key, Any] = {}
+        """What the steps know of the shards in this file (`steps.py`)."""
         self.lent: set[object] = set()
         """Who has a connection, or is about to."""
         self._watcher: tuple[Connection, object] | None = None
@@ -91,13 +96,66 @@ class SQLitePool:
         with self._connection() as connection:
             return self.patiently(ask, connection)
 
-    def write(self, change: Callable[[Connection], T]) -> T:
+    def write(self, change: Callable[[Connection], T], *, late: bool = False) -> T:
         """Return what `change` returns, once it is committed; after an error nothing of it is kept.
 
         Within `together`, once that is committed.
+
+        late: it is on the disk with the next commit that waits for the disk, at the latest: for what a power cut may
+            undo as long as nothing that came after it is kept.
         """
         together = self.mine.together
-        return write(self, change) if together is None else together.run(change)
+        return write(self, change, late=late) if together is None else together.run(change)
+
+    def write_alone(self, statement: str, values: Sequence[Any]) -> bool:
+        """Whether the statement has changed a row; it is a transaction by itself."""
+
+        def change(connection: Connection) -> int:
+            return connection.execute(statement, values).rowcount
+
+        if self.mine.together is not None or self._queue or self.left_open is not None or self._owned():
+            return self.write(change) > 0  # with those that wait, in one commit
+        connection, sound, free = None, False, False
+        try:
+            if not self._writing.acquire(timeout=0):
+                return self.write(change) > 0
+            self.lent.add(change)  # without the lock that a fork holds: it holds this one, too
+            file = self._file
+            connection, changed = self._borrow(), 0
+            if file is self._file or file is None:  # else the statement is about another file
+                try:
+                    changed = connection.execute(statement, values).rowcount
+                except sqlite3.OperationalError as failure:
+                    if not is_busy(failure):
+                        raise
+                    changed = self.patiently(change, connection)
+            sound = True
+            self._idle.append(connection)
+            self.lent.discard(change)
+            self._writing.release()
+            free = True
+            return changed > 0
+        except FAILURES as failure:
+            if in_doubt(failure):
+                raise OutcomeUnknown(
+                    f"{self.path}: {failure} at a write; read the record before going on", path=self._name
+                ) from failure
+            raise meaning(failure, self.path) from failure
+        finally:
+            if not free:
+                self._end_alone(change, None if sound else connection)
+
+    def _end_alone(self, loan: object, connection: Connection | None) -> None:
+        """End a write that has failed, or was interrupted, wherever that was."""
+        try:
+            if connection is not None:
+                connection.close()
+            self.lent.discard(loan)
+        finally:
+            try:
+                self.end_turns()
+            finally:
+                self.end_turns()  # the rest, if it was interrupted
 
     def together(self) -> Together:
         """Return one transaction of this thread's calls: the one that it is in, or a new one."""
@@ -109,6 +167,8 @@ class SQLitePool:
         for connection in watching:
             connection.close()
         with suppress(IndexError):  # each is taken as if it were lent: other threads borrow and give back meanwhile
+            for _ in range(len(self._idle_late)):
+                self._idle_late.pop().close()
             for _ in range(len(self._idle)):
                 self._idle.pop().close()
 
@@ -136,16 +196,16 @@ class SQLitePool:
 
     def after_fork(self) -> None:
         """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
-        if self.lent or self._idle or self._watcher:
-            _INHERITED.setdefault(self.path, []).append([*self._idle, *self._watching()])
-        self._idle, self.lent, self._watcher = [], set(), None
+        if self.lent or self._idle or self._idle_late or self._watcher:
+            _INHERITED.setdefault(self.path, []).append([*self._idle, *self._idle_late, *self._watching()])
+        self._idle, self._idle_late, self.lent, self._watcher = [], [], set(), None
         self._make_locks()
         self._queue, self.left_open, self.mine = set(), None, Mine()
 
     def _make_locks(self) -> None:
         # Locks that know their owner: a signal's handler may ask within a question, or interrupt the taking of a lock.
         self._writing, self._lending = threading.RLock(), threading.RLock()
-        self._turn = threading.Condition(self._writing)
+        self._owned: Callable[[], bool] = self._writing._is_owned  # type: ignore[attr-defined]  # noqa: SLF001 - as `threading.Condition` asks
 
     # ---- what a write transaction needs (transaction.py)
 
@@ -169,11 +229,7 @@ class SQLitePool:
     @property
     def has_turn(self) -> bool:
         """Whether it is this thread's turn: an interrupt that came while it was taken has left no word of that."""
-        try:
-            self._turn.notify(0)  # wakes nobody; refused where this thread does not hold the lock
-        except RuntimeError:
-            return False
-        return True
+        return self._owned()
 
     def end_turn(self) -> None:
         """Let the next one write."""
@@ -185,6 +241,11 @@ class SQLitePool:
             self._writing.release()
 
     @property
+    def waits_for_the_disk(self) -> bool:
+        """Whether a commit does, unless it may be late."""
+        return self.synchronous == "full"
+
+    @property
     def shares_commits(self) -> bool:
         """Whether a commit is to be for all that wait: it waits for the disk, and some do."""
         return self.synchronous == "full" and bool(self._queue)
@@ -193,13 +254,13 @@ class SQLitePool:
         """Return a connection for a transaction."""
         with self._lending:  # which a fork holds
             self.lent.add(group)
-        group.connection = connection = self._borrow()
+        group.connection = connection = self._borrow(late=group.late)
         return connection
 
     def give_back(self, group: SharedTransaction, connection: Connection | None, *, sound: bool) -> None:
         """End a loan; one that has failed is not used again."""
         if connection is not None and sound:
-            self._idle.append(connection)
+            (self._idle_late if group.late else self._idle).append(connection)
         elif connection is not None:
             connection.close()
         self.lent.discard(group)
@@ -259,12 +320,13 @@ class SQLitePool:
                 connection.close()
             self.lent.discard(loan)
 
-    def _borrow(self) -> Connection:
+    def _borrow(self, *, late: bool = False) -> Connection:
         """Return a connection to the file that stands at the path now. Raises `StorageFailed` where it is gone."""
         if self._file is not None and self._file != self._file_now():  # another one stands there, as after a restore
             self.close()
+            self.shards.clear()
             self._file = None
-        connection = self._connected()
+        connection = self._connected(late=late)
         self._file = self._file or self._file_now()
         return connection
 
@@ -281,16 +343,16 @@ class SQLitePool:
             ) from None
         return found.st_dev, found.st_ino
 
-    def _connected(self) -> Connection:
+    def _connected(self, *, late: bool) -> Connection:
         try:
-            return self._idle.pop()
+            return self._idle_late.pop() if late else self._idle.pop()
         except IndexError:
             if self.path in _INHERITED:
                 raise Misconfigured(
                     f"{self.path}: this process was forked while a call of another thread had lasted for more than "
                     f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
                 ) from None
-            return self.patiently(open_file, self.path, self.synchronous)
+            return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()

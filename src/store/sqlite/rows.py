@@ -1,9 +1,14 @@
-"""Records as rows of a SQLite store's table: one at a time, and the rows of a batch together."""
+"""Records as rows of a SQLite store's tables: one at a time, and the rows of a batch together.
+
+Messages of sharded queues stand in a table of their own (`messages.py`), all other records in `records`. Here they are
+records like any other.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -15,10 +20,14 @@ from ...errors import Corrupt, LatchworkError
 from ...logs import Log
 from ..local import apply as local
 from ..model import values
+from ..model.messages import LOAD
 from ..model.ops import check_row
 from ..port import Exists, Key, Removal, Update, Values
+from . import messages
 from .file import FAILURES, Connection, only_damage
-from .seal import Columns, opened, sealed
+from .messages import MAX_POINTER, MessageRow, place_of
+from .seal import Columns, opened
+from .seal import sealed as sealed_columns
 
 log = Log(__name__)
 
@@ -42,9 +51,11 @@ _CHANGE_IN_TIME = "UPDATE records SET generation = ?, updated = ?, bins = ? WHER
 _WHOLE = (
     "SELECT CAST(set_name AS BLOB), CAST(name AS BLOB), generation, updated, expires, bins FROM records WHERE id = ?"
 )
+_OF_LANE = f"{messages.ANY} WHERE id BETWEEN ? AND ?"
+_NUMBERS_OF_LANE = "SELECT id FROM messages WHERE id BETWEEN ? AND ?"
 _AROUND = 100
 """Bytes in a page that no row has, and of a row's own header; more than there are."""
-REMOVE = "DELETE FROM records WHERE id = ?"
+_REMOVE = "DELETE FROM records WHERE id = ?"
 
 
 class FoundRow(Struct, frozen=True):
@@ -53,26 +64,79 @@ class FoundRow(Struct, frozen=True):
     connection: Connection
     key: Key
     number: int
-    row: Columns
+    row: Columns | MessageRow
 
     def record(self, bins: Collection[str] = (), *, rest: bool = False) -> local.Stored:
         """Return the record, expired or not, as `opened` does. Raises `Corrupt`."""
         try:
-            return opened(self.key, self.row, bins, rest=rest)
+            if isinstance(self.row, MessageRow):
+                return self.row.opened(self.key)
+            lane = messages.lane_behind(self.key) if type(self.key.name) is str else None
+            if lane is None:
+                return opened(self.key, self.row, bins, rest=rest)
+            return _counting(
+                self.connection, lane, opened(self.key, self.row, (*bins, LOAD) if bins else (), rest=rest)
+            )
         except Corrupt as failure:
             raise Corrupt(f"{file_of(self.connection)}, {self.key}: {failure}", key=self.key) from None
 
     def is_sound(self) -> bool:
         """Whether there is a record of this key in the row."""
         try:
-            opened(self.key, self.row)
+            self.record()
         except Corrupt:
             return False
         return True
 
 
+def _counting(connection: Connection, lane: tuple[str, str], record: local.Stored) -> local.Stored:
+    """Return a shard's record with all slots that were loaded: each message that was published in one step, and that it
+    does not count itself, has reserved one, in a write of its own.
+    """
+    number, load = messages.lane_of(connection, *lane), record.bins.get(LOAD)
+    if number is None or type(load) is not int or not 0 <= load < MAX_POINTER:
+        return record
+    first = number << messages.BITS
+    last = connection.execute(messages.LAST_AHEAD, (first + load + 1, first + MAX_POINTER)).fetchone()
+    if last is None:
+        return record
+    loaded, updated = last[0] - first, last[1] if type(last[1]) is int else 0
+    return replace(
+        record,
+        bins={**record.bins, LOAD: loaded},
+        generation=local.next_generation(record.generation, loaded - load),
+        updated=max(record.updated, updated),
+    )
+
+
+def _count(found: FoundRow | None) -> None:
+    """Let the record of a shard itself count a message that was published in one step, before that is changed."""
+    if found is None or not isinstance(found.row, MessageRow) or found.row.ahead is None:
+        return
+    shard = find(found.connection, messages.pointers_of(found.key))
+    if shard is not None:
+        with suppress(Corrupt):  # which then counts nothing
+            found.connection.execute(*writing(found.connection, shard.key, shard, sealed(shard.key, shard.record())))
+
+
+def _count_no_more(connection: Connection, key: Key, after: local.Stored | None) -> None:
+    """Let no message add to a shard's record what it does not say itself, now that it was written."""
+    lane = messages.lane_behind(key)
+    number = None if lane is None else messages.lane_of(connection, *lane)
+    if number is not None:
+        load = after.bins.get(LOAD) if after is not None else None
+        counted = load if type(load) is int and 0 <= load < MAX_POINTER else 0
+        first = number << messages.BITS
+        connection.execute(messages.COUNTED, (first + counted + 1, first + MAX_POINTER))
+
+
 def find(connection: Connection, key: Key) -> FoundRow | None:
     """Return the record's row, if there is one."""
+    place = place_of(key)
+    if place is not None:
+        number = messages.number_of(connection, place)
+        row = None if number is None else connection.execute(messages.LOAD, (number,)).fetchone()
+        return None if row is None else FoundRow(connection, key, row[0], MessageRow(*row[1:]))
     row = connection.execute(_LOAD, key).fetchone()
     return None if row is None else FoundRow(connection, key, row[0], Columns(*row[1:]))
 
@@ -80,8 +144,17 @@ def find(connection: Connection, key: Key) -> FoundRow | None:
 def find_many(connection: Connection, keys: Iterable[Key]) -> Iterator[FoundRow]:
     """Yield the rows of the records that exist, in no order."""
     by_set: dict[str, dict[str, Key]] = defaultdict(dict)
+    numbered: dict[int, Key] = {}
     for key in keys:
-        by_set[key.set][key.name] = key
+        place = place_of(key)
+        if place is None:
+            by_set[key.set][key.name] = key
+        elif (number := messages.number_of(connection, place)) is not None:
+            numbered[number] = key
+    left = iter(numbered)
+    while numbers := list(islice(left, AT_ONCE)):
+        for number, *row in connection.execute(f"{messages.LOAD_MANY} ({','.join('?' * len(numbers))})", numbers):
+            yield FoundRow(connection, numbered[number], number, MessageRow(*row))
     for set, named in by_set.items():
         rest = iter(named)
         while some := list(islice(rest, AT_ONCE)):
@@ -130,24 +203,48 @@ def matching(
     where, values = f"WHERE set_name = {quoted(set)}", () if bin is None else (equals,)
     if bin is not None:
         where += f" AND latchwork_bin(bins, {quoted(bin)}) = ?"
+    questions = f"{_ANY} {where}", f"SELECT id FROM records {where}", _ANY  # noqa: S608 - names are quoted
+    rows = _each_readable(connection, questions, values, pass_over)
+    found = [FoundRow(connection, Key(set, name), number, Columns(*row)) for name, number, *row in rows]
+    for name, *between in messages.lanes_of(connection, set):  # no index has the bins of messages: all are read
+        rows = _each_readable(connection, (_OF_LANE, _NUMBERS_OF_LANE, messages.ANY), between, pass_over)
+        found += [
+            FoundRow(connection, messages.key(set, name, number), number, MessageRow(*row)) for number, *row in rows
+        ]
+    return found
+
+
+def _each_readable(
+    connection: Connection,
+    questions: tuple[str, str, str],
+    values: Sequence[Any],
+    pass_over: Callable[[int], None],
+) -> list[tuple[Any, ...]]:
+    """Return the rows of a question; if the file is damaged, the ones that can be read one by one.
+
+    questions: for the rows; for their numbers alone; for any row.
+    """
+    question, numbers, one = questions
     try:
-        rows = connection.execute(f"{_ANY} {where}", values).fetchall()
+        return connection.execute(question, values).fetchall()
     except FAILURES as failure:
         only_damage(failure)
-        rows = []
-        for (number,) in connection.execute(f"SELECT id FROM records {where}", values).fetchall():  # noqa: S608 - names are quoted
-            try:
-                rows += connection.execute(f"{_ANY} WHERE id = ?", (number,)).fetchall()
-            except FAILURES as failure:
-                only_damage(failure)
-                pass_over(number)
-    return [FoundRow(connection, Key(set, name), number, Columns(*row)) for name, number, *row in rows]
+    rows = []
+    for (number,) in connection.execute(numbers, values).fetchall():
+        try:
+            rows += connection.execute(f"{one} WHERE id = ?", (number,)).fetchall()
+        except FAILURES as failure:
+            only_damage(failure)
+            pass_over(number)
+    return rows
 
 
 def every(connection: Connection) -> Iterator[FoundRow]:
     """Yield all rows, whatever the indexes say."""
     for set, name, number, *row in connection.execute(_EVERY):
         yield FoundRow(connection, Key(set, name), number, Columns(*row))
+    for number, *row in connection.execute(messages.ANY):
+        yield FoundRow(connection, messages.key_of(connection, number), number, MessageRow(*row))
 
 
 def quoted(text: str) -> str:
@@ -175,28 +272,43 @@ def operate(connection: Connection, update: Update, now: int) -> Values:
     if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
         return made[1]
     found = find(connection, update.key)
-    before = None if found is None else _known(connection, found, _bins_of(update))
+    before = None if found is None else known(connection, found, _bins_of(update))
     after, results = local.apply(before, update, now)
+    _count(found)
     if after is None:
-        connection.execute(REMOVE, (found and found.number,))
-        return results
-    row = sealed(update.key, after)
-    connection.execute(*_writing(update.key, found, row))
-    _keep(connection, update.key, row, after)
+        connection.execute(*_removing(found))
+    else:
+        row = sealed(update.key, after)
+        connection.execute(*writing(connection, update.key, found, row))
+        keep(connection, update.key, row, after)
+    _count_no_more(connection, update.key, after)
     return results
 
 
-def _known(connection: Connection, found: FoundRow, bins: Collection[str]) -> local.Stored:
-    """Return the record, with these bins decoded, or all where none is named; decode nothing twice."""
+def sealed(key: Key, record: local.Stored) -> Columns | MessageRow:
+    """Return the row of a record."""
+    return sealed_columns(key, record) if place_of(key) is None else messages.sealed(key, record)
+
+
+def known(connection: Connection, found: FoundRow, bins: Collection[str]) -> local.Stored:
+    """Return the record, with these bins decoded, or all where none is named; decode nothing twice.
+
+    Raises `Corrupt`.
+    """
     row, record = connection.known.get(found.key, _UNKNOWN)
     if record is None or row != found.row:
         return found.record(bins, rest=True)
-    there = values.decoded(record.bins, bins)
-    return record if there is record.bins else replace(record, bins=there)
+    lane = messages.lane_behind(found.key)
+    there = values.decoded(record.bins, bins if lane is None or not bins else (*bins, LOAD))
+    if there is not record.bins:
+        record = replace(record, bins=there)
+    return record if lane is None else _counting(connection, lane, record)
 
 
-def _keep(connection: Connection, key: Key, row: Columns, record: local.Stored) -> None:
+def keep(connection: Connection, key: Key, row: Columns | MessageRow, record: local.Stored) -> None:
     """Let the record be known, and forget the one that was changed longest ago where there are many."""
+    if isinstance(row, MessageRow):
+        return
     known = connection.known
     known.pop(key, None)
     if len(row.data) <= KNOWN_BYTES:
@@ -221,9 +333,11 @@ def created(connection: Connection, update: Update, now: int) -> tuple[local.Sto
     except LatchworkError:
         return None  # where there is a record, another error comes first
     assert record is not None  # noqa: S101 - an update that leaves nothing of a record that is absent has raised
-    row = sealed(update.key, record)
-    made = connection.execute(_CREATE_IF_ABSENT, (*astuple(row), *update.key)).rowcount
-    return (record, results) if made else None
+    create, values = _making(connection, update.key, sealed(update.key, record))
+    if not connection.execute(_IF_ABSENT[create], values).rowcount:
+        return None
+    _count_no_more(connection, update.key, record)
+    return record, results
 
 
 def delete(connection: Connection, removal: Removal, now: int) -> bool:
@@ -231,8 +345,16 @@ def delete(connection: Connection, removal: Removal, now: int) -> bool:
     found = find(connection, removal.key)
     there = _removable(found, removal, now)
     if there:
-        connection.execute(*_statement(removal.key, found, None))
+        remove(found)
     return there
+
+
+def remove(found: FoundRow | None) -> None:
+    """Remove a row."""
+    assert found is not None  # noqa: S101 - there is one
+    _count(found)
+    found.connection.execute(*_removing(found))
+    _count_no_more(found.connection, found.key, None)
 
 
 def _removable(found: FoundRow | None, removal: Removal, now: int) -> bool:
@@ -255,6 +377,8 @@ def _removable(found: FoundRow | None, removal: Removal, now: int) -> bool:
 
 def _is_of_another(found: FoundRow) -> bool:
     """Whether the row holds a sound record of another key: it is the index that is damaged."""
+    if isinstance(found.row, MessageRow):
+        return messages.key_of(found.connection, found.number) != found.key
     set, name, *_ = found.connection.execute(_WHOLE, (found.number,)).fetchone()
     if type(set) is not bytes or type(name) is not bytes:
         return False
@@ -268,25 +392,50 @@ def _spans_pages(found: FoundRow) -> bool:
     Only a row of which SQLite has found the end can be measured, but it gives out no other to the last column.
     """
     (size,) = found.connection.execute("PRAGMA page_size").fetchone()
-    row = found.connection.execute(_WHOLE, (found.number,)).fetchone()
+    row: Iterable[Any] = found.row if isinstance(found.row, MessageRow) else ()
+    row = row or found.connection.execute(_WHOLE, (found.number,)).fetchone()
     bytes_of = (len(value) if type(value) in (str, bytes) else values.HEADER for value in row)
     return sum(bytes_of) + _AROUND > int(size)
 
 
-def _statement(key: Key, found: FoundRow | None, record: local.Stored | None) -> tuple[str, tuple[Any, ...]]:
+def _statement(
+    connection: Connection, key: Key, found: FoundRow | None, record: local.Stored | None
+) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that writes the record into its row, or removes the row."""
     if record is None:  # of a record that was there: an absent one is not made without a bin
-        return REMOVE, (found and found.number,)
-    return _writing(key, found, sealed(key, record))
+        return _removing(found)
+    return writing(connection, key, found, sealed(key, record))
 
 
-def _writing(key: Key, found: FoundRow | None, row: Columns) -> tuple[str, tuple[Any, ...]]:
+def _removing(found: FoundRow | None) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that removes a row."""
+    assert found is not None  # noqa: S101 - of a record that was there
+    return messages.REMOVE if isinstance(found.row, MessageRow) else _REMOVE, (found.number,)
+
+
+def writing(
+    connection: Connection, key: Key, found: FoundRow | None, row: Columns | MessageRow
+) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that writes a row."""
     if found is None:
-        return _CREATE, (*astuple(row), *key)
-    if row.expires == found.row.expires:
+        return _making(connection, key, row)
+    if isinstance(row, MessageRow):
+        return messages.CHANGE, (*row, found.number)
+    if isinstance(found.row, Columns) and row.expires == found.row.expires:
         return _CHANGE_IN_TIME, (row.generation, row.updated, row.data, found.number)
     return _CHANGE, (*astuple(row), found.number)
+
+
+def _making(connection: Connection, key: Key, row: Columns | MessageRow) -> tuple[str, tuple[Any, ...]]:
+    """Return the statement that makes a row."""
+    if isinstance(row, MessageRow):
+        return messages.CREATE, (messages.made_number(connection, key), *row)
+    return _CREATE, (*astuple(row), *key)
+
+
+_IF_ABSENT = {_CREATE: _CREATE_IF_ABSENT, messages.CREATE: messages.CREATE_IF_ABSENT}
+_ORDER = (_REMOVE, messages.REMOVE, _CREATE, messages.CREATE, _CHANGE, _CHANGE_IN_TIME, messages.CHANGE)
+"""The statements of a batch, in the order in which they are made."""
 
 
 class RecordBatch:
@@ -329,11 +478,14 @@ class RecordBatch:
         """Write what has changed."""
         statements: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for key, record in self._changed.items():
-            statement, parameters = _statement(key, self._found.get(key), record)
+            _count(self._found.get(key))
+            statement, parameters = _statement(self._connection, key, self._found.get(key), record)
             statements[statement].append(parameters)
-        for statement in (REMOVE, _CREATE, _CHANGE, _CHANGE_IN_TIME):
+        for statement in _ORDER:
             if rows := statements[statement]:
                 self._connection.executemany(statement, rows)
+        for key, record in self._changed.items():
+            _count_no_more(self._connection, key, record)
 
     def _record(self, key: Key) -> local.Stored | None:
         if key in self._changed:

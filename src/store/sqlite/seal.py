@@ -49,13 +49,13 @@ def opened(key: Key, row: Columns, bins: Collection[str] = (), *, rest: bool = F
     """
     generation, updated, expires, data = row.generation, row.updated, row.expires, row.data
     if not (type(generation) is int and type(updated) is int and type(expires) in _WHEN and type(data) is bytes):
-        raise Corrupt(_NO_RECORD)
+        raise Corrupt(NO_RECORD)
     if type(key.name) is not str:  # it was read from the row
-        raise Corrupt(_NO_RECORD)
+        raise Corrupt(NO_RECORD)
     if _is_sealed(data):
         content = data[_HEAD.size :]
         if _HEAD.unpack_from(data)[1] != _checksum(key, generation, updated, expires, content):
-            raise Corrupt("a record that fails its checksum; restore it from a copy")
+            raise Corrupt(UNSOUND)
         kept = values.decode(content, bins, rest=rest)
     else:
         _checked(key.name)
@@ -69,14 +69,15 @@ def bin_of(data: bytes, bin: str) -> str | int | None:
     It does not look at the checksum, for which it would need the whole row; reading the record does.
     """
     if type(data) is not bytes:
-        raise Corrupt(_NO_RECORD)
+        raise Corrupt(NO_RECORD)
     value = values.decode(memoryview(data)[_HEAD.size if _is_sealed(data) else 0 :], (bin,)).get(bin)
     if type(value) is int:
         return value if values.MIN_INT <= value <= values.MAX_INT else None
     return value if type(value) is str else None
 
 
-_NO_RECORD = "a row that holds no record; restore it from a copy"
+NO_RECORD = "a row that holds no record; restore it from a copy"
+UNSOUND = "a record that fails its checksum; restore it from a copy"
 _WHEN = (int, type(None))
 
 

@@ -24,10 +24,12 @@ from ..local.memory import outcome
 from ..local.operations import RECORD_SIZE_LIMIT
 from ..model.ops import check_row, writes
 from ..port import Key, Record, RecordStore, Removal, Row, StoreInfo, Update, Values
+from . import messages
 from . import rows as sqlite_rows
 from .file import Connection, reindexing
 from .pool import SQLitePool
 from .rows import FoundRow, RecordBatch, quoted
+from .steps import Steps
 from .sweep import EVERY, Sweep
 
 log = Log(__name__)
@@ -43,7 +45,7 @@ _SETS = """WITH RECURSIVE found (one) AS (
     UNION ALL SELECT (SELECT min(set_name) FROM records WHERE set_name > found.one) FROM found
     WHERE found.one IS NOT NULL
 ) SELECT one FROM found WHERE one IS NOT NULL"""
-"""The names of the sets, each found by one step in the index."""
+"""The names of the sets in `records`, each found by one step in the index."""
 NAMED = 20
 """Damaged places of each kind that `damage` names."""
 
@@ -71,6 +73,7 @@ class SQLiteStore(RecordStore):
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep = Sweep(self._pool)
+        self.steps = Steps(self, self._pool)
         self._passed_over: set[int] = set()
 
     @property
@@ -117,7 +120,12 @@ class SQLiteStore(RecordStore):
 
     def sets(self) -> list[str]:
         """Return the names of the sets that have records, sorted; expired ones may still count."""
-        return self._pool.read(lambda connection: [str(name) for (name,) in connection.execute(_SETS)])
+
+        def ask(connection: Connection) -> list[str]:
+            names = {name for question in (_SETS, messages.SETS) for (name,) in connection.execute(question)}
+            return sorted(map(str, names))
+
+        return self._pool.read(ask)
 
     def reindex(self) -> None:
         """Rebuild the file's indexes from its records, which are not changed. Raises `Corrupt` if two records have one
@@ -128,7 +136,7 @@ class SQLiteStore(RecordStore):
 
     def together(self) -> AbstractContextManager[None]:
         if self._pool.mine.together is None:
-            self._sweep.run(self._now())  # by itself: no damage that it comes upon undoes the others' work
+            self._sweep.run(self.now())  # by itself: no damage that it comes upon undoes the others' work
         return self._pool.together()
 
     def data_version(self) -> object:
@@ -188,11 +196,11 @@ class SQLiteStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
-            return self._write(sqlite_rows.operate, update)
+            return self.write(sqlite_rows.operate, update)
         return self._read(sqlite_rows.read, update)
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        call = self._write if any(writes(update.ops) for update in updates) else self._read
+        call = self.write if any(writes(update.ops) for update in updates) else self._read
         return self._batch(call, updates, RecordBatch.operate, self._operate_row)
 
     def _operate_row(self, update: Update) -> Values:
@@ -200,10 +208,10 @@ class SQLiteStore(RecordStore):
         return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
-        return self._write(sqlite_rows.delete, removal)
+        return self.write(sqlite_rows.delete, removal)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(self._write, removals, RecordBatch.delete, self._delete)
+        return self._batch(self.write, removals, RecordBatch.delete, self._delete)
 
     def _batch(
         self,
@@ -214,7 +222,7 @@ class SQLiteStore(RecordStore):
     ) -> list[Any]:
         """Return the outcome of each row; all rows are one `call`, unless the file is damaged.
 
-        call: `_write`, in one transaction; `_read`, which takes no lock, if every row only reads.
+        call: `write`, in one transaction; `_read`, which takes no lock, if every row only reads.
         """
 
         def change(connection: Connection, rows: Sequence[Any], now: int) -> list[Any]:
@@ -235,20 +243,24 @@ class SQLiteStore(RecordStore):
             f"WHERE set_name = {quoted(set)}"
         )
         with reindexing():
-            self._write(lambda connection, make, _: connection.execute(make) and None, make)
+            self.write(lambda connection, make, _: connection.execute(make) and None, make)
 
     # ---- transactions
 
-    def _now(self) -> int:
+    def now(self) -> int:
         return int(self.seams.wall() * 1000)
 
     def _read(self, ask: Callable[[Connection, A, int], T], about: A) -> T:
-        return self._pool.read(lambda connection: ask(connection, about, self._now()))
+        return self._pool.read(lambda connection: ask(connection, about, self.now()))
 
-    def _write(self, change: Callable[[Connection, A, int], T], about: A) -> T:
+    def sweep(self, now: int) -> None:
+        """Remove some expired records, where it is time to; not within a transaction, whose work damage would undo."""
         if self._pool.mine.together is None:
-            self._sweep.run(self._now())
-        return self._pool.write(lambda connection: change(connection, about, self._now()))
+            self._sweep.run(now)
+
+    def write(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T:
+        self.sweep(self.now())
+        return self._pool.write(lambda connection: change(connection, about, self.now()), late=late)
 
 
 def _record(found: FoundRow | None, bins: Sequence[str], now: int) -> Record | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Iterable
 
 from ...errors import Corrupt, LatchworkError
 from ...logs import Log
 from ..port import Key
+from . import messages
 from .file import Connection
+from .messages import MessageRow
 from .pool import SQLitePool
-from .rows import REMOVE, FoundRow
+from .rows import FoundRow, remove
 from .seal import Columns
 
 log = Log(__name__)
@@ -18,9 +20,12 @@ EVERY = 5_000
 """Milliseconds between two removals by one process, where one has removed all that there were."""
 AT_MOST = 200
 """Expired records that are removed at once."""
+LOOKED_AT = 1_000
+"""Messages that are looked at each time, in their order: no index has when they expire, which would cost each more."""
 
 _EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
 _ROW = "SELECT set_name, name, generation, updated, expires, bins FROM records WHERE id = ?"
+_MESSAGES = "SELECT id, expires FROM messages WHERE id > ? ORDER BY id LIMIT ?"
 _LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? AND +id = ?"
 
 
@@ -36,6 +41,8 @@ class Sweep:
         self._pool = pool
         self._next = 0
         self._left: set[int] = set()
+        self._next_message = -1
+        self._left_messages: set[int] = set()
         self._has_failed = False
 
     def run(self, now: int) -> None:
@@ -45,8 +52,9 @@ class Sweep:
             return
         self._next = now + EVERY
         try:
-            expired = self._expired(now)
-            self._remove(expired, now)
+            expired, messages = self._expired(now), self._expired_messages(now)
+            self._left.update(self._remove("rows", expired, _removed, now))
+            self._left_messages.update(self._remove("messages", messages, _removed_message, now))
         except Corrupt as failure:
             if not self._has_failed:
                 log.warning("expired records stay there: %s", failure)
@@ -54,7 +62,7 @@ class Sweep:
         except LatchworkError:
             """A write finds it too, and raises the error."""
         else:
-            self._next = now if len(expired) == AT_MOST else self._next
+            self._next = now if AT_MOST in (len(expired), len(messages)) else self._next
 
     def _expired(self, now: int) -> list[int]:
         """Return the rows that expired first, as the index says."""
@@ -62,23 +70,35 @@ class Sweep:
         rows = self._pool.read(lambda one: one.execute(_EXPIRED, (now, AT_MOST + len(self._left))).fetchall())
         return [number for (number,) in rows if number not in self._left][:AT_MOST]
 
-    def _remove(self, rows: list[int], now: int) -> None:
+    def _expired_messages(self, now: int) -> list[int]:
+        """Return some of the messages that have expired, each time from where the last one ended."""
+        rows = self._pool.read(lambda one: one.execute(_MESSAGES, (self._next_message, LOOKED_AT)).fetchall())
+        expired = [number for number, expires in rows if type(expires) is int and expires <= now]
+        found = [number for number in expired if number not in self._left_messages][:AT_MOST]
+        whole = len(found) < AT_MOST
+        self._next_message = found[-1] if not whole else rows[-1][0] if len(rows) == LOOKED_AT else -1
+        return found
+
+    def _remove(
+        self, what: str, rows: list[int], removed: Callable[[Connection, int, int], bool], now: int
+    ) -> Iterable[int]:
+        """Remove the rows; return the ones that are damaged."""
         if not rows:
-            return
+            return ()
         try:
-            damaged = self._pool.write(lambda one: [number for number in rows if not _removed(one, number, now)])
+            damaged = self._pool.write(lambda one: [number for number in rows if not removed(one, number, now)])
         except Corrupt:  # SQLite commits nothing after it has come upon damage, so each by itself
-            damaged = [number for number in rows if not self._removed_alone(number, now)]
+            damaged = [number for number in rows if not self._removed_alone(number, removed, now)]
         if damaged:
             log.warning(
-                "%s: expired records stay there, since they or their indexes are damaged: rows %s; restore it from a "
-                "copy", self._pool.path, damaged,
+                "%s: expired records stay there, since they or their indexes are damaged: %s %s; restore it from a "
+                "copy", self._pool.path, what, damaged,
             )  # fmt: skip
-            self._left.update(damaged)
+        return damaged
 
-    def _removed_alone(self, number: int, now: int) -> bool:
+    def _removed_alone(self, number: int, removed: Callable[[Connection, int, int], bool], now: int) -> bool:
         try:
-            return self._pool.write(partial(_removed, number=number, now=now))
+            return self._pool.write(lambda one: removed(one, number, now))
         except Corrupt:
             return False
 
@@ -88,10 +108,24 @@ def _removed(connection: Connection, number: int, now: int) -> bool:
     row = connection.execute(_ROW, (number,)).fetchone()
     if row is None:  # another process was here, unless the index is damaged
         return connection.execute(_LISTED, (now, number)).fetchone() is None
+    return _gone(FoundRow(connection, Key(row[0], row[1]), number, Columns(*row[2:])), now)
+
+
+def _removed_message(connection: Connection, number: int, now: int) -> bool:
+    """Whether the message is deleted now, or was by another process; False if it is damaged, or has not expired."""
+    row = connection.execute(messages.LOAD, (number,)).fetchone()
+    if row is None:
+        return True
+    key = messages.key_of(connection, number)
+    return _gone(FoundRow(connection, key, number, MessageRow(*row[1:])), now)
+
+
+def _gone(found: FoundRow, now: int) -> bool:
+    """Whether a row says itself that it has expired, and so is deleted."""
     try:
-        record = FoundRow(connection, Key(row[0], row[1]), number, Columns(*row[2:])).record()
+        record = found.record()
     except Corrupt:
         return False
     if record.expired(now):
-        connection.execute(REMOVE, (number,))
+        remove(found)
     return record.expired(now)

@@ -44,11 +44,13 @@ up.
 class SharedTransaction:
     """An open transaction on its connection, of one thread or of several; counted by the pool as in use."""
 
-    __slots__ = ("connection", "failure", "final", "lost", "members", "over")
+    __slots__ = ("connection", "failure", "final", "late", "lost", "members", "over")
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool = False) -> None:
         self.connection: Connection | None = None
         self.members = 0
+        self.late = late
+        """Whether its commit does not wait for the disk; then no other thread joins it."""
         self.over: Over | None = None
         """Set once it has ended, where threads wait for that."""
         self.final = False
@@ -103,6 +105,8 @@ class Writers(Protocol):
     def has_turn(self) -> bool: ...
     @property
     def shares_commits(self) -> bool: ...
+    @property
+    def waits_for_the_disk(self) -> bool: ...
     def take_turn(self) -> bool: ...
     def turn_within(self, seconds: float) -> bool: ...
     def end_turn(self) -> None: ...
@@ -119,10 +123,10 @@ class Undone(Exception):
 class Turn:
     """One thread's part of a transaction. Its maker calls `leave` at the end, whatever happens; twice is harmless."""
 
-    __slots__ = ("_group", "_joined", "_nested", "_pool", "_taken")
+    __slots__ = ("_group", "_joined", "_late", "_nested", "_pool", "_taken")
 
-    def __init__(self, pool: Writers) -> None:
-        self._pool, self._taken, self._joined = pool, False, False
+    def __init__(self, pool: Writers, *, late: bool = False) -> None:
+        self._pool, self._taken, self._joined, self._late = pool, False, False, late and pool.waits_for_the_disk
         self._nested = pool.has_turn
         """Whether it interrupts another turn of this thread, as a signal's handler does."""
         self._group: SharedTransaction | None = None
@@ -136,7 +140,7 @@ class Turn:
             self._group, pool.left_open, self._joined = group, None, True
             group.connection.execute("SAVEPOINT turn")
             return group.connection
-        group = self._group = SharedTransaction()
+        group = self._group = SharedTransaction(late=self._late)
         connection = pool.lend(group)
         pool.patiently(connection.execute, "BEGIN IMMEDIATE")
         return connection
@@ -151,6 +155,7 @@ class Turn:
             return False
         connection = group.connection
         if connection is not None and not group.final:
+            connection.forget()
             try:
                 if not connection.in_transaction:  # SQLite has rolled back by itself, after some errors
                     sound = sound and not self._joined
@@ -180,7 +185,7 @@ class Turn:
         if self._joined:
             group.connection.execute("RELEASE turn")
         group.members += 1
-        if pool.shares_commits and group.members < MAX_GROUP and not self._nested:
+        if pool.shares_commits and not group.late and group.members < MAX_GROUP and not self._nested:
             self._leave_open(group)
         else:
             finish(pool, group)
@@ -260,10 +265,13 @@ def end(pool: Writers, group: SharedTransaction, *, sound: bool) -> None:
             group.over.set()
 
 
-def write(pool: Writers, change: Callable[[Connection], T]) -> T:
-    """Return what `change` returns, once it is committed; after an error nothing of it is kept."""
+def write(pool: Writers, change: Callable[[Connection], T], *, late: bool = False) -> T:
+    """Return what `change` returns, once it is committed; after an error nothing of it is kept.
+
+    late: its commit need not wait for the disk.
+    """
     while True:
-        turn = Turn(pool)
+        turn = Turn(pool, late=late)
         try:
             try:
                 result = change(turn.begin())

@@ -1,4 +1,8 @@
-"""A queue on SQLite: publishing, receiving and acknowledging are one transaction each, all or nothing."""
+"""A queue on SQLite: publishing, receiving and acknowledging are one transaction each, all or nothing.
+
+What has nothing but what nearly all have is one step (`test_at_once.py`); these are about all else, which goes record
+by record.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ ONE_TRY = RetryPolicy(attempts=1)
 @pytest.fixture
 def store(tmp_path):
     store = SQLiteStore(tmp_path / "store.db", synchronous="off")
-    store.policy = ONE_TRY
+    store.policy, store.steps = ONE_TRY, None
     yield store
     store.close()
 

@@ -9,6 +9,7 @@ from latchwork.errors import LatchworkError, Refused
 from latchwork.store import Exists, MapPut, MemoryStore, SQLiteStore, contract
 from latchwork.store.contract import StoreContract
 from latchwork.testing.clock import ManualClock
+from tests.support.message_keys import MessageStore
 
 
 class TestMemory(StoreContract):
@@ -34,6 +35,16 @@ class TestSQLite(StoreContract):
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)
+
+
+class TestSQLiteMessages(TestSQLite):
+    """Of records that stand in the table of messages."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = MessageStore(tmp_path / "store.db", synchronous="off", seams=self.clock)
+        yield store
+        store.close()
 
 
 class TestAerospike(StoreContract):

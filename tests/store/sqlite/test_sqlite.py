@@ -28,6 +28,7 @@ from latchwork.errors import (
     StorageFailed,
     Unavailable,
 )
+from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Put, Read, SQLiteStore, Update
 from latchwork.store.contract.records import raises
@@ -95,6 +96,16 @@ def test_the_default_syncs_every_commit(path):
         2,
         "wal",
     ]
+
+
+def test_all_but_claims_of_messages_wait_for_the_disk(path):
+    store = SQLiteStore(path)
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue.publish_many(["a", "b"])
+    assert store._pool._idle_late == []
+    queue.receive()[0].ack()
+    modes = [one.execute("PRAGMA synchronous").fetchone()[0] for one in (*store._pool._idle, *store._pool._idle_late)]
+    assert modes == [2] * len(store._pool._idle) + [1]
 
 
 @pytest.mark.parametrize("options", [{"synchronous": "maybe"}, {"busy_timeout": -1}, {"busy_timeout": float("nan")}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -10,10 +12,13 @@ import pytest
 from latchwork.errors import Corrupt, Misconfigured, Refused, StorageFailed
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Param, Put, Read, SQLiteStore
+from latchwork.store.local.apply import Stored
 from latchwork.store.model.form import Form
 from latchwork.store.model.ops import Touch
 from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import messages as sqlite_messages
 from latchwork.store.sqlite import pool as sqlite_pool
+from latchwork.store.sqlite.seal import sealed
 from latchwork.testing.clock import ManualClock
 
 KEY = Key("s", "k")
@@ -80,7 +85,7 @@ def test_a_file_of_the_first_layout_is_read_and_its_records_are_sealed_as_they_a
     assert store.operate(KEY, Add("n", 1), Read("n")) == (8,)
     store.close()
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (sqlite_file.LAYOUT,)
     assert connection.execute("SELECT hex(substr(bins, 1, 1)) FROM records").fetchall() == [("C1",)]
     connection.close()
     assert SQLiteStore(path).get(KEY).bins["n"] == 8
@@ -168,3 +173,94 @@ def test_a_file_that_another_process_makes_at_this_moment_is_not_another_program
     sqlite_file._claim(connection, path)
     connection.close()
     assert SQLiteStore(path, synchronous="off").get(KEY) is None
+
+
+# ---- a file of the layout that had no table of messages
+
+MESSAGE, TOMBSTONE = Key("c_data_set", "q_SHARD_3_7"), Key("c_data_set", "q_SHARD_0_1")
+MOVED = {
+    MESSAGE: {"data": "p\u00e4", "msgId": "m", "attempts": 2, "enqueuedAt": 5, "v": 1, "headers": {"h": "x"}},
+    TOMBSTONE: {"modified_at": 1, "v": 1},
+    Key("c_data_set", "another's"): {"n": 1},
+    Key("c_meta_set", "q_SHARD_3_POINTERS"): {"LOAD_POINTER": 7},
+}
+
+
+def second_layout(path, damaged=None):
+    """Write a file as that version did; a store that was its."""
+    connection = sqlite3.connect(path)
+    tables, _ = FIRST_LAYOUT.split("INSERT INTO")
+    connection.executescript(tables.replace("user_version = 1", "user_version = 2"))
+    for number, (key, bins) in enumerate(MOVED.items()):
+        row = sealed(key, Stored(bins, 9, 1000, 9_000_000_000_000 if number else None))
+        data = b"\xc1broken" if key == damaged else row.data
+        connection.execute(
+            "INSERT INTO records VALUES (NULL, ?, ?, ?, ?, ?, ?)",
+            (*key, row.generation, row.updated, row.expires, data),
+        )
+    connection.create_function("latchwork_bin", 2, lambda *_: 1, deterministic=True)
+    connection.execute("CREATE INDEX by_73006e ON records (latchwork_bin(bins, 'n')) WHERE set_name = 's'")
+    connection.commit()
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+
+
+def test_the_messages_of_a_file_of_the_second_layout_move_into_their_table_and_stay_as_they_were(path):
+    second_layout(path)
+    store = SQLiteStore(path)
+    found = {key: store.get(key) for key in MOVED}
+    assert {key: one.bins for key, one in found.items()} == MOVED
+    assert {one.generation for one in found.values()} == {9}
+    assert [found[key].ttl > 10**9 for key in MOVED] == [False, True, True, True]
+    connection = sqlite3.connect(path)
+    assert [connection.execute(f"SELECT count(*) FROM {table}").fetchone() for table in ("records", "messages")] == [
+        (2,), (2,),
+    ]  # fmt: skip
+    assert connection.execute("PRAGMA user_version").fetchone() == (sqlite_file.LAYOUT,)
+    assert store.damage() == []
+
+
+def test_a_message_that_was_damaged_before_it_moved_is_corrupt_and_its_neighbour_moves(path):
+    second_layout(path, damaged=MESSAGE)
+    store = SQLiteStore(path)
+    with pytest.raises(Corrupt, match="q_SHARD_3_7"):
+        store.get(MESSAGE)
+    assert store.get(TOMBSTONE).bins == MOVED[TOMBSTONE]
+    assert store.damage() == [str(MESSAGE)]
+
+
+def test_a_file_of_an_earlier_layout_that_another_process_has_open_is_left_as_it_is(path):
+    second_layout(path)
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM records").fetchone() == (4,)
+    store = SQLiteStore(path, busy_timeout=0)
+    store.policy = RetryPolicy(attempts=1)
+    with pytest.raises(Misconfigured, match="layout 2, and another process has it open: stop all processes"):
+        store.get(MESSAGE)
+    assert other.execute("PRAGMA user_version").fetchone() == (2,)
+    other.close()
+    assert store.get(MESSAGE).bins == MOVED[MESSAGE]
+
+
+def test_a_process_that_is_killed_while_it_moves_the_messages_leaves_the_earlier_layout(path, monkeypatch):
+    second_layout(path)
+    child = os.fork()
+    if not child:
+        made = sqlite_messages.made_number
+
+        def die(connection, key):
+            if key == TOMBSTONE:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return made(connection, key)
+
+        monkeypatch.setattr(sqlite_messages, "made_number", die)
+        try:
+            SQLiteStore(path).get(MESSAGE)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("SELECT count(*) FROM records").fetchone() == (4,)
+    connection.close()
+    assert SQLiteStore(path).get(MESSAGE).bins == MOVED[MESSAGE]

@@ -15,9 +15,10 @@ from ....errors import AlreadyExists, InvalidRequest, LatchworkError
 from ....inputs import checked_choice, checked_each
 from ....plain import shown
 from ....store.rows import Rows, chunked
+from ..at_once import publish_all_at_once, publish_at_once
 from ..config import QueueConfig
 from ..delayed.entries import Due, checked_due
-from ..envelope import checked_headers
+from ..envelope import Envelope, check_fits, checked_headers
 from ..handles import QueueHandle
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
 from ..slots import Slot
@@ -77,13 +78,43 @@ def publish(
     # 2. Make the messages, each for its shard, and store them.
     name = queue.config.name
     with queue.store.seams.span("publish", [common] if common else [], queue=name, messages=len(payloads)):
-        messages = prepared(
-            queue, payloads, key=key, keys=keys, headers=common, message_ids=message_ids, id_is=IdIs.OURS
-        )
+        plain = terms is NOW and store is None and common is None and keys is None and message_ids is None
+        if plain and len(payloads) == 1 and queue.store.steps is not None:
+            one = _published(queue, next(iter(payloads)), key)
+            if isinstance(one, str):
+                return [one]
+            messages = [one]
+        else:
+            messages = prepared(
+                queue, payloads, key=key, keys=keys, headers=common, message_ids=message_ids, id_is=IdIs.OURS
+            )
         if dedups is not None:
             messages = with_dedups(messages, dedups)
         outcomes = (store or store_messages)(queue, messages, terms)
     return ids_or_raise(queue, messages, outcomes, on_duplicate)
+
+
+def _published(queue: QueueHandle, payload: Any, key: str | None) -> str | Prepared:
+    """Publish a message that has nothing but what every message has, in one step; return its id. Where that was not
+    done, return the message, which is then stored as any other.
+    """
+    store, pointers, name = queue.store, queue.pointers, queue.config.name
+    seams, now, carried = store.seams, pointers.now_ms(), store.seams.carry(None)
+    unique, data, shard = seams.unique(), queue.codec.encode(payload), None if key is None else queue.shard_of(key)
+    check_fits(store, name, (data,), carried)
+    one = Prepared(Envelope(data, unique, enqueued_at=now, headers=carried), shard, id_is=IdIs.OURS)
+    if carried:
+        return one
+    queue.open_for_publishing()
+    wanted = queue.turns(1) % queue.config.shards if shard is None else shard
+    ids = publish_at_once(pointers, wanted, [one.envelope])
+    if ids is None:
+        if shard is None:
+            queue.turns(-1)
+        return one
+    queue.active.loaded((wanted,))
+    seams.note("published", 1, queue=name, outcome="published")
+    return ids[0]
 
 
 def checked_terms(
@@ -132,9 +163,16 @@ def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Term
     if terms.remembered is not None:
         return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
     envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
+    wanted = _shards_for(queue, keyed)
+    if all(one.id_is is IdIs.OURS and one.envelope.bare for one in messages):
+        ids = publish_all_at_once(queue.pointers, envelopes, wanted)
+        if ids is not None:
+            queue.active.loaded(set(wanted))
+            queue.store.seams.note("published", len(ids), queue=queue.config.name, outcome="published")
+            return Rows(ids)
     bound = {place for place, shard in enumerate(keyed) if shard is not None}
     names, given = ({n for n, one in enumerate(messages) if one.id_is is kind} for kind in (IdIs.OURS, IdIs.GIVEN))
-    places = load(queue.pointers, envelopes, _shards_for(queue, keyed), bound=bound, names=names, given=given)
+    places = load(queue.pointers, envelopes, wanted, bound=bound, names=names, given=given)
     shards = [place.shard for place in places if isinstance(place, Slot)]
     queue.active.loaded(set(shards))
     note = queue.store.seams.note
