@@ -15,6 +15,9 @@ from tools import servers
 
 from .proxy import Fault, Proxy
 
+PROBES = 200
+"""Keys that are asked for, of 4,096 partitions: those that a client does not know yet are many."""
+
 
 class Place:
     """A server, or the nodes of a cluster, each behind a proxy of its own. Outages are those of `node`."""
@@ -59,7 +62,7 @@ class Place:
         with self.refused():
             servers.until(lambda: not client.get_node_names())
             yield
-        servers.until(client.get_node_names)
+        servers.until(lambda: _knows_partitions(client))
 
     @contextmanager
     def stopped(self, node: int = 0) -> Iterator[None]:
@@ -92,3 +95,13 @@ class Place:
         """Close the proxies; the servers are somebody else's."""
         for proxy in self.proxies:
             proxy.close()
+
+
+def _knows_partitions(client: Any) -> bool:
+    """Whether the client knows a node for each partition: it learns that some time after the name of the node."""
+    try:
+        for number in range(PROBES):
+            client.exists(("test", "probe", number))
+    except aerospike.exception.AerospikeError:
+        return False
+    return True
