@@ -32,8 +32,8 @@ PAIRS = [
 ] + [(RecordStore, aio.Store)]
 MISSING = {
     # of the store: what belongs to a thread, or is asked without I/O
-    (RecordStore, "together"), (RecordStore, "data_version"), (RecordStore, "policy"), (RecordStore, "seams"), (RecordStore, "steps"),
-    (RecordStore, "tells_of_writes"),
+    (RecordStore, "together"), (RecordStore, "data_version"), (RecordStore, "policy"), (RecordStore, "seams"),
+    (RecordStore, "tells_of_writes"), (RecordStore, "steps"),
     # the work of the upkeep and of consumers, which other objects of the library call
     *((queue.QueueRegistry, name) for name in ("publishable", "listed", "made_again", "scan", "refresh_if_due",
                                                "make_group",
