@@ -78,19 +78,19 @@ class Shard(Struct):
     next: int
 
 
-class Transactions(Protocol):
-    """The store, as far as the steps need it; `SQLiteStore` is one."""
+class Write(Protocol):
+    """Makes a transaction: `SQLiteStore._write`."""
 
-    def now(self) -> int: ...
-    def sweep(self, now: int) -> None: ...
-    def write(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T: ...
+    def __call__(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T: ...
 
 
 class Steps:
     """The steps of one store."""
 
-    def __init__(self, store: Transactions, pool: SQLitePool) -> None:
-        self._store, self._pool = store, pool
+    def __init__(
+        self, pool: SQLitePool, now: Callable[[], int], sweep: Callable[[int], None], write: Write
+    ) -> None:  # fmt: skip
+        self._pool, self._now, self._sweep, self._write = pool, now, sweep, write
         self._known: dict[Key, Shard] = pool.shards
 
     # ---- publishing
@@ -105,9 +105,9 @@ class Steps:
         known = self._known.get(at.pointers)
         if known is not None and known.data is not None and len(parts) == len(some) == 1 and len(some[0].data) <= SMALL:
             pointer, id = known.next, name(at, some[0], known.next)
-            store_now = self._store.now()
+            store_now = self._now()
             row = _fresh(known, pointer, some[0], id, (now, store_now, ttl))
-            self._store.sweep(store_now)
+            self._sweep(store_now)
             if self._pool.write_alone(_APPEND, (*row, known.number, known.data, known.lane + MAX_POINTER)):
                 known.next = pointer + 1
                 return [[id]]
@@ -118,7 +118,7 @@ class Steps:
             return [_append(connection, one, name, (now, store_now, ttl)) for one in parts]
 
         try:
-            made = self._store.write(append, None)
+            made = self._write(append, None)
         except _NotSimple:
             return None
         for (at, _), (_, shard) in zip(parts, made, strict=True):
@@ -132,7 +132,7 @@ class Steps:
         if self._pool.mine.together is not None:
             return None
         try:
-            took, shard = self._store.write(
+            took, shard = self._write(
                 lambda connection, _, now_: _take(connection, at, n, (me, now), now_), None, late=True
             )
         except _NotSimple:
@@ -147,7 +147,7 @@ class Steps:
         """Delete messages, as `MessageSteps.remove` says. Raises `Unavailable`, `OutcomeUnknown`, `Corrupt`."""
         if self._pool.mine.together is not None:
             return False
-        now, known = self._store.now(), self._known
+        now, known = self._now(), self._known
         gone = [
             (shard.lane + pointer, delivery, now)
             for at, pointer, delivery in held
@@ -156,10 +156,10 @@ class Steps:
         if len(gone) != len(held):
             return False
         if len(gone) == 1:
-            self._store.sweep(now)
+            self._sweep(now)
             return self._pool.write_alone(_REMOVE, gone[0])
         try:
-            return self._store.write(_remove_all, gone)
+            return self._write(_remove_all, gone)
         except _NotSimple:
             return False
 

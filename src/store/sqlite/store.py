@@ -73,7 +73,7 @@ class SQLiteStore(RecordStore):
         self.synchronous, self.busy_timeout, self.seams = synchronous, busy_timeout, seams
         self._pool = SQLitePool(self.path, synchronous, busy_timeout, seams)
         self._sweep = Sweep(self._pool)
-        self.steps = Steps(self, self._pool)
+        self.steps = Steps(self._pool, self._now, self._sweep_some, self._write)
         self._passed_over: set[int] = set()
 
     @property
@@ -136,7 +136,7 @@ class SQLiteStore(RecordStore):
 
     def together(self) -> AbstractContextManager[None]:
         if self._pool.mine.together is None:
-            self._sweep.run(self.now())  # by itself: no damage that it comes upon undoes the others' work
+            self._sweep.run(self._now())  # by itself: no damage that it comes upon undoes the others' work
         return self._pool.together()
 
     def data_version(self) -> object:
@@ -196,11 +196,11 @@ class SQLiteStore(RecordStore):
 
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
-            return self.write(sqlite_rows.operate, update)
+            return self._write(sqlite_rows.operate, update)
         return self._read(sqlite_rows.read, update)
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        call = self.write if any(writes(update.ops) for update in updates) else self._read
+        call = self._write if any(writes(update.ops) for update in updates) else self._read
         return self._batch(call, updates, RecordBatch.operate, self._operate_row)
 
     def _operate_row(self, update: Update) -> Values:
@@ -208,10 +208,10 @@ class SQLiteStore(RecordStore):
         return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
-        return self.write(sqlite_rows.delete, removal)
+        return self._write(sqlite_rows.delete, removal)
 
     def _delete_many(self, removals: Sequence[Removal]) -> list[bool | LatchworkError]:
-        return self._batch(self.write, removals, RecordBatch.delete, self._delete)
+        return self._batch(self._write, removals, RecordBatch.delete, self._delete)
 
     def _batch(
         self,
@@ -222,7 +222,7 @@ class SQLiteStore(RecordStore):
     ) -> list[Any]:
         """Return the outcome of each row; all rows are one `call`, unless the file is damaged.
 
-        call: `write`, in one transaction; `_read`, which takes no lock, if every row only reads.
+        call: `_write`, in one transaction; `_read`, which takes no lock, if every row only reads.
         """
 
         def change(connection: Connection, rows: Sequence[Any], now: int) -> list[Any]:
@@ -243,24 +243,24 @@ class SQLiteStore(RecordStore):
             f"WHERE set_name = {quoted(set)}"
         )
         with reindexing():
-            self.write(lambda connection, make, _: connection.execute(make) and None, make)
+            self._write(lambda connection, make, _: connection.execute(make) and None, make)
 
     # ---- transactions
 
-    def now(self) -> int:
+    def _now(self) -> int:
         return int(self.seams.wall() * 1000)
 
     def _read(self, ask: Callable[[Connection, A, int], T], about: A) -> T:
-        return self._pool.read(lambda connection: ask(connection, about, self.now()))
+        return self._pool.read(lambda connection: ask(connection, about, self._now()))
 
-    def sweep(self, now: int) -> None:
+    def _sweep_some(self, now: int) -> None:
         """Remove some expired records, where it is time to; not within a transaction, whose work damage would undo."""
         if self._pool.mine.together is None:
             self._sweep.run(now)
 
-    def write(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T:
-        self.sweep(self.now())
-        return self._pool.write(lambda connection: change(connection, about, self.now()), late=late)
+    def _write(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T:
+        self._sweep_some(self._now())
+        return self._pool.write(lambda connection: change(connection, about, self._now()), late=late)
 
 
 def _record(found: FoundRow | None, bins: Sequence[str], now: int) -> Record | None:
