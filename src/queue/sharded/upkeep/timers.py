@@ -193,8 +193,8 @@ class QueueTimers:
         full = self._full(places, rows[: len(places)])
         later = Rows(rows[len(places) :]).values((False,))
         full |= {number: [] for number, (has_ids,) in zip(ahead, later, strict=True) if has_ids}
-        *control, brought = control
-        before, (self._horizon, self._now) = self._horizon, self._checked(*control)
+        horizon, now, brought = control
+        before, (self._horizon, self._now) = self._horizon, self._checked(horizon, now)
         self._at = self._seams.monotonic()
         return Look(self._horizon, self._now, full, due.stop - 1, self._horizon < before, brought)
 
