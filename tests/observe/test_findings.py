@@ -317,6 +317,37 @@ def test_processes_that_die_again_and_again_are_a_problem_with_the_message_that_
     assert told(registry)["worker_died"][0] == WARNING, "it is over"
 
 
+@pytest.mark.parametrize("parked", ["poison", "another"])
+def test_no_cancel_is_offered_of_a_message_that_killed_its_processes_and_is_parked(registry, store, clock, parked):
+    queue = registry.create(QueueConfig("q", shards=1, backoff=60))
+
+    def fails():
+        queue.publish("m", message_id="poison")
+        (held,) = queue.receive(1)
+        queue.fail_many([held], [(delivery_reason(), "its process, child 1 (pid 16509), was killed by SIGKILL")])
+
+    def told_of(kind):
+        return next(one for one in findings_of(of_client(registry)) if one.kind == kind)
+
+    fails()
+    if parked == "another":
+        clock.advance(120)  # long after it was due: it has come, and perhaps it is the second one that is parked
+        store.operate(queue.delayed.control, Put("horizon", int(clock.wall() * 1000)))
+    for n in range(3):
+        reports(queue, f"host:{n}:x")
+        store.repeat_many([settling(queue, f"host:{n}:x")]).raise_unless()
+        clock.advance(1)
+    reports(queue, "host:9:y")
+    assert "latchwork queue cancel q --client shop --id poison" in told_of("worker_died").remedy
+    queue.publish("m", message_id=parked)
+    (held,) = queue.receive(1)
+    queue._park(held, delivery_reason())
+    found = told_of("worker_died")
+    assert (found.state, "poison" in found.what, "cancel" in found.remedy) == (PROBLEM, False, False)
+    assert told_of("parked").state == PROBLEM
+    assert told_of("retrying").what == "queue q of shop: 1 message failed, and will be tried again"
+
+
 def test_a_worker_whose_handlers_hang_is_told_of_before_and_once_it_takes_no_more_messages(registry, queue, clock):
     queue.publish_many(range(5))
     clock.advance(80)

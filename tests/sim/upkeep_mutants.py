@@ -60,7 +60,8 @@ def _from_this_look(self: Any, after: Any, *, real: Any = Schedule.ticks) -> Any
     return (tick + (after - after.replace(second=0, microsecond=0)) / 1000 for tick in real(self, after))
 
 
-def _published_at_once(queue: Any, wanted: Any, seconds: int, scope: str) -> Rows[str]:
+def _published_at_once(queue: Any, wanted: Any, seconds: int, scope: str, beside: Any) -> Rows[str]:
+    queue.store.repeat_many(beside)
     outcomes = Rows[str]()
     for one in wanted:
         try:

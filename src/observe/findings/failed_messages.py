@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ...plain import counted, shown_time
+from ...queue.sharded.delayed.stored import LastRetry
 from ...queue.sharded.history import NOT_FAILING, Failing
 from ..snapshot import QueueState, Snapshot
 from . import words
@@ -67,13 +68,26 @@ def failing(queue: QueueState, taken: Snapshot) -> OfQueue:
         yield OK, "retrying", what, f"{search} delayed"
 
 
+def is_parked(queue: QueueState, last: LastRetry, taken: Snapshot) -> bool:
+    """Whether the message that failed last waits no more, as far as can be seen: it is parked, or it has come since and
+    some message is parked.
+    """
+    parked, since = queue.stats.parked.waiting, taken.at - last.due / 1000
+    oldest = queue.stats.oldest_parked
+    if oldest is not None and oldest.message_id == last.message_id:
+        return True
+    return bool(parked) and since > (queue.stats.delayed_late or 0.0) + LOOKED_WITHIN
+
+
 def _last_retry(queue: QueueState, taken: Snapshot) -> str:
     """Return when the message that failed last is tried again, and why it failed."""
     last = queue.stats.last_retry
     if last is None:
         return ""
     left, late = last.due / 1000 - taken.at, queue.stats.delayed_late or 0.0
-    if -left > late + LOOKED_WITHIN:  # the messages that were due then were looked at since: others wait
+    if (
+        is_parked(queue, last, taken) or -left > late + LOOKED_WITHIN
+    ):  # the messages that were due then were looked at since: others wait
         return ""
     when = f"in {shown_time(left)}" if left >= 0 else f"due {shown_time(-left)} ago; {why_it_waits(queue, taken)}"
     return f"; the last one, {words.message_id(last.message_id)}{words.failure(last.error)}: {when}"

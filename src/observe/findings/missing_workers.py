@@ -10,6 +10,7 @@ from ...plain import counted, one_line, shown_time
 from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
+from .failed_messages import is_parked
 from .finding import PROBLEM, WAITED, WARNING, Finding, of_queues
 
 RECENT = 600.0
@@ -141,7 +142,7 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
         remedy = "the log of their parent, or of what starts them, says how each ended"
         for queue in queues:
             last = queue.stats.last_retry
-            if last is not None and last.error.startswith("its process, "):
+            if last is not None and last.error.startswith("its process, ") and not is_parked(queue, last, taken):
                 what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
                 what += f": {words.message_id(last.message_id)}{words.failure(last.error)}"
                 name = f"{queue.name} --client {taken.client}"

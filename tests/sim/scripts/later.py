@@ -17,7 +17,7 @@ from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import scheduling, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
-from latchwork.store import MapRemove, MemoryStore
+from latchwork.store import MapRemove, MemoryStore, Update
 from latchwork.store.model.expr import Const
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
@@ -149,11 +149,28 @@ def mover_dies():
 
 
 def without_a_ledger():
-    def plain(queue, wanted, seconds, scope):
+    def plain(queue, wanted, seconds, scope, beside):
+        queue.store.repeat_many(beside)
         queue.publish_many([one.envelope.data.strip('"') for one in wanted])
         return [one.envelope.msg_id for one in wanted]
 
     return mock.patch.object(timers, "publish_unless_there", plain)
+
+
+def mover_dies_before_it_counts():
+    """P16.14: a mover dies anywhere, also as it was killed by what it has brought; another goes on, and counts it."""
+    for call in range(2, 14):
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        queue = queue_on(store)
+        queue.publish_many(["a", "b"], delay=1)
+        queue.publish("later", delay=3600)
+        clock.advance(2)
+        dying(store, clock, call)
+        run(queue, clock, 20)
+        if queue.depth().delayed != 1:
+            return False
+    return True
 
 
 def cancel_meets_a_move():
@@ -170,6 +187,11 @@ def cancel_meets_a_move():
         if delivered(queue) != ([] if cancelled else ["m"]):
             return False
     return True
+
+
+def counted_whoever_did(self, place, brought):
+    """Count what was brought, though the note of it is gone, or leave the note as it is."""
+    return Update(self._delayed.control, delayed.counting(delayed.OUT, delayed.RETRY_OUT, brought))
 
 
 def leader_dies_at_a_tick():
@@ -272,6 +294,8 @@ RULES = [
     ("P16.3 records", between_two_records, the_first_record_alone),
     ("P16.4 ledger", mover_dies, without_a_ledger),
     ("P16.4 marked", cancel_meets_a_move, patched(delayed, "WAITS", Const(value=True))),
+    ("P16.14 noted", mover_dies_before_it_counts, patched(QueueTimers, "_count_brought", lambda *_: None)),
+    ("P16.14 once", mover_dies_before_it_counts, patched(QueueTimers, "_counting", counted_whoever_did)),
     ("P14.2 order", leader_dies_at_a_tick, noted_first),
     ("P14.2 ledger", leader_dies_at_a_tick, each_attempt_for_itself),
 ]

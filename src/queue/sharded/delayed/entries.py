@@ -7,7 +7,7 @@ and `by`, which attempt made it; `group`, the tag of the group that put it off; 
 and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
 buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
 out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id ->
-`[since, why]`.
+`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being deleted, not counted yet.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MARGIN = 5_000
 """Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
-UNSETTLED = "unsettled"
+UNSETTLED, BROUGHT = "unsettled", "brought"
 WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
 """The bins of the control record that `waiting_by` reads."""
 ERROR_SHOWN = 200
@@ -442,7 +442,7 @@ class DelayedMessages:
         call. A repeat is harmless, also if it arrives late.
         """
         none = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
-        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *none)
+        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *none, Put(BROUGHT, None))
         self.store.repeat(Update(self.control, begin))
 
     def cancel(self, message_id: str) -> bool:

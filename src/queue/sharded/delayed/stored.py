@@ -178,6 +178,15 @@ def ids_in(stored: Any) -> list[str]:
     return [one for one in stored if _text(one)] if isinstance(stored, Mapping) else []
 
 
+def brought_in(stored: Any) -> dict[str, list[str]] | None:
+    """Return the ids that were brought and not counted, by the record of their bucket; None for what cannot be that."""
+    if not isinstance(stored, Mapping) or not all(_text(place) for place in stored):
+        return None
+    return {
+        place: [one for one in some if _text(one)] if isinstance(some, list) else [] for place, some in stored.items()
+    }
+
+
 def horizon_in(stored: Any, now: int) -> int | None:
     """Return the horizon of a control record; None for what cannot be one, as it is far ahead of the server's time."""
     return int(stored) if is_int(stored) and 0 <= stored <= min(now + DAY_MS, MAX_COUNTER) else None

@@ -64,23 +64,34 @@ def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int
 
 
 def publish_unless_there(
-    queue: SubscriptionHandle, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
+    queue: SubscriptionHandle,
+    wanted: Sequence[KeyedMessage],
+    seconds: int,
+    *,
+    scope: str = "dedup",
+    beside: Sequence[Update] = (),
 ) -> Rows[str]:
     """Publish each message unless its key has one already; return the id of the key's message, or the error.
 
     See `publish_or_find`.
     """
-    outcomes = publish_or_find(queue, wanted, seconds, scope=scope)
+    outcomes = publish_or_find(queue, wanted, seconds, scope=scope, beside=beside)
     return Rows(outcome.message_id if isinstance(outcome, KeyEntry) else outcome for outcome in outcomes)
 
 
 def publish_or_find(
-    queue: SubscriptionHandle, wanted: Sequence[KeyedMessage], seconds: int, *, scope: str = "dedup"
+    queue: SubscriptionHandle,
+    wanted: Sequence[KeyedMessage],
+    seconds: int,
+    *,
+    scope: str = "dedup",
+    beside: Sequence[Update] = (),
 ) -> Rows[KeyEntry]:
     """Publish each message unless its key has one already; return the key's message, or the error.
 
     seconds: how long a key is remembered, from its first message on.
     scope: one key in two scopes counts as two keys.
+    beside: updates that go along in the first call, before any message is there; whether they were done is not told.
 
     Five calls for up to 1,000 new messages, one if all keys are known, six where an earlier attempt has died. Of equal
     keys in one call the first counts.
@@ -93,7 +104,8 @@ def publish_or_find(
         first.setdefault(one.key, one)
     ids: dict[str, KeyEntry | LatchworkError] = {}
     for some in chunked(list(first.values()), CHUNK):
-        ids |= _Attempt(queue, some, seconds, scope).run()
+        ids |= _Attempt(queue, some, seconds, scope).run(beside)
+        beside = ()
     return Rows(ids[one.key] for one in wanted)
 
 
@@ -113,8 +125,8 @@ class _Attempt:
         self._keep = seconds
         self._ids: dict[str, KeyEntry | LatchworkError] = {}
 
-    def run(self) -> dict[str, KeyEntry | LatchworkError]:
-        chunks = self._read()
+    def run(self, beside: Sequence[Update]) -> dict[str, KeyEntry | LatchworkError]:
+        chunks = self._read(beside)
         absent = [key for key, chunk in chunks.items() if chunk is None]
         found = {key: chunk for key, chunk in chunks.items() if chunk is not None}
         found |= self._enter(absent) if absent else {}
@@ -124,11 +136,12 @@ class _Attempt:
                 self._complete(key, chunk, is_written=key in written)
         return self._ids
 
-    def _read(self) -> dict[str, Chunk | None]:
+    def _read(self, beside: Sequence[Update]) -> dict[str, Chunk | None]:
         """Read the entries of the keys. One call."""
-        rows = self._store.repeat_many([records.reading(0) for records in self._records.values()])
+        reading = [records.reading(0) for records in self._records.values()]
+        rows = self._store.repeat_many([*reading, *beside])
         chunks: dict[str, Chunk | None] = {}
-        for (key, records), row in zip(self._records.items(), rows, strict=True):
+        for (key, records), row in zip(self._records.items(), rows[: len(reading)], strict=True):
             try:
                 chunks[key] = records.single(row)
             except LatchworkError as failure:

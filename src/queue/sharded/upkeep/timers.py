@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ....background import FailureLog
@@ -10,12 +10,12 @@ from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....logs import Log
 from ....store import Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
-from ....store.model.expr import SERVER_NOW, Bound
-from ....store.model.ops import ReadAll
+from ....store.model.expr import SERVER_NOW, Bound, has
+from ....store.model.ops import MapPut, ReadAll
 from ....store.rows import Rows
 from ...rows import read_each, readable
-from ..delayed.entries import HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
-from ..delayed.stored import Entry, horizon_in, ids_in, in_order
+from ..delayed.entries import BROUGHT, HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
+from ..delayed.stored import Entry, brought_in, horizon_in, ids_in, in_order
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..subscription import Subscription
@@ -44,6 +44,7 @@ _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= 
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
 _HAS_IDS = (Compute(exists(IDS)),)
+_UNCOUNTED = has(BROUGHT, Param("place"))
 
 
 def is_for_good(failure: LatchworkError) -> bool:
@@ -99,6 +100,7 @@ class Look(NamedTuple):
     full: the buckets that have ids, or records that are not known yet, with the ids of the records that were read.
     lowered: whether a late publisher has lowered the horizon, and so may have put ids into buckets that were already
         read: then the horizon is not moved, and the buckets are read again.
+    brought: what earlier passes have noted before they deleted it, and not counted: the bin as it is stored.
     """
 
     horizon: int
@@ -106,6 +108,7 @@ class Look(NamedTuple):
     full: dict[int, list[list[str]]]
     last: int
     lowered: bool
+    brought: Any
 
 
 class QueueTimers:
@@ -135,6 +138,8 @@ class QueueTimers:
             look = self._look()
             if look.lowered:  # what came late is older than what was found, so it comes first
                 look = self._look()
+            if look.brought not in (None, {}):
+                self._count_brought(look.brought)
             blocked = look.last + 1
             for number in sorted(number for number in look.full if number * WIDTH <= look.now):
                 leadership.check()
@@ -179,7 +184,7 @@ class QueueTimers:
         # All known records, and the next one, into which a late publisher may have put ids since.
         places = [(number, k) for number in due for k in range(self._records.get(number, 0) + 1)]
         control, *rows = self._store.repeat_many([
-            Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW))),
+            Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW), Read(BROUGHT))),
             *(Update(delayed.bucket(*place), (Read(IDS),)) for place in places),
             *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
         ])  # fmt: skip
@@ -188,9 +193,10 @@ class QueueTimers:
         full = self._full(places, rows[: len(places)])
         later = Rows(rows[len(places) :]).values((False,))
         full |= {number: [] for number, (has_ids,) in zip(ahead, later, strict=True) if has_ids}
-        before, (self._horizon, self._now) = self._horizon, self._checked(*control)
+        horizon, now, brought = control
+        before, (self._horizon, self._now) = self._horizon, self._checked(horizon, now)
         self._at = self._seams.monotonic()
-        return Look(self._horizon, self._now, full, due.stop - 1, self._horizon < before)
+        return Look(self._horizon, self._now, full, due.stop - 1, self._horizon < before, brought)
 
     def _full(self, places: Sequence[tuple[int, int]], rows: Sequence[Any]) -> dict[int, list[list[str]]]:
         """Return the buckets, among those whose records were read, that have ids, or records that are not known yet."""
@@ -228,6 +234,31 @@ class QueueTimers:
         else:
             self._horizon = to
 
+    # ---- what was brought and not counted
+
+    def _counting(self, place: str, brought: Collection[str]) -> Update:
+        """Return the update that counts what was brought of a bucket's record, once, and takes away its note."""
+        counted = (*counting(OUT, RETRY_OUT, brought), MapRemove(BROUGHT, (place,)))
+        return Update(self._delayed.control, counted, Bound(_UNCOUNTED, {"place": place}))
+
+    def _count_brought(self, stored: Any) -> None:
+        """Count the entries that an earlier pass has deleted: its process died before it did that, or a call failed.
+
+        Two calls. Those that are still there will be brought by a later pass, which counts them.
+        """
+        brought = brought_in(stored)
+        if brought is not None:
+            ids = list(dict.fromkeys(one for some in brought.values() for one in some))
+            records = read_each(self._store, [self._delayed.entry(one) for one in ids], "by")
+            gone = {one for one, record in zip(ids, records, strict=True) if record is None}
+            rows = self._store.repeat_many(
+                [self._counting(at, gone.intersection(some)) for at, some in brought.items()]
+            )
+            if not any(map(is_for_good, rows.errors())):
+                return
+        log.error("%s is damaged: delayed messages of %s are counted wrongly", self._delayed.control, self.queue.name)
+        self._store.repeat(Update(self._delayed.control, (Put(BROUGHT, None),)))  # else more and more would be noted
+
     # ---- one bucket
 
     def _empty(self, number: int, records: Sequence[Sequence[str]]) -> bool:
@@ -249,7 +280,8 @@ class QueueTimers:
 
         They are marked first: a marked message cannot be cancelled any more, and a cancelled one is not marked. They
         are published through the ledger, so a process that was paused or died in between, and starts again, publishes
-        none a second time.
+        none a second time. What will be forgotten is noted before it is published, so that the next leader counts it if
+        this process dies before it does: a message may kill the process that has brought it.
         """
         if not ids:
             return True
@@ -281,7 +313,13 @@ class QueueTimers:
                 expired.add(one)
             else:
                 wanted[one] = KeyedMessage(f"{one}/{entry.by}", entry.message, self._shard(entry))
-        moved, unmoved = publish_unless_there(self.queue, list(wanted.values()), MEMORY, scope=SCOPE).sift(wanted)
+        place = f"{number}/{k}"
+        note = Update(delayed.control, (MapPut(BROUGHT, place, sorted((wanted.keys() | expired) - foreign)),))
+        if expired and not wanted:
+            self._store.repeat_many([note])
+        moved, unmoved = publish_unless_there(
+            self.queue, list(wanted.values()), MEMORY, scope=SCOPE, beside=[note]
+        ).sift(wanted)
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
         failures |= unmoved
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
@@ -293,7 +331,7 @@ class QueueTimers:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
                 # What it has deleted: an id may be in two buckets, and who cancels or withdraws an entry counts it.
-                Update(delayed.control, counting(OUT, RETRY_OUT, expired - foreign)),
+                *([self._counting(place, expired - foreign)] if expired else []),
             ])  # fmt: skip
         return len(over) == len(set(ids))
 

@@ -402,6 +402,37 @@ def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():
     assert not report.troubles, report
 
 
+def test_at_whatever_call_a_pass_is_struck_the_next_one_counts_what_it_had_brought():
+    """Else what has come counts as delayed, and as tried again, for good."""
+
+    def prepare(store):
+        queue = queue_on(store)
+        queue.publish_many(["a", "b"])
+        for delivery in queue.receive(2):
+            delivery.nack(delay=1)
+        queue.publish("c", delay=1)
+        queue.publish("cancelled", delay=1, message_id="cancelled")
+        queue.publish("waits", delay=3600)
+        assert queue.cancel("cancelled")
+        store.seams.advance(2)
+
+    def move(store, done):
+        Timers(Farms(queue_on(store))).run(Term())
+
+    def another(store, done):
+        queue = queue_on(store)
+        run_until(Timers(Farms(queue)), store.seams, 5)
+        done += payloads(queue)
+
+    def check(store):
+        depth = queue_on(store).depth()
+        assert (depth.delayed, depth.retrying) == (1, 0)
+
+    report = inject_everywhere(move, prepare=prepare, recover=another, expected=list("abc"), check=check)
+    assert report.calls >= 9
+    assert not report.troubles, report
+
+
 def test_a_mover_that_was_paused_after_it_looked_moves_nothing_twice(clock):
     store = MemoryStore(clock)
     queue = queue_on(store)
@@ -522,6 +553,35 @@ def test_a_damaged_horizon_keeps_no_other_queue_waiting(store, clock, horizon, c
     assert payloads(other) == ["y"]
     assert payloads(queue) == ["x"]
     assert "damaged" in caplog.text
+
+
+@pytest.mark.parametrize("brought", ["x", 5, [], {5: []}, {"": []}, {"1/0": 5}, {"1/0": [5, ""]}, {"x": ["gone"] * 3}])
+def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_forgotten(store, clock, brought):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("x", delay=5)
+    store.operate(queue.delayed.control, Put(entries.BROUGHT, brought))
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["x"]
+    queue.publish_many(["y", "z"], delay=5)
+    waiting = queue.depth().delayed
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["y", "z"]
+    assert queue.depth().delayed == max(0, waiting - 2)
+    assert not store.get(queue.delayed.control, entries.BROUGHT).bins.get(entries.BROUGHT)
+
+
+def test_with_a_damaged_count_messages_come_and_no_notes_pile_up(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("x", delay=1)
+    store.operate(queue.delayed.control, Put(entries.OUT, "damaged"))
+    for n in range(20):
+        queue.publish(n, delay=1)
+        run_until(timers, clock, 5)
+    assert payloads(queue) == ["x", *range(20)]
+    record = store.get(queue.delayed.control, entries.BROUGHT)
+    assert len(record.bins.get(entries.BROUGHT) or ()) <= 1
 
 
 # ---- names that live again
