@@ -114,7 +114,7 @@ def _died(taken: Snapshot, found: _Dead, waits: dict[str, QueueState], *, goes_o
     state, kind, remedy = (
         PROBLEM,
         "no_worker",
-        f"{words.START_ONE}; if one runs all the same, it cannot write: latchwork doctor says why",
+        f"{words.START_ONE}; if one runs all the same, its log says why it cannot report",
     )
     if goes_on:
         state, kind = WARNING, "worker_died"
