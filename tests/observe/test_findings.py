@@ -638,6 +638,15 @@ def test_free_threads_that_take_nothing_are_told_where_a_handler_runs_all_that_t
     assert "saturated" not in told(registry), "others are done meanwhile"
 
 
+def test_a_worker_that_ends_after_a_long_drain_leaves_its_queue_without_a_worker_at_once(registry, queue, clock):
+    queue.publish("m")
+    clock.advance(31)
+    queue.store.repeat(stopping(queue, "vm:7:ab@f"))
+    assert "no_worker" not in told(registry), "another one may begin"
+    queue.store.repeat(stopping(queue, "vm:7:ab@f", 80.0))
+    assert told(registry)["no_worker"][0] == PROBLEM
+
+
 def test_workers_without_upkeep_are_not_told_to_start_one_more_of_the_same(registry, queue):
     reports(queue)
     taken = of_client(registry)

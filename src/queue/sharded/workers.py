@@ -7,7 +7,8 @@ for each reason, in the order of `Reason`; `hung`: handlers that hang; `runs`: o
 about to stop, -1 where it takes some; `rated`: how often in the last minute the rate of its consumers let no handler
 begin. Two more bins tell of processes that have ended. `settled`, a map: its name -> server's ms, of one that was
 killed, and what it had in hand was settled by another one; `stopped`: `[server's ms, name]` of the one that stopped
-last. For people, and for the tools that tell them: no message depends on it.
+last, and `stop-drained`: for how many seconds it had taken no more messages. For people, and for the tools that tell
+them: no message depends on it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from .record import lifetime
 from .shards import Shards
 
 WORKERS, FAILURES, HUNG, RUNS, DRAINS, RATED = "workers", "failures", "hung", "runs", "drains", "rated"
-SETTLED, STOPPED = "settled", "stopped"
+SETTLED, STOPPED, STOP_DRAINED = "settled", "stopped", "stop-drained"
 REPORT = 15.0
 """Seconds between two reports of a process."""
 SILENT = 50.0
@@ -55,7 +56,7 @@ LONG, MOST_RUNS = 15.0, 3
 """Seconds from which on a handler that runs is reported with its message, and how many of one process are: those that
 run longest.
 """
-_BINS = (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, RATED, STOPPED)
+_BINS = (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, RATED, STOP_DRAINED, STOPPED)
 _READ: tuple[Op, ...] = (*map(Read, _BINS), Compute(SERVER_NOW))
 _ABSENT: tuple[Any, ...] = (*[None] * len(_BINS), 0)
 _STOP = ListOf((SERVER_NOW, Param("worker", str)))
@@ -134,10 +135,15 @@ class WorkerReport:
 
 
 class Stop(NamedTuple):
-    """The process that stopped last of those that worked on a queue, and took its report back; seconds since then."""
+    """The process that stopped last of those that worked on a queue, and took its report back.
+
+    ago: seconds since then.
+    drained: seconds for which it had taken no more messages before that.
+    """
 
     worker: str
     ago: float
+    drained: float = 0.0
 
 
 def short_name(worker: str) -> str:
@@ -192,9 +198,13 @@ def _forgetting(workers: Sequence[str]) -> tuple[Op, ...]:
     return tuple(MapRemove(bin, tuple(workers)) for bin in (WORKERS, FAILURES, HUNG, RUNS, DRAINS, SETTLED, RATED))
 
 
-def stopping(queue: HasWorkers, worker: str) -> Update:
-    """Return the update by which a process that stops takes its report back; harmless when repeated."""
-    ops: tuple[Op, ...] = (*_forgetting([worker]), Put(STOPPED, Bound(_STOP, {"worker": worker})))
+def stopping(queue: HasWorkers, worker: str, drained: float = 0.0) -> Update:
+    """Return the update by which a process that stops takes its report back; harmless when repeated.
+
+    drained: seconds for which it has taken no more messages.
+    """
+    stop = Put(STOPPED, Bound(_STOP, {"worker": worker})), Put(STOP_DRAINED, round(drained))
+    ops: tuple[Op, ...] = (*_forgetting([worker]), *stop)
     return Update(_key(queue), ops)
 
 
@@ -225,7 +235,7 @@ def reports_in(rows: Rows[Values]) -> list[list[WorkerReport]]:
 
 def stops_in(rows: Rows[Values]) -> list[Stop | None]:
     """Return who stopped last, by the rows of `reading`; None where nobody is known to have. Raises as `reports_in`."""
-    return [_stop(row[-2], row[-1]) for row in rows.raise_unless(NotFound).values(_ABSENT)]
+    return [_stop(row[-2], row[-3], row[-1]) for row in rows.raise_unless(NotFound).values(_ABSENT)]
 
 
 def now_in(rows: Rows[Values]) -> int | None:
@@ -260,10 +270,10 @@ def _reports(found: Any, *more: Any) -> list[WorkerReport]:
     return reports
 
 
-def _stop(found: Any, now: int) -> Stop | None:
+def _stop(found: Any, drained: Any, now: int) -> Stop | None:
     if not isinstance(found, list) or len(found) != 2 or not is_int(found[0]) or type(found[1]) is not str:
         return None
-    return Stop(found[1], max(0.0, (now - found[0]) / 1000))
+    return Stop(found[1], max(0.0, (now - found[0]) / 1000), drained if is_int(drained) and drained > 0 else 0.0)
 
 
 def _longest(stored: Any, ago: float) -> tuple[Running, ...]:

@@ -170,7 +170,9 @@ class Reporter:
         # 1. Take back the reports about queues that no consumer is left for.
         if gone := [queue for name, queue in last.queues.items() if name not in queues]:
             with suppress(LatchworkError):  # it then counts as dead, once it is silent
-                self._registry.store.repeat_many([stopping(queue, self.worker) for queue in gone])
+                self._registry.store.repeat_many([
+                    stopping(queue, self.worker, last.drained(queue.name, self._seams.monotonic())) for queue in gone
+                ])  # fmt: skip
             last.queues = {name: queue for name, queue in last.queues.items() if name in queues}
         # 2. Read the settings, unless it is known that they have not changed. Asked before the read: what is written in
         #    between is read again.
@@ -189,8 +191,10 @@ class Reporter:
         is_news = acts_on != last.acts_on or carried != last.carried or takes != last.takes
         if queues and (is_news or now >= last.at + REPORT):
             counts = last.counted(now, _counts(consumers)) + carried
-            rows = [reporting(queues[name], self._report(name, consumers, counts)) for name in queues]
+            reports = {name: self._report(name, consumers, counts) for name in queues}
+            rows = [reporting(queues[name], report) for name, report in reports.items()]
             self._registry.store.repeat_many(rows).raise_unless()
+            last.drains = {name: now - one.drains for name, one in reports.items() if one.drains is not None}
             last.queues, last.acts_on, last.takes, last.carried, last.at = queues, acts_on, takes, carried, now
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
@@ -241,12 +245,17 @@ class _LastReport:
         self.queues: dict[str, Subscription] = {}
         self.acts_on: dict[str, int] = {}
         self.takes: set[str] = set()
+        self.drains: dict[str, float] = {}
         self.live: dict[str, Live] = {}
         self.changes: dict[str, int] = {}
         self.at = self.followed = self.tidied = float("-inf")
         self.version: object = None
         self.carried = Counter[tuple[str, str]]()
         self._counted: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
+
+    def drained(self, queue: str, now: float) -> float:
+        """Return for how many seconds this process has taken no more messages of a queue, by its last report."""
+        return now - self.drains.get(queue, now)
 
     @property
     def before(self) -> Counter[tuple[str, str]]:

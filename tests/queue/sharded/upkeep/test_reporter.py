@@ -200,6 +200,23 @@ def test_a_consumer_reports_which_handlers_run_longest_and_since_when_it_drains(
     assert drains.running == 5
 
 
+def test_a_consumer_that_has_stopped_says_for_how_long_it_had_taken_no_more_messages():
+    stage = Stage()
+    stage.act("publisher", lambda store: long_queue_on(store).publish("m"))
+
+    def body(store):
+        queue = long_queue_on(store)
+        consumer = Consumer(queue, lambda _: store.seams.sleep(60), upkeep=False, grace=200).start()
+        store.seams.sleep(10)
+        consumer.stop()
+        return stops_in(Rows(store.repeat_many([reading(queue)])))
+
+    stage.act("worker", body, after=1)
+    stage.play(until=1e3)
+    ((stop,),) = [stage.said["worker"]]
+    assert 45 <= stop.drained <= 55
+
+
 def test_a_consumer_reports_how_often_its_rate_let_no_handler_begin():
     stage = Stage()
     stage.act("publisher", lambda store: long_queue_on(store).publish_many(range(6)))
