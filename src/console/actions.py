@@ -10,6 +10,7 @@ import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..cli.top import pages
 from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
@@ -37,6 +38,11 @@ COORD: Mapping[str, str] = {
     "pause-schedule": "schedules", "resume-schedule": "schedules", "step-down": "elections",
 }  # fmt: skip
 """Those that are not about a queue, each with its screen."""
+TAKES_MESSAGES: Mapping[str, str] = {
+    "deactivate": "Publishers fail from now on. What is in it is still consumed.",
+    "activate": "Publishers can use it again.",
+}
+"""What these actions do to a queue."""
 LIFE = 600.0
 """Seconds for which a ticket is good."""
 
@@ -135,33 +141,18 @@ def _of_queue(reader: Reader, wanted: Wanted, taken: Snapshot, state: QueueState
         return scale(wanted.key, state, int(wanted.n)) if is_number else "give the number of threads: 0 to 100"
     if wanted.verb == "redrive-all":
         return redrive_all(wanted.key, state)
-    if wanted.verb == "deactivate":
-        return Action(
-            f"deactivate {name}",
-            "Nothing can be published to it any more: publishers fail from now on. What is in it is still consumed.",
-            wanted.key,
-            lambda *_: _deactivated(reader, wanted.key),
-        )
-    if wanted.verb == "activate":
-        return Action(
-            f"activate {name}",
-            "Publishers can use it again.",
-            wanted.key,
-            lambda *_: _activated(reader, wanted.key),
-        )
+    if wanted.verb in TAKES_MESSAGES:
+        done = partial(_taking, reader, wanted)
+        return Action(f"{wanted.verb} {name}", TAKES_MESSAGES[wanted.verb], wanted.key, done)
     if state.paused == (wanted.verb == "pause"):
         return f"{name} is {'paused' if state.paused else 'not paused'} already"
     return switch(wanted.key, taken, state)
 
 
-def _deactivated(reader: Reader, key: tuple[str, str, str]) -> str:
-    pages.registry_of(reader, key).deactivate(key[2])
-    return f"deactivated {one_line(key[2])}"
-
-
-def _activated(reader: Reader, key: tuple[str, str, str]) -> str:
-    pages.registry_of(reader, key).activate(key[2])
-    return f"activated {one_line(key[2])}"
+def _taking(reader: Reader, wanted: Wanted, *_: object) -> str:
+    registry, name = pages.registry_of(reader, wanted.key), wanted.key[2]
+    registry.activate(name) if wanted.verb == "activate" else registry.deactivate(name)
+    return f"{wanted.verb}d {one_line(name)}"
 
 
 class Tickets:
