@@ -61,8 +61,12 @@ class WorkerMembership:
             stopping.wait(LEASE / 3)
         membership, self._membership = self._membership, None
         if membership is not None:
-            with suppress(LatchworkError):  # it then counts as lost after its lease
+            try:
                 membership.leave()
+            except LatchworkError:
+                """It then counts as lost after its lease."""
+            except Exception as failure:  # noqa: BLE001 - a defect, which no other thread would report
+                self._failure_log.record(failure, f"{self._group!r} this process could not leave")
 
     def _join_or_renew(self) -> None:
         """Join if that was not done, or if the queues have changed; else renew. Then remove dead members."""

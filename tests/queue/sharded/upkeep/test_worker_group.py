@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from latchwork.coord.presence.presence import Membership
 from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership, _meta, queues_of, workers_of
@@ -11,6 +12,7 @@ from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from tests.queue.sharded.upkeep.test_upkeep import consuming
 from tests.sim.stage import Fault, Kind, Stage
+from tests.support.waiting import until
 
 
 def at_work(store):
@@ -46,6 +48,19 @@ def test_a_process_that_was_paused_for_longer_than_its_lease_comes_back():
     stage.act("looks", at_work, after=900)
     stage.play()
     assert len(stage.said["looks"]) == 2
+
+
+def test_a_defect_as_it_leaves_is_logged_and_ends_no_thread_with_a_traceback(monkeypatch, caplog):
+    def leave(self):
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr(Membership, "leave", leave)
+    group = workers_of(MemoryStore(), "c", "f")
+    membership = WorkerMembership(group, "me", lambda: ["q"])
+    membership.start()
+    until(group.members)
+    membership.stop(60)
+    assert "this process could not leave" in caplog.text
 
 
 def test_a_store_that_is_away_does_not_end_it(caplog):
