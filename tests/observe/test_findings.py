@@ -641,6 +641,7 @@ def test_free_threads_that_take_nothing_are_told_where_a_handler_runs_all_that_t
 def test_a_worker_that_ends_after_a_long_drain_leaves_its_queue_without_a_worker_at_once(registry, queue, clock):
     queue.publish("m")
     clock.advance(31)
+    reports(queue, "vm:7:ab@f")
     queue.store.repeat(stopping(queue, "vm:7:ab@f"))
     assert "no_worker" not in told(registry), "another one may begin"
     queue.store.repeat(stopping(queue, "vm:7:ab@f", 80.0))

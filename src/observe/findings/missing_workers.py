@@ -42,12 +42,8 @@ def has_no_worker(queue: QueueState) -> bool:
     """Whether messages wait in a queue that nobody works on."""
     ready, stopped = queue.stats.ready, queue.stopped
     takes = any(one.drains is None and not one.is_ahead for one in queue.at_work)
-    if (
-        takes
-        or queue.stats.is_streamed
-        or queue.paused
-        or (stopped is not None and stopped.ago + stopped.drained < WAITED)
-    ):
+    took = stopped is not None and stopped.ago + stopped.drained < WAITED
+    if takes or took or queue.stats.is_streamed or queue.paused:
         return False
     if any(drained(one) < DRAINS_LONG for one in queue.draining):
         return False
