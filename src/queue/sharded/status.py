@@ -232,7 +232,11 @@ class _Search:
         newest: dict[object, int] = {place[1:]: n for n, place in enumerate(trace.places if trace else ())}
         best = min(
             counts,
-            key=lambda one: (_ORDER.index(one.status.state), -newest.get(one.place and one.place[1:], -1)),
+            key=lambda one: (
+                _ORDER.index(one.status.state),
+                one.status.kept is None,  # places are dated by the clocks of who wrote them, which may be ahead
+                -newest.get(one.place and one.place[1:], -1),
+            ),
             default=None,
         )
         best = (best or Found(_gone(self._find, trace, self._shard), None, {}))._replace(certain=self.certain)

@@ -18,7 +18,7 @@ from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
 from latchwork.queue.sharded.consumer.in_hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.results import MAX_RESULT
-from latchwork.store import MemoryStore, Put
+from latchwork.store import MemoryStore, Put, Update
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
 
 from .test_one_message import calls, due, made, on_its_way
@@ -85,6 +85,21 @@ def test_a_message_that_has_moved_has_its_result_by_its_id(store, clock, state):
     for delivery in due(queue, clock, 70):
         delivery.ack({"attempts": delivery.attempts})
     assert queue.result(of, 0)["attempts"] in (1, 2, 3)
+
+
+def test_a_result_is_found_though_the_clock_of_who_moved_its_message_before_was_ahead(store, clock):
+    queue = kept(store, max_deliveries=5)
+    of = on_its_way(queue, clock, "retrying")
+    (first,) = due(queue, clock, 70)
+    first.nack(error="again")
+    (second,) = due(queue, clock, 70)
+    second.ack("second")
+    trace = queue.pointers.places.key(of)
+    places = queue.store.get(trace).bins["places"]
+    (before,) = (one for one in places if one.endswith(f"main {first.shard}:{first.pointer}"))
+    ahead = f"{int(before[:14]) + 3_600_000:014d}{before[14:]}"
+    queue.store.repeat(Update(trace, (Put("places", {ahead: 1} | {one: 1 for one in places if one != before}),)))
+    assert queue.result(of, 0) == "second"
 
 
 def test_of_an_id_that_is_published_again_the_last_result_counts(store, clock):
