@@ -84,12 +84,15 @@ def a_message_that_lives_is_known(run: Messages) -> None:
 
 
 def an_acknowledged_message_is_done(run: Messages) -> None:
-    """Once its acknowledgement has returned; one that was asked to stop is gone."""
-    asked = {entry.args[0] for entry in run.history.named("cancel")}
+    """Once its acknowledgement has returned; one that was asked to stop is gone.
+
+    So is, for who asks, one that had failed: by the clocks of who moved it, its last place may be an earlier one.
+    """
+    asked = {entry.args[0] for entry in run.history.named("cancel", "nack")}
     acked = {entry.args[0]: entry.returned for entry in run.history.named("ack") if entry.ok}
     for entry in run.history.named("status"):
         since = acked.get(entry.args[0])
-        if entry.ok and since is not None and entry.called > since and _one_copy(run, entry.args[0]):
+        if entry.ok and since is not None and entry.order > since and _one_copy(run, entry.args[0]):
             run.require(
                 entry.result.state is State.DONE or (entry.result.state is State.GONE and entry.args[0] in asked),
                 "an acknowledged message is done",

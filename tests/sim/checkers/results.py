@@ -33,7 +33,7 @@ def check(run: Results) -> None:
             run.require(entry.result in given[message], "a result is what a handler returned", of)
             run.require(not _comes_after(run, entry), "a message with a result does not come again", of)
         since = acked.get(message)
-        if since is not None and entry.called > since.returned and entry.outcome not in AWAY:
+        if since is not None and entry.order > since.returned and entry.outcome not in AWAY:
             run.require(entry.ok, "an acknowledged message has its result", f"{message}: {entry.outcome}")
     for message, results in found.items():
         run.require(len(results) == 1, "everybody gets the same result", f"{message}: {sorted(map(str, results))}")

@@ -67,8 +67,8 @@ def what_was_replaced_is_handled(run: Unique) -> None:
             elif entry.unknown:
                 doubts.append(entry)
     for of, some in entries.items():
-        last = max(some, key=lambda entry: entry.called)
-        alone = all(other is last or other.returned < last.called for other in (*some, *doubts))
+        last = max(some, key=lambda entry: entry.order)
+        alone = all(other is last or other.returned < last.order for other in (*some, *doubts))
         if alone and of not in run.doubled | _ended(run) | _waiting(run):
             (payload,) = last.args[0]
             run.require(payload in got[of], "what was replaced is handled", f"{payload} of {of}: {got[of]}")

@@ -18,7 +18,7 @@ from .retry import CONFIGS
 
 def keeping(config: QueueConfig) -> QueueConfig:
     kept = copy(config)
-    object.__setattr__(kept, "results", timedelta(hours=1))
+    object.__setattr__(kept, "results", timedelta(days=1))  # more than the server's clock is ever set ahead
     return kept
 
 
