@@ -33,7 +33,8 @@ class Seen:
         self.copied: set[str] = set()
         """Messages of which there was a second copy, as a move in doubt leaves it: each has attempts of its own."""
         self.attempts: list[tuple[float, str, int, int]] = []
-        self.robbed: list[tuple[float, str, str, str]] = []
+        self.robbed: list[tuple[float, str, str, str, bool]] = []
+        """The last: whether who took it had given it back before, so that it was a late request."""
         self.parked: list[tuple[str, int, int]] = []
         self.created: dict[str, float] = {}
         self.early: list[tuple[str, float, float]] = []
@@ -73,7 +74,7 @@ class Seen:
 
     def _handed_out(self, change: Change, message: str, was: str | None, now: str) -> None:
         if was is not None and was != SEEN and not was.startswith("sweep-"):
-            self.robbed.append((change.when, message, was, now))
+            self.robbed.append((change.when, message, was, now, now in self.uncounted[message]))
         self.begun[message].add(now)
         if self.copies(message) > 1:
             self.copied.add(message)
@@ -124,9 +125,16 @@ def check(run: Retried) -> None:
 
 
 def nobody_is_handed_what_another_holds(run: Retried) -> None:
-    """Only a sweep takes a message that a consumer has neither settled nor given back."""
-    for when, message, was, now in () if run.happened(*STORE_LOST) else run.seen.robbed:
-        run.complain("a message is handed to nobody while another has it", f"{message} at {when:.3f}: {was} -> {now}")
+    """Only a sweep takes a message that a consumer has neither settled nor given back; and a late stamp, of a
+    consumer that has given it back since (docs/protocols P5): nobody handles it by that one.
+    """
+    late = run.happened(Kind.DUPLICATE, Kind.LATE)
+    for when, message, was, now, had_it in () if run.happened(*STORE_LOST) else run.seen.robbed:
+        run.require(
+            late and had_it,
+            "a message is handed to nobody while another has it",
+            f"{message} at {when:.3f}: {was} -> {now}",
+        )
 
 
 def interrupted_attempts_do_not_count(run: Retried) -> None:
