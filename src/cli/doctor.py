@@ -144,7 +144,7 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         wrong = findings_of(taken)
         # Of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
-        if len(found) > MANY and not any(finding.state != OK for finding in wrong):
+        if len(found) > MANY and all(finding.state == OK for finding in wrong):
             well.append(one)  # a line of each would hide the others
             continue
         if client is not None:

@@ -132,14 +132,11 @@ class QueueState:
     returns_within: seconds from the last report of a worker that was killed, within which what it held comes back by
         the sweep, while any process does the upkeep.
     made: when it was made, in seconds since the epoch; 0 = not known.
-    none_in_hand: whether it is known that no consumer has a message of it in hand. Looked at only where a worker died,
-        or where nobody works and it is not swept.
     holders: the processes that have messages of it in hand, `host:pid`, "" for one that is not known; None = not known,
-        or not looked at.
+        or not looked at. Looked at only where a worker died, or where nobody works and it is not swept.
     abandoned: messages in hand of which no consumer has said for so long that it has them that a sweep brings them
-        back; looked at as `none_in_hand`.
-    unreported: messages that have been in hand for a minute where nobody that reports works; looked at as
-        `none_in_hand`.
+        back; looked at as `holders`, where no worker is known.
+    unreported: messages that have been in hand for a minute; looked at as `abandoned`.
     in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
@@ -158,7 +155,6 @@ class QueueState:
     abandoned_after: float
     returns_within: float
     made: float
-    none_in_hand: bool = False
     in_rate: float | None = None
     out_rate: float | None = None
     stopped: Stop | None = None
@@ -178,6 +174,11 @@ class QueueState:
     def at_work(self) -> tuple[WorkerReport, ...]:
         """The workers that live."""
         return tuple(one for one in self.workers if not one.is_silent)
+
+    @property
+    def none_in_hand(self) -> bool:
+        """Whether it is known that no consumer has a message of it in hand."""
+        return self.holders == ()
 
     @property
     def is_empty(self) -> bool:
@@ -556,7 +557,7 @@ class ClientView:
         left: Sequence[InHand] = ()
         if holders is None and (died or over):
             holders, left = self._holders(queue, bins, stats.depth.fired, is_over=over)
-        stamps = [one.stamped / 1000 for one in left if one.stamped is not None] if over else []
+        stamps = [one.stamped / 1000 for one in left if one.stamped is not None] if over and not workers else []
         ago = [self._seams.wall() - one for one in stamps]
         now = _Counts(self._seams.monotonic(), stats.depth.loaded, stats.depth.fired)
         before = self._counts.get(queue.name)
@@ -568,7 +569,7 @@ class ClientView:
             queue.queue_name if queue.reader else None, has_groups,
             retries=queue.config.retries is not None, sweep_interval=sweep_interval([queue]),
             abandoned_after=abandoned, returns_within=abandoned + interval,
-            made=made / 1000 if is_int(made) else 0.0, none_in_hand=holders == (), in_rate=in_rate, out_rate=out_rate,
+            made=made / 1000 if is_int(made) else 0.0, in_rate=in_rate, out_rate=out_rate,
             handler_timeout=queue.config.handler_timeout.total_seconds(), shards=queue.config.shards, holders=holders,
             abandoned=sum(one > abandoned for one in ago), unreported=sum(one > HELD_LONG for one in ago),
         )  # fmt: skip

@@ -106,9 +106,7 @@ def _left(queue: QueueState) -> str:
     """Return what of a queue waits for the upkeep; empty if nothing does."""
     sideline = queue.stats.sideline.waiting and comes_back(queue)
     in_sideline = f"{side_count(queue.stats.sideline, 'message')} in the sideline" if sideline else ""
-    in_hand = ""
-    if queue.abandoned and not any(one.is_silent for one in queue.workers):  # of which `missing_workers` tells
-        in_hand = f"{counted(queue.abandoned, 'message')} in hand of nobody that reports"
+    in_hand = f"{counted(queue.abandoned, 'message')} in hand of nobody that reports" if queue.abandoned else ""
     return ", ".join(filter(None, (in_hand, in_sideline, late_delivery(queue))))
 
 

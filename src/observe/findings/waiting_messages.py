@@ -168,7 +168,7 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
             who = f"; {_only_sweeps(leader.name)}"
             remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
         yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
-    if queue.unreported and not queue.abandoned and not any(one.is_silent for one in queue.workers):
+    if queue.unreported and not queue.abandoned:
         what = (
             f"{counted(queue.unreported, 'message')} in hand of nobody that reports: of a program that calls receive() "
         )

@@ -38,7 +38,7 @@ class Readers:
         """Return who else waits for each slot, or why that cannot be read."""
         return Rows([()] * len(slots))
 
-    def tags(self, names: tuple[str, ...], envelope: Envelope, *, moved: bool) -> tuple[Put, ...]:  # noqa: ARG002
+    def tags(self, names: tuple[str, ...], envelope: Envelope, *, moved: bool) -> tuple[Put, ...]:  # noqa: ARG002 - nobody waits
         """Return the operations that say in a new message who else waits for it. moved: it comes from another slot."""
         return ()
 
@@ -59,11 +59,11 @@ class Readers:
 class Counting:
     """The count of a queue's messages by what their bin `batch` says: of none."""
 
-    def rows(self, envelopes: Sequence[Envelope]) -> Mapping[int, Update]:  # noqa: ARG002
+    def rows(self, envelopes: Sequence[Envelope]) -> Mapping[int, Update]:  # noqa: ARG002 - it counts nothing
         """Return the row that is written with each of these new messages, if there is one; many share one."""
         return {}
 
-    def cancelled(self, envelopes: Sequence[Envelope]) -> set[int]:  # noqa: ARG002
+    def cancelled(self, envelopes: Sequence[Envelope]) -> set[int]:  # noqa: ARG002 - it counts nothing
         """Return which of these messages are not wanted any more. Raises the store's errors."""
         return set()
 

@@ -66,9 +66,9 @@ _PLACES = ", ".join("?" * len(COLUMNS.split(", ")))
 ANY = f"SELECT id, {COLUMNS} FROM messages"  # noqa: S608 - names of columns
 LOAD = f"{ANY} WHERE id = ?"
 LOAD_MANY = f"{ANY} WHERE id IN"
-CREATE = f"INSERT INTO messages (id, {COLUMNS}) VALUES (?, {_PLACES})"  # noqa: S608
+CREATE = f"INSERT INTO messages (id, {COLUMNS}) VALUES (?, {_PLACES})"  # noqa: S608 - names of columns
 CREATE_IF_ABSENT = f"{CREATE} ON CONFLICT (id) DO NOTHING"
-CHANGE = f"UPDATE messages SET ({COLUMNS}) = ({_PLACES}) WHERE id = ?"  # noqa: S608
+CHANGE = f"UPDATE messages SET ({COLUMNS}) = ({_PLACES}) WHERE id = ?"  # noqa: S608 - names of columns
 REMOVE = "DELETE FROM messages WHERE id = ?"
 SETS = f"""SELECT DISTINCT set_name FROM lanes WHERE EXISTS (
     SELECT 1 FROM messages WHERE messages.id BETWEEN lanes.id << {BITS} AND (lanes.id << {BITS}) + {MAX_POINTER}

@@ -62,7 +62,7 @@ _BETWEEN = f"{messages.ANY} WHERE id BETWEEN ? AND ?"
 _STAMPED = """UPDATE messages
     SET generation = ?, updated = ?, delivery = ?, fired = ?, attempts = ?, seal = ?, ahead = NULL WHERE id = ?"""
 _REMOVE = f"""DELETE FROM messages WHERE id = ? AND delivery = ? AND grouped IS NULL
-    AND (expires IS NULL OR expires > ?) AND length(data) < {IN_PAGE} AND coalesce(length(more), 0) < {IN_PAGE}"""  # noqa: S608
+    AND (expires IS NULL OR expires > ?) AND length(data) < {IN_PAGE} AND coalesce(length(more), 0) < {IN_PAGE}"""  # noqa: S608 - a number of ours
 _NAMES = (LOAD, FIRE, FROM, STREAM, GROUPS)
 
 
