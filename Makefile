@@ -12,9 +12,9 @@ EXTRAS := spark,connect,cli,console,metrics,aio,django,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
-# Some of a test run is waiting for processes and servers, so four workers for the two cores it is meant for. Each may
+# Some of a test run is waiting for processes and servers, so six workers for the two cores it is meant for. Each may
 # start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
-WORKERS ?= 4
+WORKERS ?= 6
 
 # Where bytecode is not to be written, each worker, and each process that a test starts, would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -64,7 +64,7 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
-test: java $(STAMP) ## the tests: seven minutes on two cores, with a table of what was proved
+test: java $(STAMP) ## the tests: five minutes on two cores, with a table of what was proved
 	@$(COMPILE)
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 

@@ -140,14 +140,18 @@ FIRST = (
     "tests/test_capabilities.py",
     "tests/queue/outbox/",
     "tests/test_hung_server.py",
+    "tests/sim/test_counterexamples.py",
     "tests/queue/sharded/test_damaged_shards.py",
     "tests/queue/test_outages.py",
     "tests/queue/sharded/delayed/test_delayed.py",
     "tests/coord/election/",
     "tests/queue/sharded/consumer/test_consumer.py",
+    "tests/test_docs.py",
+    "tests/sim/test_mutants.py",
     "tests/coord/lock/",
     "tests/queue/sharded/groups/test_groups.py",
     "tests/machines/",
+    "tests/observe/",
     "tests/store/",
 )
 """Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. After
