@@ -75,6 +75,7 @@ SETS = f"""SELECT DISTINCT set_name FROM lanes WHERE EXISTS (
 )"""  # noqa: S608 - numbers
 """The names of the sets that have messages."""
 _LANE_OF = "SELECT id FROM lanes WHERE set_name = ? AND name = ?"
+_LANE_PAST_THE_INDEX = "SELECT 1 FROM lanes NOT INDEXED WHERE set_name = ? AND name = ?"
 _NAME_OF = "SELECT set_name, name FROM lanes WHERE id = ?"
 _LANES_OF = "SELECT id, name FROM lanes WHERE set_name = ?"
 _NO_KEY = Key("", None)  # type: ignore[arg-type]
@@ -108,12 +109,19 @@ def number_of(connection: Any, place: Place) -> int | None:
     return None if lane is None else lane << BITS | place.pointer
 
 
-def lane_of(connection: Any, set: str, name: str) -> int | None:
-    """Return the number of a lane; None where it has none yet."""
+def lane_of(connection: Any, set: str, name: str, *, is_new: bool = False) -> int | None:
+    """Return the number of a lane; None where it has none yet.
+
+    is_new: whether no message of the lane was counted, so that an index which hides it hides nothing.
+    Raises `Corrupt` if the table has the lane and its index has not. Its messages would seem to be absent, and others
+    would get their slots.
+    """
     lane: int | None = connection.lanes.get((set, name))
     if lane is None:
         found = connection.execute(_LANE_OF, (set, name)).fetchone()
         if found is None or type(found[0]) is not int:
+            if not is_new and connection.execute(_LANE_PAST_THE_INDEX, (set, name)).fetchone():
+                raise Corrupt(f"an index is damaged and hides the messages of {set}/{name}; `reindex` rebuilds it")
             return None
         lane = connection.lanes[set, name] = found[0]
     return lane

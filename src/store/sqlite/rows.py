@@ -93,8 +93,11 @@ def _counting(connection: Connection, lane: tuple[str, str], record: local.Store
     """Return a shard's record with all slots that were loaded: each message that was published in one step, and that it
     does not count itself, has reserved one, in a write of its own.
     """
-    number, load = messages.lane_of(connection, *lane), record.bins.get(LOAD)
-    if number is None or type(load) is not int or not 0 <= load < MAX_POINTER:
+    load = record.bins.get(LOAD)
+    if type(load) is not int or not 0 <= load < MAX_POINTER:
+        return record
+    number = messages.lane_of(connection, *lane, is_new=not load)
+    if number is None:
         return record
     first = number << messages.BITS
     last = connection.execute(messages.LAST_AHEAD, (first + load + 1, first + MAX_POINTER)).fetchone()
@@ -257,7 +260,10 @@ def is_known(found: FoundRow) -> bool:
     name = found.key.name
     if type(name) is not str or not name.isprintable():  # what is no UTF-8 is not printable
         return False
-    by_name = find(found.connection, found.key)
+    try:
+        by_name = find(found.connection, found.key)
+    except Corrupt:  # the index has not even its lane
+        return False
     return by_name is not None and by_name.number == found.number
 
 

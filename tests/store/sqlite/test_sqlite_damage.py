@@ -9,6 +9,7 @@ import pytest
 
 from latchwork.errors import Corrupt, StorageFailed
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.contract.records import raises
@@ -171,6 +172,48 @@ def test_what_is_damaged_is_named_and_an_index_is_made_anew(store):
     store.reindex()
     assert store.damage() == []
     assert store.get(LAST).bins["n"] == 1
+
+
+def with_a_damaged_lane(store, tree):
+    """A queue of two shards with three messages each; one shard's name is another in the lanes, or in their index."""
+    queue = QueueRegistry(store, "c").create(QueueConfig("jobs", shards=2))
+    for n in range(6):
+        queue.publish(n, key="da"[n % 2])
+    shards = [queue.shard_of(key) for key in "da"]
+    assert shards == [0, 1]
+    changed(store, tree, f"jobs_SHARD_{shards[1]}".encode(), b"jobs_SHARD_7")
+    again = SQLiteStore(store.path, synchronous="off", seams=store.seams)
+    again.policy = RetryPolicy(attempts=1)
+    return again, QueueRegistry(again, "c").get("jobs")
+
+
+def test_an_index_that_hides_the_messages_of_a_shard_is_corrupt_and_costs_none(store):
+    """They would be taken for absent, and others would get their slots, which no `reindex` could put right."""
+    store, queue = with_a_damaged_lane(store, "sqlite_autoindex_lanes_1")
+    sound, hidden = (queue.shard_of(key) for key in "da")
+    raises(Corrupt, queue.publish, "m", key="a")
+    raises(Corrupt, store.get, queue.pointers.key(Slot(hidden, 1)))
+    assert {state.shard: type(state.damage) for state in queue.pointers.states()} == {
+        sound: type(None),
+        hidden: Corrupt,
+    }
+    queue.publish("m", key="d")
+    assert [one.payload for one in queue.receive(10)] == [0, 2, 4, "m"]
+    assert any("index" in text for text in store.damage())
+    store.reindex()
+    assert store.damage() == []
+    assert [one.payload for one in queue.receive(10)] == [1, 3, 5]
+    store.close()
+
+
+def test_a_lane_whose_name_is_damaged_gives_no_message_under_another_name(store):
+    store, queue = with_a_damaged_lane(store, "lanes")
+    assert sorted(one.payload for one in queue.receive(10)) == [0, 1, 2, 3, 4, 5], "the index has the right name"
+    assert sorted(one.bins["data"] for one in store.scan("c_data_set")) == list("012345")
+    index, *rows = store.damage()
+    assert "index" in index
+    assert [row.split()[0] for row in rows] == ["row"] * 3
+    store.close()
 
 
 def test_an_index_is_made_anew_beside_a_damaged_record(store):
