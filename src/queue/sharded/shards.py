@@ -689,19 +689,21 @@ class Shards:
         own = [n for n, h in enumerate(held) if h.envelope.groups is None]
         gone = [] if cancelled else [n for n in own if not self._kept_for(held[n])]
         removed = self._removed([held[n] for n in gone])
-        if len(gone) == len(held) and False not in removed:
-            return removed
+        if len(gone) == len(held) and all(row is True for row in removed):
+            return removed.settled()
         # 2. Of one with `keep_id`, and of one that was cancelled, the id stays; of one that has a result, that too.
-        outcomes = Rows([False] * len(held)).merge(gone, removed)
+        outcomes = Rows[Any]([None] * len(held)).merge(gone, removed)
         marked = [n for n in own if cancelled or self._kept_for(held[n])]
         if marked:
             outcomes.merge(marked, self._stripped([held[n] for n in marked], cancelled=cancelled))
-        # 3. Other readers wait for the rest, or for a message since it was stamped.
-        among = [n for n, outcome in enumerate(outcomes) if outcome is False]
-        return outcomes.merge(among, self.readers.settle([held[n] for n in among]))
+        # 3. Other readers wait for the rest, or for a message since it was stamped; but for none that was absent.
+        among = [n for n, outcome in enumerate(outcomes) if outcome is None or isinstance(outcome, Refused)]
+        return outcomes.merge(among, self.readers.settle([held[n] for n in among])).settled()
 
-    def _removed(self, held: Sequence[Stamped]) -> Rows[bool]:
-        """Delete messages that no group waits for: True = done, False = absent, another delivery's, or groups wait."""
+    def _removed(self, held: Sequence[Stamped]) -> Rows[Any]:
+        """Delete messages that no group waits for: True = done, False = absent, `Refused` = another delivery's, or
+        groups wait.
+        """
         # 1. In one step, where the store has it, and nothing is amiss.
         steps, doubt = self.store.steps, False
         if steps is not None and held and type(self) is Shards:
@@ -715,7 +717,7 @@ class Shards:
         # 2. Record by record. What is absent now may have been deleted by the step.
         guards = {me: Bound(_ALONE, {"me": me}) for me in {h.delivery for h in held}}
         removed = self.store.delete_many([Removal(self.key(h.slot), guards[h.delivery]) for h in held], repeatable=True)
-        return Rows(row or doubt if isinstance(row, bool) else row for row in removed).settled()
+        return Rows(row or doubt if isinstance(row, bool) else row for row in removed)
 
     def _kept_for(self, held: Stamped) -> int:
         """Return seconds for which something of a message stays once it is removed."""
@@ -742,8 +744,8 @@ class Shards:
         for some in (gone, stripped, among, records):
             some.raise_unless(Refused, NotFound)
 
-    def _stripped(self, held: Sequence[Stamped], *, cancelled: bool) -> Rows[bool]:
-        """Remove everything but the ids of the messages."""
+    def _stripped(self, held: Sequence[Stamped], *, cancelled: bool) -> Rows[Any]:
+        """Remove everything but the ids of the messages: `NotFound` = absent, `Refused` as `_removed` says."""
         drop = (*_DROP, Put("modified_at", self.now_ms()))
         life = self.cancelled_ttl if cancelled else 0
         updates = [
@@ -757,7 +759,7 @@ class Shards:
             for h in held
         ]  # fmt: skip
         rows = self.store.repeat_many(updates)
-        return rows.merge(range(len(held)), map(self._resolved, held, rows)).settled()
+        return rows.merge(range(len(held)), map(self._resolved, held, rows))
 
     def _resolved(self, held: Stamped, row: Row) -> Row:
         """Return the outcome of a removal; where it was refused after doubt, by what is there now."""

@@ -268,6 +268,21 @@ def test_an_acknowledgement_in_doubt_has_its_result_or_the_message_comes_again(l
     assert queue.result(of, 0) == "once"
 
 
+@pytest.mark.parametrize("lost", ["reply_lost", "request_lost"])
+def test_an_acknowledgement_of_a_message_that_has_moved_is_refused_whatever_its_next_call_comes_to(lost):
+    """It was found to be absent before anything was in doubt."""
+    store = FaultyStore(MemoryStore(ManualClock()))
+    queue = kept(store)
+    of = queue.publish("m")
+    (delivery,) = queue.receive()
+    store.delete(queue.pointers.key(delivery.held.slot))
+    store.plan |= {store._number + 2: lost}
+    with pytest.raises(LeaseLost):
+        delivery.ack("lost")
+    with pytest.raises(NotFound):
+        queue.result(of, 0)
+
+
 def test_a_result_that_died_with_its_process_says_so(store):
     queue = kept(store)
     of = queue.publish("m")
