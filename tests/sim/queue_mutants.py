@@ -15,9 +15,10 @@ from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue.sharded import shards, sideline, subqueue
 from latchwork.queue.sharded.consumer.consumer import Consumer
-from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
+from latchwork.queue.sharded.consumer.runs import Runs
+from latchwork.queue.sharded.consumer.settlements import Settlements
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups import pointers as group_pointers
 from latchwork.queue.sharded.groups import stamps as group_stamps
@@ -132,7 +133,7 @@ def _ends_by_a_defect(self: Any) -> None:
             self._turns.take()
         except LatchworkError as failure:
             failures += 1
-            self._pause(failure, failures)
+            self._state.pause(failure, failures)
 
 
 CONSUMER_RULES = (

@@ -424,10 +424,21 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
 
 
 def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-    """Mark deliveries that are settled, so that they are not settled again: the one thing about them that changes."""
+    """Mark deliveries that are settled, so that they are not settled again."""
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is True:
             force_setattr(delivery, "settled", True)
+
+
+def stop_by(deliveries: Sequence[Delivery], why: Callable[[], LatchworkError | None]) -> None:
+    """Let the handler learn from its deliveries when to end, and why."""
+    for delivery in deliveries:
+        force_setattr(delivery, "stop", why)
+
+
+def keep_answer(delivery: Delivery, answer: list[Any] | str) -> None:
+    """Note what is kept as the result of a message that is to be acknowledged."""
+    force_setattr(delivery, "answer", answer)
 
 
 def record_outcomes(queue: Shards, outcomes: Sequence[Outcome], done: str) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer
-from latchwork.queue.sharded.consumer.handler import extend
+from latchwork.queue.sharded.consumer.runs import extend
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import CountingStore
 
@@ -231,8 +231,8 @@ class Slow(Counter):
 
 def test_two_workers_that_count_at_once_both_count(queue):
     consumer = Consumer(queue, lambda delivery: None)
-    consumer._counters.counts = counts = Slow()
-    counts.meanwhile = lambda: consumer._counters.add("handled")
+    consumer._state.counts = counts = Slow()
+    counts.meanwhile = lambda: consumer._state.add("handled")
     queue.publish("a")
     consumer._turns.take()
     counts.other.join()
