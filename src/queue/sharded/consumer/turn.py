@@ -41,7 +41,7 @@ LIMITER_RETRY = 0.1
 """Seconds until a limiter that could not be asked is asked again."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Turns:
     """The turns of all workers of one consumer. Safe between them.
 

@@ -15,9 +15,9 @@ from ....store.rows import Rows
 from ...rows import read_each
 from ..envelope import Envelope, from_all, kept_for
 from ..hooks import Readers
-from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
+from ..pointers import ADVANCED, CLAIM, FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, UNSEALED, ShardPointers
 from ..rules import GROUPS, StampRules, Taking
-from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
+from ..shards import Shards
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from ..sweep_record import SubqueueKind
 from .members import Members
