@@ -72,8 +72,10 @@ class Publish:
         (done,) = written(store, [Write.of(store, ending, self)])
         if isinstance(done, NotFound):
             return False
-        if isinstance(done, Refused) and _is_ending(store, removal):
-            return False  # another call is deleting it
+        if isinstance(done, Refused):
+            record = store.get(removal.key, END)
+            if record is None or END in record.bins:
+                return False  # another call is deleting it
         if isinstance(done, LatchworkError):
             raise done
         # From here on the message comes in any case, and the upkeep deletes the record with it if this fails.
@@ -87,11 +89,6 @@ class Publish:
                 f"({failure.code})", key=removal.key, message_id=done.message_id,
             ) from failure  # fmt: skip
         return True
-
-
-def _is_ending(store: RecordStore, removal: Removal) -> bool:
-    record = store.get(removal.key, END)
-    return record is None or END in record.bins
 
 
 def queue_of(given: Any) -> QueueHandle:
