@@ -75,25 +75,20 @@ def end_done(queue: Home, batches: Collection[str]) -> None:
     One call for each, one more if it is closed, and eight more if it is done. Raises no error of the store: the leader
     ends the batches that could not be ended here.
     """
+    records = queue.batches
     for batch in batches:
+        of, name, tag = parts_of(batch)
+        if of != queue.name:
+            continue
         try:
-            _end_if_done(queue, *parts_of(batch))
+            index, record = records.store.get_many([records.index, records.key(name)])
+            if record is None or record.bins.get("tag") != tag:
+                continue
+            state = records.state(name, record.bins)
+            if not state.ended and Tally(records).is_done(state):
+                end(queue, state, names_in(index.bins if index else {}).get(name, 0))
         except LatchworkError as failure:
             log.info("batch %s is ended by the upkeep, a little later: %s", batch, failure)
-
-
-def _end_if_done(queue: Home, of: str, name: str, tag: str) -> None:
-    """End the batch with this tag, if it belongs to the queue and is done."""
-    if of != queue.name:
-        return
-    records = queue.batches
-    index, record = records.store.get_many([records.index, records.key(name)])
-    if record is None or record.bins.get("tag") != tag:
-        return
-    state = records.state(name, record.bins)
-    if state.ended or not Tally(records).is_done(state):
-        return
-    end(queue, state, names_in(index.bins if index else {}).get(name, 0))
 
 
 def end(queue: Home, state: BatchState, since: int) -> None:

@@ -16,8 +16,7 @@ from ..delivery import Delivery, extend_all
 from ..envelope import Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
-from .runs import EXTENSIONS, extend
-from .settlements import Settlements
+from .settlements import EXTENSIONS, Settlements, extend
 
 PREFETCH = 16
 """Messages that a worker claims at once, at most, by default."""

@@ -6,19 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ....errors import Interrupted, LatchworkError, LeaseLost
-from ....logs import Log
-from ..delivery import Delivery, extend_all, stop_by
+from ..delivery import Delivery, stop_by
 from ..envelope import Reason
 from ..subscription import Subscription
-from ..transfer import CHUNK
 from ..workers import Running
-from .settlements import Settlements
+from .settlements import EXTENSIONS, Settlements, extend
 from .state import ConsumerState
 
-log = Log(__name__)
-
-EXTENSIONS = 4
-"""How often a delivery is extended in one sweep duration."""
 LATE = "had not begun when the consumer stopped"
 
 
@@ -211,19 +205,6 @@ class Runs:
         with self._lock:
             runs = tuple(self._runs)
         return [run for run in runs if not run.abandoned]
-
-
-def extend(deliveries: Sequence[Delivery]) -> None:
-    """Start the sweep durations of deliveries again, a thousand at once; what cannot be extended is logged."""
-    failures: list[LatchworkError] = []
-    for begin in range(0, len(deliveries), CHUNK):
-        try:
-            failures += extend_all(deliveries[begin : begin + CHUNK])
-        except LatchworkError as failure:
-            failures.append(failure)
-    if failures:
-        first = failures[0]
-        log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)
 
 
 def _open(deliveries: Sequence[Delivery]) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""The settlement of a consumer's messages: acknowledged together, failed, or given back."""
+"""The settlement of a consumer's messages: acknowledged together, failed, or given back; until then extended."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from .state import ConsumerState
 log = Log(__name__)
 worker_log = Log("latchwork.worker")
 
+EXTENSIONS = 4
+"""How often a delivery is extended in one sweep duration."""
 AGAIN = Poll(low=1.0, high=10.0, factor=2.0, jitter=0.5)
 """Pauses before what could not be settled, as the store was away, is settled again."""
 
@@ -245,3 +247,16 @@ def _still_ours(delivery: Delivery) -> Outcome:
     if failures and isinstance(failures[0], AWAY):
         return failures[0]
     return not failures
+
+
+def extend(deliveries: Sequence[Delivery]) -> None:
+    """Start the sweep durations of deliveries again, a thousand at once; what cannot be extended is logged."""
+    failures: list[LatchworkError] = []
+    for begin in range(0, len(deliveries), CHUNK):
+        try:
+            failures += extend_all(deliveries[begin : begin + CHUNK])
+        except LatchworkError as failure:
+            failures.append(failure)
+    if failures:
+        first = failures[0]
+        log.warning("%d deliveries could not be extended; the first (%s): %s", len(failures), first.code, first)

@@ -22,8 +22,8 @@ from .handler import Verdict, judged, text_of
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
-from .runs import EXTENSIONS, HandlerCall, Runs
-from .settlements import Settlements
+from .runs import HandlerCall, Runs
+from .settlements import EXTENSIONS, Settlements
 from .state import ConsumerState
 
 log = Log(__name__)

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer
-from latchwork.queue.sharded.consumer.runs import extend
+from latchwork.queue.sharded.consumer.settlements import extend
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import CountingStore
 
