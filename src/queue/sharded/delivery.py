@@ -482,7 +482,11 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
     queue = deliveries[0].view.pointers
     began = queue.store.seams.monotonic()
     since = began - MAX_EXTENSION * queue.sweep
-    failures: list[LatchworkError] = [_held_too_long(one) for one in deliveries if one.received < since]
+    failures: list[LatchworkError] = [
+        LeaseLost(f"{one!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
+        for one in deliveries
+        if one.received < since
+    ]
     open_ = [one for one in deliveries if one.received >= since]
     told = {n: one.told for n, one in enumerate(open_) if one.told is not None}
     outcomes = queue.extend([one.held for one in open_], told) if open_ else []
@@ -499,10 +503,6 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
         for n in queue.counting.cancelled([one.held.envelope for one in open_]):
             force_setattr(open_[n], "cancelled", True)
     return failures
-
-
-def _held_too_long(delivery: Delivery) -> LeaseLost:
-    return LeaseLost(f"{delivery!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
 
 
 def lost(deliveries: list[Delivery]) -> LeaseLost:

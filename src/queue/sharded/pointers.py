@@ -135,11 +135,13 @@ class ShardPointers(NamedTuple):
             found = Pointers.of(key, bins)
         except Corrupt as failure:
             return cls(shard, 0, 0, None, expired, damage=failure)
+        at: Any = bins.get(EXPIRED_AT)
         in_turn = all(is_int(bins.get(bin, 0)) and 0 <= bins.get(bin, 0) <= MAX_COUNTER for bin in (SEAL, IN_HAND))
         return cls(
             shard, found.load, found.fire or 0, found.stream, expired,
             fire_missing=found.fire is None and found.load > 0, turn_damaged=not in_turn,
-            returned=_returned(bins.get(RETURNED), found.fire or 0), expired_at=_time(bins.get(EXPIRED_AT)),
+            returned=_returned(bins.get(RETURNED), found.fire or 0),
+            expired_at=at if is_int(at) and 0 < at <= MAX_COUNTER else 0,
             in_order=SEAL in bins or IN_HAND in bins,  # the latter is 0 from the first claim on
         )  # fmt: skip
 
@@ -156,11 +158,6 @@ class ShardPointers(NamedTuple):
         if self.damage is not None:
             raise self.damage
         return self
-
-
-def _time(stored: Any) -> int:
-    """Return a time for people; 0 for what cannot be one."""
-    return stored if is_int(stored) and 0 < stored <= MAX_COUNTER else 0
 
 
 def _returned(stored: Any, fired: int) -> Mapping[int, str]:

@@ -189,18 +189,15 @@ class QueueRegistry:
             return queue
         record = self.records.find(name)
         if record is None:
-            raise self.records.absent(name, self._similar(name))
+            similar: list[str] = []
+            with suppress(LatchworkError):  # where the store does not say, none
+                active = self.store.query(self.records.set, "active", "true")
+                similar = get_close_matches(name, [str(one.key.name) for one in active], n=1)
+            raise self.records.absent(name, next(iter(similar), None))
         queue = self._adopt(config_of(name, record.bins), record.bins)
         if queue.live.active:
             self.records.renew(queue.config, record)
         return queue
-
-    def _similar(self, name: str) -> str | None:
-        """Return the active queue whose name is most like this one; None where none is, or the store does not say."""
-        with suppress(LatchworkError):
-            found = self.store.query(self.records.set, "active", "true")
-            return next(iter(get_close_matches(name, [str(record.key.name) for record in found], n=1)), None)
-        return None
 
     def publishable(self, name: str) -> ShardedQueue:
         """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""

@@ -132,7 +132,9 @@ def current(queue: Shards, stream: str) -> Owner:
     """Return the owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
     found = set(_owners(queue))
     if len(found) != 1 or next(iter(found))[0] != stream:
-        raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {_names(found)}")
+        names = ", ".join(sorted({str(name) for name, _ in found if name is not None}))
+        who = f"{names} does" if names else "nobody does"
+        raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {who}")
     return Owner(stream, next(iter(found))[1])
 
 
@@ -263,11 +265,6 @@ def _owned(queue: Shards, shard: int, owner: Owner | None) -> Mapping[str, objec
     if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
         raise _fenced(queue, shard, owner)
     return bins
-
-
-def _names(found: set[tuple[str | None, int]]) -> str:
-    names = sorted({str(name) for name, _ in found if name is not None})
-    return f"{', '.join(names)} does" if names else "nobody does"
 
 
 def _fenced(queue: Shards, shard: int, owner: Owner) -> FencedOut:

@@ -45,11 +45,7 @@ def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[boo
     else:
         outcomes, whole = _count_and_remove(queue, held)
     unique = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
-    return outcomes, partial(_follow_up, home, whole, unique) if whole or unique else _nothing
-
-
-def _nothing() -> None:
-    """End no batch, and free no key."""
+    return outcomes, partial(_follow_up, home, whole, unique) if whole or unique else lambda: None
 
 
 def _follow_up(home: Home, whole: Collection[str], unique: Sequence[Envelope]) -> None:

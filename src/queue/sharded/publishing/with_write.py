@@ -198,7 +198,11 @@ def written(store: RecordStore, writes: Sequence[Write]) -> Rows[Written]:
         begun = {n: writes[n].begin() for n in left}
         # 1. The messages, which wait for their updates.
         stored, failed = _each(begun, _announce).sift(begun)
-        outcomes.merge(list(failed), [_not_stored(failure) for failure in failed.values()])
+        for n, failure in failed.items():
+            # An update that was not sent is in no doubt.
+            outcomes[n] = failure if not isinstance(failure, OutcomeUnknown) else Unavailable(
+                f"the message could not be stored, so nothing was written and none is delivered: {failure}"
+            )  # fmt: skip
         # 2. The updates, each with its mark.
         sent = {n: begun[n] for n in stored}
         found = _applied(store, sent)
@@ -264,13 +268,6 @@ def _note(delayed: ConditionalMessages, some: Sequence[Begun]) -> Rows[object]:
 
 def _withdraw(delayed: ConditionalMessages, some: Sequence[Begun]) -> Rows[bool]:
     return delayed.withdraw([one.message_id for one in some])
-
-
-def _not_stored(failure: LatchworkError) -> LatchworkError:
-    """Return the error of a write whose message could not be stored: an update that was not sent is in no doubt."""
-    if not isinstance(failure, OutcomeUnknown):
-        return failure
-    return Unavailable(f"the message could not be stored, so nothing was written and none is delivered: {failure}")
 
 
 def check_ops(update: Update, bin: str) -> None:
