@@ -9,7 +9,7 @@ two of these steps: the upkeep asks the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -89,6 +89,26 @@ class Publish:
                 f"({failure.code})", key=removal.key, message_id=done.message_id,
             ) from failure  # fmt: skip
         return True
+
+
+def applying(
+    store: RecordStore, update: Update, effect: marks.Effect, publish: Any, target: Callable[[str | None], Any]
+) -> Callable[[], marks.Applied]:
+    """Return what applies the effect of a message together with a message that is published. No I/O.
+
+    target: returns a queue by its name; of None the one that the messages are of.
+    """
+    if isinstance(publish, Publish) and (publish.queue is None or isinstance(publish.queue, str)):
+        publish = replace(publish, queue=target(publish.queue))
+    write = Write.of(store, update, publish, effect)
+
+    def apply() -> marks.Applied:
+        (done,) = written(store, [write])
+        if isinstance(done, LatchworkError):
+            raise done
+        return done.applied
+
+    return apply
 
 
 def queue_of(given: Any) -> QueueHandle:
