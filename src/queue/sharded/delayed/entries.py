@@ -241,16 +241,11 @@ class DelayedMessages:
         tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
         values = {at: at.value(self._least(at)) for at in set(dues)}
         # 1. Store the entries, each with its time by the server.
+        group = Put("group", self.group)
         made = [
-            Update(
-                self.entry(name),
-                (*one.ops(now), Put("due", values[at]), Put("by", token), Put("group", self.group),
-                 Put("shard", -1 if shard is None else shard), Read("due")),
-                exists=Exists.CREATE,
-                ttl=ttl,
-            )
+            self._creating(name, one.ops(now), token, shard, Put("due", values[at]), group, Read("due"), ttl=ttl)
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
-        ]  # fmt: skip
+        ]
         noted = self._noted(names, envelopes, now)
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
         sent = self.store.repeat_many([*made, *noted.values(), *beside.updates])
@@ -271,6 +266,13 @@ class DelayedMessages:
         if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
             self._drop([names[n] for n in cancelled])
         return rows.then(lambda places: [failures.get(buckets[n]) or uncounted.get(n) or names[n] for n in places])
+
+    def _creating(
+        self, name: str, message: tuple[Op, ...], token: str, shard: int | None, *more: Op, ttl: int
+    ) -> Update:
+        """Return the update that creates an entry. more: what else is written, and what is read."""
+        ops = (*message, Put("by", token), Put("shard", -1 if shard is None else shard), *more)
+        return Update(self.entry(name), ops, exists=Exists.CREATE, ttl=ttl)
 
     def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""
