@@ -183,11 +183,7 @@ class Delivery(Struct, frozen=True, eq=False):
             raise_first([self], outcomes)
 
     def nack(
-        self,
-        reason: str = Reason.REJECTED.value,
-        *,
-        error: str | None = None,
-        delay: timedelta | float | None = None,
+        self, reason: str = Reason.REJECTED.value, *, error: str | None = None, delay: timedelta | float | None = None
     ) -> None:
         """Fail the message: it is delivered again after the queue's backoff, or parked if this was its last attempt. If
         the queue does not retry, or has a shovel, it goes into the sideline. Three calls.
@@ -300,12 +296,7 @@ class Delivery(Struct, frozen=True, eq=False):
         return done.result
 
     def once(
-        self,
-        name: str,
-        *,
-        keep: Span | None = None,
-        timeout: float | None = PATIENCE,
-        lease: float = LEASE,
+        self, name: str, *, keep: Span | None = None, timeout: float | None = PATIENCE, lease: float = LEASE
     ) -> OnceStep:
         """Return a step of the work on this message, with any effect, that is done once: its result is kept, and handed
         to later deliveries.

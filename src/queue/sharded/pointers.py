@@ -294,13 +294,7 @@ class SubqueuePointers:
     # ---- claimed by consumers
 
     def claim(
-        self,
-        shard: int,
-        n: int,
-        turn: ShardHolder | None = None,
-        *,
-        token: bytes | None = None,
-        is_new: bool = False,
+        self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None, is_new: bool = False
     ) -> Claim | None:
         """Claim up to `n` pointers of a shard, exactly once; None if there is nothing to claim. One call.
 

@@ -155,9 +155,7 @@ class DelayedView(ConditionalMessages):
     # ---- steps
 
     def _done_to(
-        self,
-        named: Sequence[str | Message],
-        act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]],
+        self, named: Sequence[str | Message], act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]]
     ) -> list[tuple[str, Outcome | LatchworkError]]:
         """Act on the entries of these names; then, for the ids that have none, on the messages of that id that have
         failed and are tried again. Return the outcomes.

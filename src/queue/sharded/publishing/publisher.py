@@ -70,12 +70,7 @@ class Publisher(Unpicklable):
     _INSTEAD = "pickle the QueueRegistry and the queue's name, and make a publisher there"
 
     def __init__(
-        self,
-        queue: QueueHandle,
-        *,
-        linger: Span = LINGER,
-        waiting: int = WAITING,
-        waiting_bytes: int = WAITING_BYTES,
+        self, queue: QueueHandle, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
     ) -> None:
         self._queue, self._seams = queue, queue.store.seams
         self._linger = checked_number("linger (seconds)", seconds_of(linger), 0, MAX_LINGER)

@@ -156,11 +156,7 @@ class Sweeper:
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed, unreadable = self.registry.scan(active=None)
             parts = parallel_map(
-                self._seams,
-                lambda one: self._sweep(*one, leadership),
-                listed,
-                self.parallelism,
-                "latchwork-sweep",
+                self._seams, lambda one: self._sweep(*one, leadership), listed, self.parallelism, "latchwork-sweep"
             )
         return sum(parts, unread(leadership.epoch, unreadable))
 
