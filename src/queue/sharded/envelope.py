@@ -124,15 +124,9 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     def bare(self) -> bool:
         """Whether it has nothing but what every message has."""
         return not (
-            self.not_before
-            or self.reason
-            or self.last_error
-            or self.headers
-            or self.keep_id
-            or self.batch
-            or self.interrupts
-            or self.unique
-        )
+            self.not_before or self.reason or self.last_error or self.headers or self.keep_id or self.batch
+            or self.interrupts or self.unique
+        )  # fmt: skip
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """Return the operations that write it into a new record. Bins that would be empty are left out."""
@@ -407,21 +401,11 @@ def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Me
         payload = codec.decode(envelope.data)
     except Unreadable:
         unreadable = True
+    not_before = date(envelope.not_before) if envelope.not_before else None
     return Message(
-        payload,
-        envelope.msg_id,
-        envelope.headers or {},
-        envelope.attempts,
-        date(envelope.enqueued_at),
-        shard,
-        pointer,
-        envelope.reason,
-        envelope.last_error,
-        date(envelope.not_before) if envelope.not_before else None,
-        unreadable,
-        envelope.data,
-        envelope.msg_id,
-    )
+        payload, envelope.msg_id, envelope.headers or {}, envelope.attempts, date(envelope.enqueued_at), shard, pointer,
+        envelope.reason, envelope.last_error, not_before, unreadable, envelope.data, published_as=envelope.msg_id,
+    )  # fmt: skip
 
 
 def date(milliseconds: int) -> datetime:

@@ -182,22 +182,14 @@ def _stats(
     loaded = [max(0, state.loaded - state.before) for state in main[: queue.config.shards]]
     messages = sum(loaded)
     return QueueStats(
-        queue.name,
-        queue.live.active,
-        queue.concurrency,
-        depth,
-        ready,
-        left,
-        given_up,
-        next((state.stream for state in main if state.stream), None),
-        delayed.late if depth.delayed else None,
-        max(loaded) * min(len(loaded), messages) / messages if messages else None,
-        last_sweep_of(bins),
-        delayed.last_retry if delayed.retrying else None,
-        _oldest_parked(queue, parked),
-        delayed.unsettled,
-        any(state.in_order for state in main),
-    )
+        queue.name, queue.live.active, queue.concurrency, depth, ready, left, given_up,
+        stream=next((state.stream for state in main if state.stream), None),
+        delayed_late=delayed.late if depth.delayed else None,
+        balance=max(loaded) * min(len(loaded), messages) / messages if messages else None,
+        last_sweep=last_sweep_of(bins), last_retry=delayed.last_retry if delayed.retrying else None,
+        oldest_parked=_oldest_parked(queue, parked), unsettled=delayed.unsettled,
+        in_order=any(state.in_order for state in main),
+    )  # fmt: skip
 
 
 def _oldest_parked(queue: Subscription, states: Sequence[ShardPointers]) -> Parked | None:

@@ -119,17 +119,9 @@ class _Progress:
         if stop is None or self.over >= self.task.limit:
             stop, error = self.blocked[1] if self.blocked else self.task.stop, None
         return ShardReport(
-            self.task.config.name,
-            self.task.kind,
-            self.task.shard,
-            swept=self.swept,
-            marked=self.marked,
-            stop=stop,
-            error=error,
-            damage=self.task.damage,
-            live_messages=tuple(self.live),
-            **self.tally,
-        )
+            self.task.config.name, self.task.kind, self.task.shard, swept=self.swept, marked=self.marked, stop=stop,
+            error=error, damage=self.task.damage, live_messages=tuple(self.live), **self.tally,
+        )  # fmt: skip
 
 
 def sides(main: Shards, sideline: Shards, parked: Shards) -> dict[SubqueueKind, Shards]:
