@@ -329,15 +329,11 @@ class Codec:
             raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
         lossless.check(payload, encoded)
         if self._is_typed and not isinstance(payload, msgspec.Raw):
-            self._check_type(encoded)
+            try:  # consumers that could not read it would each fail with it
+                self.decode(encoded)
+            except Unreadable as failure:
+                raise InvalidRequest(f"{failure}: this queue takes {shown(self.kind)}") from None
         return encoded.decode()
-
-    def _check_type(self, encoded: bytes) -> None:
-        """Raise `InvalidRequest` for a payload that consumers of this type could not read: each would fail with it."""
-        try:
-            self.decode(encoded)
-        except Unreadable as failure:
-            raise InvalidRequest(f"{failure}: this queue takes {shown(self.kind)}") from None
 
     def decode(self, data: str | bytes) -> Any:
         """Return the payload. Raises `Unreadable`."""

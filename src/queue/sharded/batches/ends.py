@@ -6,7 +6,6 @@ That is the one that acknowledges the last message, or closes the batch later; e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -45,12 +44,13 @@ def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[boo
     else:
         outcomes, whole = _count_and_remove(queue, held)
     unique = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
-    return outcomes, partial(_follow_up, home, whole, unique) if whole or unique else lambda: None
 
+    def follow_up() -> None:
+        if whole or unique:
+            home.unique_keys.free(unique)
+            end_done(home, whole)
 
-def _follow_up(home: Home, whole: Collection[str], unique: Sequence[Envelope]) -> None:
-    home.unique_keys.free(unique)
-    end_done(home, whole)
+    return outcomes, follow_up
 
 
 def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
