@@ -175,7 +175,7 @@ def test_a_worker_that_ends_however_it_does_is_replaced(consumers_stopped, monke
 
     receive = queue.await_messages
     monkeypatch.setattr(queue, "await_messages", lambda *a, **o: failing(DEFECT)() if left[0] else receive(*a, **o))
-    monkeypatch.setattr(consumer, "_pause", pause)
+    monkeypatch.setattr(consumer._state, "pause", pause)
     queue.publish("a")
     consumer.start()
     eventually(lambda: seen == ["a"])

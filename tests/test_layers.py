@@ -55,12 +55,12 @@ def test_an_import_that_points_up_or_to_the_side_is_noticed(imports, wrong):
     assert upwards(imports | {one: imports[one] | {other}}) == [f"{wrong[0]} imports {wrong[1]}"]
 
 
-def test_the_way_of_a_message_knows_neither_groups_nor_batches_nor_ledgers(imports):
+def test_the_way_of_a_message_knows_no_feature_that_takes_part_in_it(imports):
     sharded = SRC / "queue/sharded"
     way = closure_of(sharded / "subqueue.py", imports)
     assert {sharded / "delivery.py", sharded / "shards.py", sharded / "transfer.py"} <= way
     features = {path.relative_to(sharded).parts[0] for path in way if path.is_relative_to(sharded)}
-    assert features.isdisjoint({"groups", "batches", "ledger", "group.py", "parts.py"})
+    assert features.isdisjoint({"groups", "batches", "ledger", "delayed", "publishing", "group.py", "parts.py"})
 
 
 def test_no_file_imports_itself_through_others(imports):

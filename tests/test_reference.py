@@ -12,6 +12,7 @@ from tests.reference import PACKAGES, SHARING, docstring, documented, is_value, 
 UNEXPLAINED = {
     "latchwork.queue.sharded.envelope.Codec": "a setting of the queue is its name, and nobody calls it",
     "latchwork.queue.sharded.delivery.Source": "a delivery settles itself through it",
+    "latchwork.coord.effects.marks.Applied": "`Delivery.operate` returns what is in it",
     "latchwork.queue.sharded.slots.Stamped": "a delivery shows what is in it by properties of its own",
     "latchwork.store.model.expr.Bound": "made by `Once.result` and by the backends",
     "latchwork.queue.sharded.tasks.task.TaskDecorator": "stands behind an @ alone, which `Worker.task` explains",

@@ -17,7 +17,8 @@ from ..errors import Interrupted
 from ..forks import awaited_as_called
 from ..inputs import checked_number, is_async
 from ..queue.sharded.config import MAX_CONSUMERS
-from ..queue.sharded.consumer.handler import HandlerCall, Runs, check_called
+from ..queue.sharded.consumer.handler import check_called
+from ..queue.sharded.consumer.runs import HandlerCall, Runs
 from ..queue.sharded.subscription import Subscription
 from ..queue.sharded.tasks.signature import Signature
 from ..queue.sharded.tasks.task import Upcast, checked_upcast
@@ -59,7 +60,7 @@ class _Consumer(sync.Consumer):
 
     _most = MOST
     _runs_of = _Runs
-    _runs: _Runs
+    runs: _Runs
     checks = staticmethod(partial(check_called, wanted="an async function"))
 
     def __init__(self, queue: Subscription, handler: Handler, **settings: Any) -> None:
@@ -118,13 +119,13 @@ class _Consumer(sync.Consumer):
             first, work = given, self._user(Delivery(given, self._bridged))
         name = getattr(self._user, "__qualname__", type(self._user).__name__)
         task = verb.loop.create_task(awaited_as_called(work), name=f"{name}, the handler of {self.queue.name!r}")
-        self._runs.tasks[id(first)] = task
+        self.runs.tasks[id(first)] = task
         try:
             return verb.awaits(task)
         except CancelledError:
             raise Interrupted("it was cancelled", cut=True) from None
         finally:
-            del self._runs.tasks[id(first)]
+            del self.runs.tasks[id(first)]
 
 
 class _Worker:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import Struct
 
 from latchwork.errors import LatchworkError
-from latchwork.queue.sharded.shards import CLAIM
+from latchwork.queue.sharded.pointers import CLAIM
 from latchwork.retry import RetryPolicy
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.store.once import TokenClock

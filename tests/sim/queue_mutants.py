@@ -13,21 +13,22 @@ from msgspec import structs
 
 from latchwork.coord.lock import Grant
 from latchwork.errors import LatchworkError, OutcomeUnknown
-from latchwork.queue.sharded import shards, sideline, subqueue
+from latchwork.queue.sharded import pointers, shards, sideline, subqueue
 from latchwork.queue.sharded.consumer.consumer import Consumer
-from latchwork.queue.sharded.consumer.handler import Runs, Settlements
 from latchwork.queue.sharded.consumer.ordering import ShardLocks
 from latchwork.queue.sharded.consumer.prefetch import Prefetched
+from latchwork.queue.sharded.consumer.runs import Runs
+from latchwork.queue.sharded.consumer.settlements import Settlements
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups import pointers as group_pointers
 from latchwork.queue.sharded.groups import stamps as group_stamps
 from latchwork.queue.sharded.groups.members import Members
 from latchwork.queue.sharded.groups.stamps import SHARED, group_ack_of, stamp_rules_of
 from latchwork.queue.sharded.pending import PendingSlots
+from latchwork.queue.sharded.pointers import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.publishing.publication import Pending
 from latchwork.queue.sharded.publishing.publisher import Publisher
 from latchwork.queue.sharded.rules import GROUPS
-from latchwork.queue.sharded.shards import _IN_TURN as IN_TURN
 from latchwork.queue.sharded.shards import Shards
 from latchwork.queue.sharded.subqueue import Subqueue
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
@@ -63,7 +64,7 @@ def _always_given_back() -> Any:
     return mock.patch.object(Grant, "gives_back_late", property(lambda self: True, lambda *_: None), create=True)
 
 
-UNSEALED = {more: Form(*form.ops, when=shards._UNFIRED, ttl=NEVER, once=form.once) for more, form in IN_TURN.items()}
+UNSEALED = {more: Form(*form.ops, when=pointers._UNFIRED, ttl=NEVER, once=form.once) for more, form in IN_TURN.items()}
 
 
 def _dropped_first(self: Any, found: Any, me: str, *, real: Any = sideline.SideView._take) -> Any:
@@ -90,7 +91,7 @@ ORDERED_RULES = (
     ("a claim in doubt is made anew", "P5: with its own token", _swap(Shards, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
      _swap(Subqueue, "take_over", lambda self, *args: None)),
-    ("claims of a former holder count", "P5: sealed by the fence", _swap(shards, "_IN_TURN", UNSEALED), True),
+    ("claims of a former holder count", "P5: sealed by the fence", _swap(pointers, "_IN_TURN", UNSEALED), True),
     ("only the newest claim is taken over", "P5: claimed together, in hand together",
      _swap(Shards, "claim", _never_more)),
     ("given back by a late renewal", "P5: only who is done releases", _always_given_back, True),
@@ -132,7 +133,7 @@ def _ends_by_a_defect(self: Any) -> None:
             self._turns.take()
         except LatchworkError as failure:
             failures += 1
-            self._pause(failure, failures)
+            self._state.pause(failure, failures)
 
 
 CONSUMER_RULES = (

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from latchwork.queue.sharded import envelope, shards
 from latchwork.queue.sharded import subscription as queues
-from latchwork.queue.sharded.consumer.handler import Runs
+from latchwork.queue.sharded.consumer.runs import Runs
 from latchwork.queue.sharded.delayed.entries import Due, later
 from latchwork.queue.sharded.pointers import RETURNED
 from latchwork.queue.sharded.queue import ShardedQueue

@@ -20,7 +20,7 @@ from ...inputs import checked_timeout
 from ...logs import Log
 from ...plain import one_line
 from ...queue import Consumer, Delivery, ShardedQueue
-from ...queue.sharded.consumer.handler import EXTENSIONS, extend
+from ...queue.sharded.consumer.settlements import EXTENSIONS, extend
 from ...retry import may_pass, outlive
 from ..jsontext import to_json
 from ..options import Client, Farm

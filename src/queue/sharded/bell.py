@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from ...coord.waits import poller_of
 from ...deadline import present
@@ -62,7 +61,8 @@ class Bell:
         sent = [*rows, self._ring]
         try:
             outcomes = self._store.with_policy(ONE_ATTEMPT).operate_many(sent)
-            unsettled = list(filter(lambda place: _may_pass(outcomes[place]), range(len(outcomes))))
+            failed = ((n, one) for n, one in enumerate(outcomes) if isinstance(one, LatchworkError))
+            unsettled = [n for n, one in failed if isinstance(one, OutcomeUnknown) or again(one)]
             if unsettled and unsettled[0] < len(rows):
                 self._again(sent, unsettled, outcomes)
             rung = not isinstance(outcomes.pop(), LatchworkError)
@@ -113,10 +113,6 @@ def changes_in(record: Record | None) -> int:
 def _counted(record: Record | None, bin: str) -> int:
     count = record.bins.get(bin, 0) if record else 0
     return count if is_int(count) else 0
-
-
-def _may_pass(outcome: Any) -> bool:
-    return isinstance(outcome, LatchworkError) and (isinstance(outcome, OutcomeUnknown) or again(outcome))
 
 
 def limits(store: RecordStore, queue: str, shards: int) -> tuple[float, float]:

@@ -188,7 +188,10 @@ class QueueConfig:
         checked_whole("shards", self.shards, 1, MAX_SHARDS)
         check_concurrency(self.concurrency)
         checked_whole("max_deliveries", self.max_deliveries, 1, MAX_DELIVERIES)
-        _check_codec(self.codec)
+        if self.codec is None or (isinstance(self.codec, str) and self.codec not in ("json", "bytes")):
+            given = shown(self.codec)
+            raise InvalidRequest(f"codec {given}: use 'json', 'bytes', or a type that msgspec reads from JSON")
+        Codec(self.codec)
         _check_kinds(self)
         object.__setattr__(self, "retry", checked_switch("retry", False if self.retry is None else self.retry))
         object.__setattr__(self, "backoff", _backoff(self.backoff))
@@ -326,12 +329,6 @@ def _check_name(config: QueueConfig) -> None:
     if name == SCHEDULES:
         raise InvalidRequest(f"{what} {shown(name)} is the name of the record of schedules: rename it")
     checked_key(Key("-", name))
-
-
-def _check_codec(codec: Any) -> None:
-    if codec is None or (isinstance(codec, str) and codec not in ("json", "bytes")):
-        raise InvalidRequest(f"codec {shown(codec)}: use 'json', 'bytes', or a type that msgspec reads from JSON")
-    Codec(codec)
 
 
 def _check_kinds(config: QueueConfig) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace as replace_field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -24,12 +23,11 @@ from ...store.model.expr import Guard
 from ...store.model.ops import READS, Op
 from ...store.model.record import KEEP, Exists, Key, Update, check_guard, checked
 from ...store.model.values import checked_bin
-from ...store.port import RecordStore
+from ...store.port import WithWrite
 from ...store.rows import Rows
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
 from .envelope import Codec, Envelope, Reason, date, kept_error, storable
-from .publishing.with_write import Publish, Write, written
 from .shards import Shards
 from .slots import Stamped
 
@@ -59,8 +57,10 @@ class Source(ABC):
         """The name of the group that reads it; "" for the queue's own consumers."""
 
     @abstractmethod
-    def target(self, queue: Any) -> Any:
-        """Return the queue that a `Publish` goes to; None = the one that the messages are of."""
+    def with_message(self, update: Update, effect: marks.Effect, publish: Any) -> Callable[[], marks.Applied]:
+        """Return what applies the effect of a message together with a message that is published. No I/O. Raises
+        `InvalidRequest` and `RecordTooBig`.
+        """
 
     def kept(self, result: Any) -> Any:  # noqa: ARG002 - a queue keeps it
         """Return the result of a message as it is stored. Raises `InvalidRequest` where it cannot be kept."""
@@ -183,11 +183,7 @@ class Delivery(Struct, frozen=True, eq=False):
             raise_first([self], outcomes)
 
     def nack(
-        self,
-        reason: str = Reason.REJECTED.value,
-        *,
-        error: str | None = None,
-        delay: timedelta | float | None = None,
+        self, reason: str = Reason.REJECTED.value, *, error: str | None = None, delay: timedelta | float | None = None
     ) -> None:
         """Fail the message: it is delivered again after the queue's backoff, or parked if this was its last attempt. If
         the queue does not retry, or has a shovel, it goes into the sideline. Three calls.
@@ -244,7 +240,7 @@ class Delivery(Struct, frozen=True, eq=False):
         otherwise: Any = Otherwise.RAISE,
         bin: str = marks.BIN,
         keep: Span | None = None,
-        publish: Publish | None = None,
+        publish: WithWrite | None = None,
     ) -> Any:
         """Apply all operations to one record of the store, once for this message, however often it is delivered; return
         the `result` of the one time. Each group of a queue has effects of its own.
@@ -262,8 +258,8 @@ class Delivery(Struct, frozen=True, eq=False):
             every later delivery, whatever the guard says then.
         bin: where the record remembers it.
         keep: seconds or a timedelta for which it is remembered at least; default: twice as long as a message lives.
-        publish: a message that is delivered if this is applied, once, and only then: take a message, change a record
-            and publish the next in one step. Not where `otherwise` decides. Two calls more.
+        publish: a `Publish`, whose message is delivered if this is applied, once, and only then: take a message, change
+            a record and publish the next in one step. Not where `otherwise` decides. Two calls more.
 
         One call; two in a record with more than 100 effects within `keep`. Three if it was applied before.
 
@@ -282,7 +278,9 @@ class Delivery(Struct, frozen=True, eq=False):
         bin = checked_bin(bin)
         effect = self._effect(name, result, otherwise, bin, keep)
         _check_ops(ops, bin)
-        write = None if publish is None else self._write(update, effect, publish)
+        apply: Callable[[], marks.Applied] = partial(marks.apply, self.view.pointers.store, update, effect)
+        if publish is not None:
+            apply = self.view.with_message(update, effect, publish)
         applied, mine = self.applied or set(), (update.key, bin, name)
         if mine in applied:
             raise InvalidRequest(
@@ -290,8 +288,7 @@ class Delivery(Struct, frozen=True, eq=False):
                 "of a message on a record a name of its own, else it counts as the same"
             )
         self._check_not_lost()
-        store = self.view.pointers.store
-        done = marks.apply(store, update, effect) if write is None else _with_message(store, write)
+        done = apply()
         if done.found:
             self._check_held()
         applied.add(mine)
@@ -299,12 +296,7 @@ class Delivery(Struct, frozen=True, eq=False):
         return done.result
 
     def once(
-        self,
-        name: str,
-        *,
-        keep: Span | None = None,
-        timeout: float | None = PATIENCE,
-        lease: float = LEASE,
+        self, name: str, *, keep: Span | None = None, timeout: float | None = PATIENCE, lease: float = LEASE
     ) -> OnceStep:
         """Return a step of the work on this message, with any effect, that is done once: its result is kept, and handed
         to later deliveries.
@@ -350,11 +342,6 @@ class Delivery(Struct, frozen=True, eq=False):
         other = marks.NO_RESULT if otherwise is Otherwise.RAISE else otherwise
         return marks.Effect(token, effects.set, kept_for(keep, self.view.pointers.ttl), bin, result, other)
 
-    def _write(self, update: Update, effect: marks.Effect, publish: Publish) -> Write:
-        if isinstance(publish, Publish) and (publish.queue is None or isinstance(publish.queue, str)):
-            publish = replace_field(publish, queue=self.view.target(publish.queue))
-        return Write.of(self.view.pointers.store, update, publish, effect)
-
     def _check_not_lost(self) -> None:
         """Raise `FencedOut` if the message is known not to be this delivery's any more. No call."""
         try:
@@ -377,13 +364,6 @@ class Delivery(Struct, frozen=True, eq=False):
 
     def __repr__(self) -> str:
         return f"Delivery({self.view.name!r}, {self.message_id!r}, shard={self.shard}, pointer={self.pointer})"
-
-
-def _with_message(store: RecordStore, write: Write) -> marks.Applied:
-    (done,) = written(store, [write])
-    if isinstance(done, LatchworkError):
-        raise done
-    return done.applied
 
 
 def _check_ops(ops: Iterable[Op], bin: str) -> None:
@@ -424,10 +404,21 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
 
 
 def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-    """Mark deliveries that are settled, so that they are not settled again: the one thing about them that changes."""
+    """Mark deliveries that are settled, so that they are not settled again."""
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is True:
             force_setattr(delivery, "settled", True)
+
+
+def stop_by(deliveries: Sequence[Delivery], why: Callable[[], LatchworkError | None]) -> None:
+    """Let the handler learn from its deliveries when to end, and why."""
+    for delivery in deliveries:
+        force_setattr(delivery, "stop", why)
+
+
+def keep_answer(delivery: Delivery, answer: list[Any] | str) -> None:
+    """Note what is kept as the result of a message that is to be acknowledged."""
+    force_setattr(delivery, "answer", answer)
 
 
 def record_outcomes(queue: Shards, outcomes: Sequence[Outcome], done: str) -> None:
@@ -471,7 +462,11 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
     queue = deliveries[0].view.pointers
     began = queue.store.seams.monotonic()
     since = began - MAX_EXTENSION * queue.sweep
-    failures: list[LatchworkError] = [_held_too_long(one) for one in deliveries if one.received < since]
+    failures: list[LatchworkError] = [
+        LeaseLost(f"{one!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
+        for one in deliveries
+        if one.received < since
+    ]
     open_ = [one for one in deliveries if one.received >= since]
     told = {n: one.told for n, one in enumerate(open_) if one.told is not None}
     outcomes = queue.extend([one.held for one in open_], told) if open_ else []
@@ -488,10 +483,6 @@ def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
         for n in queue.counting.cancelled([one.held.envelope for one in open_]):
             force_setattr(open_[n], "cancelled", True)
     return failures
-
-
-def _held_too_long(delivery: Delivery) -> LeaseLost:
-    return LeaseLost(f"{delivery!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")
 
 
 def lost(deliveries: list[Delivery]) -> LeaseLost:

@@ -85,62 +85,77 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
     An empty slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed
     it.
     """
-    # 1. Look at the oldest waiting slot of each shard; twice, as its publisher may be about to write it.
+    # 1. Look at the oldest waiting slot of each shard, at those behind it, and at what was given back.
     queues = [queue for queue, _ in parts]
-    for queue, states in parts:  # the store may have come back empty
-        for state in states:
-            if queue.known_gone.get(state.shard, 0) > state.loaded:
-                del queue.known_gone[state.shard]
-    spans = {
-        (n, state.shard): (max(state.fired, queue.known_gone.get(state.shard, 0)) + 1, state.loaded)
-        for n, (queue, states) in enumerate(parts)
-        for state in states
-        if state.fired < state.loaded
-    }
+    spans = _waiting_slots(parts)
     firsts = {place: first for place, (first, last) in spans.items() if first <= last}
-    behind = _behind(spans)
     back = {
         (n, state.shard): min(state.returned)
         for n, (_, states) in enumerate(parts)
         for state in states
         if state.returned
     }
-    rows = _read(queues, [*firsts.items(), *back.items(), *behind])
+    behind = _behind(spans)
+    rows = iter(_read(queues, [*firsts.items(), *back.items(), *behind]))
     heads = dict(zip(firsts, rows, strict=False))
-    given_back = dict(zip(back, rows[len(firsts) :], strict=False))
-    holes = [where for where, row in zip(behind, rows[len(firsts) + len(back) :], strict=True) if _is_empty(row)]
-    empty = {place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])}
-    if empty:
-        queues[0].store.seams.sleep(GRACE)
-        heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
-        # 2. Find the empty slots before the first message.
-        for n, shard in [place for place in _empty(heads) if place in empty]:
-            gone = _last_empty(queues[n], shard, *spans[n, shard])
-            queues[n].known_gone[shard] = gone
-            if gone < spans[n, shard][1]:
-                heads |= zip([(n, shard)], _read(queues, [((n, shard), gone + 1)]), strict=True)
-            else:
-                del heads[n, shard]
-        # 3. Only what nobody has claimed since counts.
-        again = {n for n, _ in empty}
-        parts = [(queue, queue.states() if n in again else states) for n, (queue, states) in enumerate(parts)]
-    # What was given back comes first, and is older.
+    given_back = dict(zip(back, rows, strict=False))
+    holes: dict[_Place, list[int]] = {}
+    for (place, pointer), row in zip(behind, rows, strict=True):
+        if _is_empty(row):
+            holes.setdefault(place, []).append(pointer)
+    # 2. Where that slot is empty, find the first message behind it. Only what nobody has claimed since counts.
+    again = _pass_empty(queues, spans, heads)
+    parts = [(queue, queue.states() if n in again else states) for n, (queue, states) in enumerate(parts)]
+    # 3. What was given back comes first, and is older.
     messages = {
         place: row
         for some in (heads, given_back)
         for place, row in some.items()
         if isinstance(row, Record) and not _is_empty(row)
     }
-    empty_behind: dict[_Place, list[int]] = {}
-    for place, pointer in holes:
-        empty_behind.setdefault(place, []).append(pointer)
     return [
-        [
-            _looked(queue, state, messages.get((n, state.shard)), empty_behind.get((n, state.shard), ()))
-            for state in states
-        ]
+        [_looked(queue, state, messages.get((n, state.shard)), holes.get((n, state.shard), ())) for state in states]
         for n, (queue, states) in enumerate(parts)
     ]
+
+
+def _waiting_slots(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> dict[_Place, tuple[int, int]]:
+    """Return the first and the last slot of each shard that wait, without the ones that are known to be empty."""
+    for queue, states in parts:  # the store may have come back empty
+        for state in states:
+            if queue.known_gone.get(state.shard, 0) > state.loaded:
+                del queue.known_gone[state.shard]
+    return {
+        (n, state.shard): (max(state.fired, queue.known_gone.get(state.shard, 0)) + 1, state.loaded)
+        for n, (queue, states) in enumerate(parts)
+        for state in states
+        if state.fired < state.loaded
+    }
+
+
+def _pass_empty(
+    queues: Sequence[Shards],
+    spans: Mapping[_Place, tuple[int, int]],
+    heads: dict[_Place, Record | LatchworkError | None],
+) -> set[int]:
+    """Put the first message behind empty slots in their place among the heads, and note how many are empty; return the
+    parts whose pointers are to be read again.
+
+    An empty slot is looked at twice, as its publisher may be about to write it.
+    """
+    empty = {place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])}
+    if not empty:
+        return set()
+    queues[0].store.seams.sleep(GRACE)
+    heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
+    for n, shard in [place for place in _empty(heads) if place in empty]:
+        gone = _last_empty(queues[n], shard, *spans[n, shard])
+        queues[n].known_gone[shard] = gone
+        if gone < spans[n, shard][1]:
+            heads |= zip([(n, shard)], _read(queues, [((n, shard), gone + 1)]), strict=True)
+        else:
+            del heads[n, shard]
+    return {n for n, _ in empty}
 
 
 def _looked(queue: Shards, state: ShardPointers, head: Record | None, behind: Sequence[int]) -> ShardPointers:

@@ -124,15 +124,9 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     def bare(self) -> bool:
         """Whether it has nothing but what every message has."""
         return not (
-            self.not_before
-            or self.reason
-            or self.last_error
-            or self.headers
-            or self.keep_id
-            or self.batch
-            or self.interrupts
-            or self.unique
-        )
+            self.not_before or self.reason or self.last_error or self.headers or self.keep_id or self.batch
+            or self.interrupts or self.unique
+        )  # fmt: skip
 
     def ops(self, now_ms: int) -> tuple[Op, ...]:
         """Return the operations that write it into a new record. Bins that would be empty are left out."""
@@ -335,15 +329,11 @@ class Codec:
             raise InvalidRequest(f"the payload is not JSON: {failure}; use a queue with codec='bytes'") from failure
         lossless.check(payload, encoded)
         if self._is_typed and not isinstance(payload, msgspec.Raw):
-            self._check_type(encoded)
+            try:  # consumers that could not read it would each fail with it
+                self.decode(encoded)
+            except Unreadable as failure:
+                raise InvalidRequest(f"{failure}: this queue takes {shown(self.kind)}") from None
         return encoded.decode()
-
-    def _check_type(self, encoded: bytes) -> None:
-        """Raise `InvalidRequest` for a payload that consumers of this type could not read: each would fail with it."""
-        try:
-            self.decode(encoded)
-        except Unreadable as failure:
-            raise InvalidRequest(f"{failure}: this queue takes {shown(self.kind)}") from None
 
     def decode(self, data: str | bytes) -> Any:
         """Return the payload. Raises `Unreadable`."""
@@ -407,21 +397,11 @@ def message_of(envelope: Envelope, codec: Codec, shard: int, pointer: int) -> Me
         payload = codec.decode(envelope.data)
     except Unreadable:
         unreadable = True
+    not_before = date(envelope.not_before) if envelope.not_before else None
     return Message(
-        payload,
-        envelope.msg_id,
-        envelope.headers or {},
-        envelope.attempts,
-        date(envelope.enqueued_at),
-        shard,
-        pointer,
-        envelope.reason,
-        envelope.last_error,
-        date(envelope.not_before) if envelope.not_before else None,
-        unreadable,
-        envelope.data,
-        envelope.msg_id,
-    )
+        payload, envelope.msg_id, envelope.headers or {}, envelope.attempts, date(envelope.enqueued_at), shard, pointer,
+        envelope.reason, envelope.last_error, not_before, unreadable, envelope.data, published_as=envelope.msg_id,
+    )  # fmt: skip
 
 
 def date(milliseconds: int) -> datetime:

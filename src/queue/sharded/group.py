@@ -21,10 +21,6 @@ from .subscription import Subscription
 from .transfer import into
 
 
-def _nothing() -> None:
-    """End no batch."""
-
-
 def _refused(name: str, remedy: str) -> Callable[..., NoReturn]:
     """Return a verb of queues that a group refuses. remedy: what to do instead, with {} for the queue."""
 
@@ -69,7 +65,7 @@ class QueueGroup(Subscription):
 
     def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled; batches count them for the queue's own consumers alone."""
-        return part.remove(held), _nothing
+        return part.remove(held), lambda: None
 
     def cancel(self, message_id: str) -> Outcome:
         """Cancel a message of the group that comes later. One call, and one to count it."""

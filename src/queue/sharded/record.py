@@ -175,11 +175,8 @@ def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     """Return the changeable settings in the record. Raises `Unreadable`."""
     with _readable(name):
         stored = converted(bins, _Live)
-        shovel = _shovel(stored.shovel_interval, stored.shovel_concur)
-        change = stored.settings
-        return Live(
-            stored.active == "true", stored.concurrency, shovel, change.changed_at, change.changed_by, change.lost_at
-        )
+        shovel, last = _shovel(stored.shovel_interval, stored.shovel_concur), stored.settings
+        return Live(stored.active == "true", stored.concurrency, shovel, last.changed_at, last.changed_by, last.lost_at)
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -250,7 +247,36 @@ def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:
     Raises `Unreadable` if a setting without a default is missing, or any value is not allowed.
     """
     with _readable(name):
-        return _config(name, converted(bins, _Stored))
+        stored = converted(bins, _Stored)
+        extra, sweep = stored.settings, timedelta(milliseconds=stored.sweep_duration)
+        shovel = (stored.shovel_interval, stored.shovel_concur) if extra.shovel is None else extra.shovel
+        timeout, size = extra.handler_timeout, stored.max_batch_size
+        values: dict[str, Any] = {
+            "name": name,
+            "shards": stored.shards,
+            "message_expiry": timedelta(seconds=stored.message_expiry),
+            "queue_expiry": timedelta(seconds=stored.queue_expiry),
+            "concurrency": stored.concurrency if extra.concurrency is None else extra.concurrency,
+            "handler_type": stored.handler_type or None,
+            "sweep_duration": sweep,
+            "handler_timeout": default_timeout(sweep) if timeout is None else timedelta(milliseconds=timeout),
+            "max_deliveries": extra.max_deliveries,
+            "retry": bool(extra.retry),
+            "backoff": None if extra.backoff is None else Poll(*extra.backoff),
+            "shovel": _shovel(*shovel),
+            "batching": BatchingConfig(size, timedelta(seconds=stored.max_wait_time)) if size else None,
+            "codec": extra.codec,
+            "results": None if extra.results is None else timedelta(seconds=extra.results),
+            "unsafe_limits": bool(extra.unsafe),
+        }
+        if stored.group_of:
+            values |= {"of": stored.group_of, "tag": stored.tag}
+        # not by its constructor, which would warn of unsafe limits again
+        config = object.__new__(GroupConfig if stored.group_of else QueueConfig)
+        for field, value in values.items():
+            object.__setattr__(config, field, value)
+        config.check_times()
+        return config
 
 
 @contextmanager
@@ -309,39 +335,6 @@ class _Stored(_Live, frozen=True, rename="camel", kw_only=True):
     max_wait_time: Annotated[int, Meta(ge=0, le=whole_seconds(MAX_BATCH_WAIT))] = 0
     group_of: str = ""
     tag: str = ""
-
-
-def _config(name: str, stored: _Stored) -> QueueConfig:
-    extra = stored.settings
-    shovel = (stored.shovel_interval, stored.shovel_concur) if extra.shovel is None else extra.shovel
-    sweep = timedelta(milliseconds=stored.sweep_duration)
-    timeout = extra.handler_timeout
-    values: dict[str, Any] = {
-        "name": name,
-        "shards": stored.shards,
-        "message_expiry": timedelta(seconds=stored.message_expiry),
-        "queue_expiry": timedelta(seconds=stored.queue_expiry),
-        "concurrency": stored.concurrency if extra.concurrency is None else extra.concurrency,
-        "handler_type": stored.handler_type or None,
-        "sweep_duration": sweep,
-        "handler_timeout": default_timeout(sweep) if timeout is None else timedelta(milliseconds=timeout),
-        "max_deliveries": extra.max_deliveries,
-        "retry": bool(extra.retry),
-        "backoff": None if extra.backoff is None else Poll(*extra.backoff),
-        "shovel": _shovel(*shovel),
-        "batching": _batching(stored.max_batch_size, stored.max_wait_time),
-        "codec": extra.codec,
-        "results": None if extra.results is None else timedelta(seconds=extra.results),
-        "unsafe_limits": bool(extra.unsafe),
-    }
-    if stored.group_of:
-        values |= {"of": stored.group_of, "tag": stored.tag}
-    # not by its constructor, which would warn of unsafe limits again
-    config = object.__new__(GroupConfig if stored.group_of else QueueConfig)
-    for field, value in values.items():
-        object.__setattr__(config, field, value)
-    config.check_times()
-    return config
 
 
 def resume_to(name: str, bins: Mapping[str, Any]) -> int:
@@ -419,7 +412,3 @@ def _shovel(interval: int, concurrency: int) -> ShovelConfig | None:
 
 def _shovel_pair(shovel: ShovelConfig | None) -> list[int]:
     return [round(shovel.interval.total_seconds()), shovel.concurrency] if shovel else [0, 0]
-
-
-def _batching(size: int, wait: int) -> BatchingConfig | None:
-    return BatchingConfig(size, timedelta(seconds=wait)) if size else None

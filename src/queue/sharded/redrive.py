@@ -105,8 +105,11 @@ def take(source: Shards, slots: Sequence[Slot]) -> tuple[list[Stamped], int, lis
 
 def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
     """Move the messages to their targets, one batch for each target: loaded there first, then deleted here."""
-    report = PassReport()
-    for target, group in _by_target(held, route):
+    report, groups = PassReport(), dict[int, tuple[Shards, list[tuple[Stamped, Envelope]]]]()
+    for h in held:
+        target, envelope = route(h)
+        groups.setdefault(id(target), (target, []))[1].append((h, envelope))
+    for target, group in groups.values():
         outcomes = move([h for h, _ in group], into(target), [envelope for _, envelope in group], source.remove)
         _, failed = outcomes.sift(h.slot for h, _ in group)
         errors, stayed = tuple(failed.values()), tuple(failed)
@@ -114,14 +117,6 @@ def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
         away = target is not source
         report += PassReport(moved=done if away else 0, postponed=0 if away else done, errors=errors, stayed=stayed)
     return report
-
-
-def _by_target(held: Sequence[Stamped], route: Route) -> Iterator[tuple[Shards, list[tuple[Stamped, Envelope]]]]:
-    groups: dict[int, tuple[Shards, list[tuple[Stamped, Envelope]]]] = {}
-    for h in held:
-        target, envelope = route(h)
-        groups.setdefault(id(target), (target, []))[1].append((h, envelope))
-    yield from groups.values()
 
 
 # ---- parked messages

@@ -189,18 +189,15 @@ class QueueRegistry:
             return queue
         record = self.records.find(name)
         if record is None:
-            raise self.records.absent(name, self._similar(name))
+            similar: list[str] = []
+            with suppress(LatchworkError):  # where the store does not say, none
+                active = self.store.query(self.records.set, "active", "true")
+                similar = get_close_matches(name, [str(one.key.name) for one in active], n=1)
+            raise self.records.absent(name, next(iter(similar), None))
         queue = self._adopt(config_of(name, record.bins), record.bins)
         if queue.live.active:
             self.records.renew(queue.config, record)
         return queue
-
-    def _similar(self, name: str) -> str | None:
-        """Return the active queue whose name is most like this one; None where none is, or the store does not say."""
-        with suppress(LatchworkError):
-            found = self.store.query(self.records.set, "active", "true")
-            return next(iter(get_close_matches(name, [str(record.key.name) for record in found], n=1)), None)
-        return None
 
     def publishable(self, name: str) -> ShardedQueue:
         """Return the queue of this name, as `get`. Raises `InvalidRequest` for a group, which takes no messages."""
@@ -289,7 +286,13 @@ class QueueRegistry:
         for name in self._adopted().keys() - found:
             self._look_again(name)
         for queue in self._adopted().values():
-            self._keep_if_used(queue)
+            with self._lock:
+                used = [one for one in self._held[queue.name] if one.used]
+            if used:
+                with suppress(Corrupt):  # only this one cannot be kept alive
+                    self.records.change(queue.config, Touch())
+            for one in used:
+                one.used = False
 
     def refresh_if_due(self) -> None:
         """Refresh where it is time to; a failure is logged, and tried again when it is time again."""
@@ -496,17 +499,14 @@ class QueueRegistry:
             if record is not None:
                 self._adopt(config_of(name, record.bins), record.bins)
                 return
-            if self._is_used(name) and not self._adopted()[name].was_dropped():
+            with self._lock:  # since the last refresh, and not deactivated
+                is_used = any(one.used and one.live.active for one in self._held.get(name, ()))
+            if is_used and not self._adopted()[name].was_dropped():
                 self._make_again(name)
                 return
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = dict(filter(lambda held: held[1], self._held.items()))
-
-    def _is_used(self, name: str) -> bool:
-        """Whether the queue was used since the last refresh, and was not deactivated."""
-        with self._lock:
-            return any(one.used and one.live.active for one in self._held.get(name, ()))
 
     def _make_again(self, name: str) -> None:
         """Write the record of a queue again. A queue in use keeps its record alive, so if it is missing, the store has
@@ -525,16 +525,6 @@ class QueueRegistry:
         self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel), LOST)
         self._adopt(config, self.records.read(name))
 
-    def _keep_if_used(self, queue: AnyQueue) -> None:
-        with self._lock:
-            held = tuple(self._held[queue.name])
-        used = [one for one in held if one.used]
-        if used:
-            with suppress(Corrupt):  # only this one cannot be kept alive
-                self.records.change(queue.config, Touch())
-        for one in used:
-            one.used = False
-
     def _reread(self, queue: AnyQueue) -> None:
         live = live_of(queue.name, self.records.read(queue.name))
         with self._lock:
@@ -550,7 +540,9 @@ class QueueRegistry:
         with self._lock:
             queue = self._queues.get(config.name)
             other_codec = asked and queue is not None and queue.config.codec != config.codec
-            if queue is None or other_codec or _is_other(queue.config, config):
+            # Another queue, or a group that was dropped and made again.
+            other = queue is not None and (differences(queue.config, config) or queue.config.tag != config.tag)
+            if queue is None or other_codec or other:
                 queue = self._queues[config.name] = self._object(config, live)
             self._update_live(config.name, live)
             queue.made_at = bins.get("createdAt")
@@ -563,20 +555,12 @@ class QueueRegistry:
         if queue is None:
             queue = (QueueGroup if config.of else ShardedQueue)(self, config, live)
             held.add(queue)
-            self._acquaint(queue)
+            # The groups of a queue in this process notice at once what is published to it here.
+            for one in [one for held in self._held.values() for one in held]:
+                for source, group in ((queue, one), (one, queue)):
+                    if group.config.of == source.name:
+                        cast(QueueGroup, group).follow(source)
         return queue
-
-    def _acquaint(self, new: AnyQueue) -> None:
-        """Let the groups of a queue in this process notice at once what is published to it here."""
-        for one in [one for held in self._held.values() for one in held]:
-            for queue, group in ((new, one), (one, new)):
-                if group.config.of == queue.name:
-                    cast(QueueGroup, group).follow(queue)
-
-
-def _is_other(one: QueueConfig, other: QueueConfig) -> bool:
-    """Whether these are settings of two queues, or of a group that was dropped and made again."""
-    return bool(differences(one, other)) or one.tag != other.tag
 
 
 def _swept(stored: Any, shard: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from ...deadline import Deadline
 from ...errors import (
@@ -18,11 +18,10 @@ from ...errors import (
 from ...inputs import checked_timeout
 from ...plain import one_line, shown
 from ...retry import Poll, may_pass, outlive
-from ...store import RecordStore
 from .config import QueueConfig
 from .envelope import Codec
+from .handles import QueueHandle
 from .status import State, Status
-from .workers import WorkerReport
 
 MAX_RESULT = 65_536
 """Characters of a result as JSON, or its bytes, at most: the record of a message always has room for it."""
@@ -50,20 +49,7 @@ def kept(value: Any, codec: Codec) -> list[Any]:
     return [data]
 
 
-class Asked(Protocol):
-    """The queue that is asked for a result: `ShardedQueue` is one."""
-
-    config: QueueConfig
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def store(self) -> RecordStore: ...
-    def status(self, message_id: str) -> Status: ...
-    def workers(self) -> list[WorkerReport]: ...
-
-
-def check_keeps_results(queue: Asked) -> None:
+def check_keeps_results(queue: QueueHandle) -> None:
     """Raise `InvalidRequest` if the queue keeps no results."""
     if queue.config.results is None:
         raise InvalidRequest(
@@ -71,7 +57,7 @@ def check_keeps_results(queue: Asked) -> None:
         )
 
 
-def result(queue: Asked, message_id: str, timeout: float | None) -> Any:
+def result(queue: QueueHandle, message_id: str, timeout: float | None) -> Any:
     """Return what the handler of a message returned, as `ShardedQueue.result` says."""
     check_keeps_results(queue)
     limit, seams, tries = checked_timeout(timeout), queue.store.seams, 0
@@ -133,12 +119,12 @@ def no_result(found: Status, message_id: str) -> LatchworkError:
     return NotFound(f"{name} is not known: {found.hint or 'there was none, or its time is over'}")
 
 
-def is_at_work(queue: Asked, found: Status) -> bool:
+def is_at_work(queue: QueueHandle, found: Status) -> bool:
     """Whether anybody works on the queue of a message that waits. One call; none for a message that does not wait."""
     return found.state is not State.READY or not all(one.is_silent for one in queue.workers())
 
 
-def too_late(queue: Asked, found: Status, message_id: str, *, at_work: bool) -> WaitTimeout:
+def too_late(queue: QueueHandle, found: Status, message_id: str, *, at_work: bool) -> WaitTimeout:
     """Return the error of a wait that is over."""
     why = f"it is {found.state.value}" if at_work else f"no worker of {shown(queue.name)} is at work"
     return WaitTimeout(f"message {shown(message_id)} has no result yet: {why}", state=found.state.value)

@@ -9,17 +9,7 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from ...store import (
-    Add,
-    Bin,
-    Compute,
-    Key,
-    Param,
-    Put,
-    Read,
-    exists,
-    missing,
-)
+from ...store import Add, Bin, Compute, Key, Param, Put, Read, exists, missing
 from ...store.model.expr import SINCE_UPDATE, Expr, If, MapSize
 from ...store.model.form import Form, plain
 from ...store.model.ops import Op, ReadAll

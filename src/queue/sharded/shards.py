@@ -1,7 +1,7 @@
-"""One subqueue: the shards of a name, a counter of what was loaded and of what was fired in each (P5).
+"""The messages of one subqueue: each in the slot of a shard, written, stamped by whom it is delivered to, removed (P5).
 
-Pointers count from 1. A producer reserves pointers and writes data records at them; a consumer claims pointers and
-stamps the records it finds there. The main queue, its sideline and its parked messages are one subqueue each.
+A producer reserves pointers (`pointers.py`) and writes data records at them; a consumer claims pointers and stamps the
+records it finds there. The main queue, its sideline and its parked messages are one subqueue each.
 """
 
 from __future__ import annotations
@@ -24,16 +24,13 @@ from ...errors import (
     Unavailable,
     Unreadable,
 )
-from ...inputs import is_int
 from ...store import (
-    NEVER,
     Add,
     Bin,
     Exists,
     Key,
     MapPut,
     MapRemove,
-    Once,
     Param,
     Put,
     Read,
@@ -44,15 +41,12 @@ from ...store import (
     exists,
     missing,
 )
-from ...store.decode import MAX_COUNTER, damaged
-from ...store.model.expr import SERVER_NOW, SINCE_UPDATE, Bound, ListOf, MapSize, MapValue, all_of, smallest
+from ...store.model.expr import SERVER_NOW, Bound, MapSize, MapValue, all_of
 from ...store.model.form import Form
 from ...store.model.messages import Fresh, ShardAt
-from ...store.model.ops import Compute
 from ...store.model.record import Row
 from ...store.rows import Rows, attempted
 from ..rows import read_each
-from .bell import Bell
 from .envelope import (
     BINS,
     CONTENT,
@@ -65,53 +59,12 @@ from .envelope import (
     not_begun,
     tombstone,
 )
-from .hooks import NOBODY, UNCOUNTED, Counting, Readers, RowsBeside
+from .hooks import UNCOUNTED, Counting, RowsBeside
 from .places import MAIN, TAKEN, Places, cancelled_in, named, slot_place
-from .pointers import (
-    EXPIRED,
-    EXPIRED_AT,
-    FIRE,
-    FROM,
-    IN_HAND,
-    LOAD,
-    MAX_UNFIRED,
-    RETURNED,
-    SEAL,
-    STATE_BINS,
-    STREAM,
-    ShardPointers,
-)
+from .pointers import EXPIRED, EXPIRED_AT, RETURNED, SubqueuePointers
 from .rules import ALONE, GROUPS, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking
-from .slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
+from .slots import Slot, Stamped, StampMiss, WriteResult
 from .sweep_record import SubqueueKind
-
-CLAIMS = 64
-"""Claims that a shard remembers, fixed for the layout's life."""
-MAX_CLAIM = 1_000
-"""Slots that anybody claims in one call: what a claim is remembered to have claimed beyond that is damaged."""
-
-_NOT_AHEAD = missing(FIRE) | Bin(FIRE).eq(0) | (Bin(FIRE) <= Bin(LOAD))
-"""If more was fired than loaded, the record is damaged, and loading more would hide that."""
-_RESERVING = Form(
-    *(Add(LOAD, Param("n")), Add(FIRE, 0), Read(LOAD), Read(FIRE), Read(STREAM), Read(GROUPS)),
-    when=_NOT_AHEAD, exists=Exists.ANY, or_absent=True, ttl=NEVER,
-)  # fmt: skip
-_UNFIRED = (Bin(FIRE) < Bin(LOAD)) & missing(STREAM)
-ADVANCED = smallest(Bin(FIRE) + Param("n"), Bin(LOAD))
-CLAIM = Once(capacity=CLAIMS, bin="claims", result=ListOf((Bin(FROM), Bin(FIRE), Bin(LOAD))))
-_CLAIMING = Form(Put(FROM, Bin(FIRE)), Put(FIRE, ADVANCED), when=_UNFIRED, ttl=NEVER, once=CLAIM)
-UNSEALED = missing(SEAL) | (Bin(SEAL) <= Param("fence"))
-_IN_TURN = {
-    more: Form(
-        Put(FROM, Bin(FIRE)),
-        *([] if more else [Put(IN_HAND, Bin(FIRE))]),
-        Put(FIRE, ADVANCED),
-        when=_UNFIRED & UNSEALED,
-        ttl=NEVER,
-        once=CLAIM,
-    )
-    for more in (False, True)
-}
 
 _DELIVERY, _ME = Bin("delivery", str), Param("me", str)
 Progress = tuple[float | None, str | None]
@@ -133,7 +86,6 @@ MAX_RETURNED = 1_000
 """Slots of a shard that are listed as given back at a time; the sweep brings back what is not listed."""
 _LISTS = missing(RETURNED) | (MapSize(RETURNED) < MAX_RETURNED)
 _LISTED = MapValue(RETURNED, Param("slot", str), str).eq(Param("by", str))
-_TEXT_OR_NONE = (str, type(None))
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
 _ALONE = all_of(Bin("delivery", str).eq(Param("me", str)), ALONE)
 """This delivery's, and nobody else's. Only a removal that keeps the id takes the payload from a message that a delivery
@@ -143,8 +95,8 @@ _UNAWAITED = exists("data") & ALONE
 _ALONE_AND_WHOLE = QUEUE_STAMP_RULES.mine & ALONE
 
 
-class Shards:
-    """The records of one subqueue. `ttl`: seconds a message lives; `sweep`: the sweep duration in seconds."""
+class Shards(SubqueuePointers):
+    """The records of one subqueue: its messages, and the pointers to them."""
 
     stamp_rules: StampRules = QUEUE_STAMP_RULES
     places: Places | None = None
@@ -153,26 +105,17 @@ class Shards:
     """What these are to their queue, in the traces."""
     results = 0
     """Seconds for which the results of acknowledged messages are kept (P31); 0 = they are not."""
-    state_bins: tuple[str, ...] = STATE_BINS
 
     def __init__(self, store: RecordStore, client_id: str, name: str, shards: int, *, ttl: int, sweep: float) -> None:
-        self.store, self.client_id, self.name, self.shards, self.ttl, self.sweep = (
-            store, client_id, name, shards, ttl, sweep,
-        )  # fmt: skip
-        self.readers: Readers = NOBODY
+        super().__init__(store, client_id, name, shards, ttl=ttl, sweep=sweep)
         self.counting: Counting = UNCOUNTED
-        self._data_set, self.meta_set, self._prefix = (
-            f"{client_id}_data_set",
-            f"{client_id}_meta_set",
-            f"{name}_SHARD_",
-        )
+        self._data_set = f"{client_id}_data_set"
         self._tombstone_ttl = int(sweep) + 1
         self._at: dict[int, ShardAt] = {}
         self.known_gone: dict[int, int] = {}
         """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
         it.
         """
-        self.bell = Bell(store, Key(self.meta_set, f"{name}_BELL"))
 
     def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard
         """Whether empty slots that wait in the shard held messages for this reader."""
@@ -207,112 +150,11 @@ class Shards:
         """Return the id of a message that is published to a slot (P26)."""
         return named(self.name, message.unique, message.enqueued_at // 1000, Slot(at.number, pointer))
 
-    def pointers_key(self, shard: int) -> Key:
-        """Return the key of a shard's pointers."""
-        return Key(self.meta_set, f"{self._prefix}{shard}_POINTERS")
-
     def now_ms(self) -> int:
         """Return the time for stored dates, which no protocol compares."""
         return int(self.store.seams.wall() * 1000)
 
-    def states(self, shards: Sequence[int] | None = None) -> list[ShardPointers]:
-        """Return the pointers of these shards, or of all: one batch read. A shard that was never used counts 0.
-
-        A caller that needs every shard asks each for `checked`; otherwise damaged shards are passed over.
-        """
-        numbers = range(self.shards) if shards is None else shards
-        return self.states_of(numbers, read_each(self.store, self.state_keys(numbers), *self.state_bins))
-
-    def state_keys(self, shards: Sequence[int]) -> list[Key]:
-        """Return the keys of the records that `states_of` needs, with `state_bins`."""
-        return [self.pointers_key(n) for n in shards]
-
-    def states_of(
-        self, shards: Sequence[int], records: Sequence[Record | LatchworkError | None]
-    ) -> list[ShardPointers]:
-        """Return the states of these shards by the records of `state_keys`; a record that cannot be read is damaged."""
-        return [ShardPointers.read(n, self.pointers_key(n), record) for n, record in zip(shards, records, strict=True)]
-
-    def settled(self) -> list[int]:
-        """Return for each shard the pointer below which no message can exist: what was fired, if all of it has expired.
-
-        A shard to which nothing was written for longer than a message lives has no message left; of any other this is
-        not known. One call.
-        """
-        reads = (Read(FIRE), Compute(SINCE_UPDATE))
-        rows = self.store.repeat_many([Update(self.pointers_key(n), reads) for n in range(self.shards)])
-        lived = (self.ttl + self.sweep) * 1000
-        found = rows.raise_unless(NotFound, Corrupt).values((0, 0))
-        return [fired if since > lived and is_int(fired) else 0 for fired, since in found]
-
-    def states_with(self, *bins: str) -> list[tuple[ShardPointers, Mapping[str, Any]]]:
-        """Return the pointers of all shards, each with some more bins of its record, as they are then or later. One
-        call. Raises the store's errors, and `Corrupt` for a damaged shard.
-        """
-        keys = [self.pointers_key(n) for n in range(self.shards)]
-        found = [one.bins if one else {} for one in self.store.get_many(keys, LOAD, FIRE, *bins)]
-        return [(ShardPointers.of(n, keys[n], there), there) for n, there in enumerate(found)]
-
-    def begin_firing(self, states: Sequence[ShardPointers]) -> None:
-        """Make shards claimable that another library has loaded and not fired, or whose turn cannot be read. No call,
-        or one for them.
-
-        Adding 0 is harmless at any time. Forgetting the turn lets a late claim of a deposed holder come before its
-        successor's. If it fails, the next look begins again.
-        """
-        begin, forget = (Add(FIRE, 0),), (Put(SEAL, None), Put(IN_HAND, None))
-        amiss = [state for state in states if state.fire_missing or state.turn_damaged]
-        if amiss:
-            self.store.repeat_many([
-                Update(self.pointers_key(state.shard), begin * state.fire_missing + forget * state.turn_damaged)
-                for state in amiss
-            ])  # fmt: skip
-
-    # ---- the producer's side
-
-    def reserve(self, counts: Mapping[int, int]) -> dict[int, int | LatchworkError]:
-        """Reserve pointers: for each shard the first of `n`, or the error. One call.
-
-        One made twice leaves holes (P1). Where a shard had nothing left to fire, the next `write` rings the bell.
-        """
-        seen = [self.readers.loaded(shard) for shard in counts]
-        rows = self.store.repeat_many([_RESERVING.fill(self.pointers_key(shard), n=n) for shard, n in counts.items()])
-        firsts: dict[int, int | LatchworkError] = {}
-        undone = False
-        for (shard, n), before, row in zip(counts.items(), seen, rows, strict=True):
-            if isinstance(row, LatchworkError):
-                firsts[shard] = self._not_reserved(shard, row)
-                continue
-            load, fire, stream, others = row
-            if not (
-                0 <= fire <= load <= MAX_COUNTER and load - fire <= MAX_UNFIRED and isinstance(stream, _TEXT_OR_NONE)
-            ):
-                wrong = f"{LOAD} is {load}, {FIRE} is {fire}, and {STREAM} is a {type(stream).__name__}"
-                firsts[shard] = damaged(self.pointers_key(shard), wrong)
-                continue
-            firsts[shard] = first = load - n + 1
-            undone = undone or first <= before
-            self.readers.note(shard, load, others)
-            if fire >= load - n or others:  # how far these are is not known here
-                self.bell.ring_later()
-        if undone:  # the store came back empty, or older, and nothing that was noted is true any more
-            self.readers.forget()
-        return firsts
-
-    def forget_reserved(self) -> None:
-        """Forget what was reserved last, as that may be undone: LOAD is then lower."""
-        self.readers.forget()
-        self.bell.ring_later()  # it may have been due for other messages too
-
-    def _not_reserved(self, shard: int, failure: LatchworkError) -> LatchworkError:
-        """Return why no pointers were reserved: `Corrupt` if they would never be claimed."""
-        if not isinstance(failure, Refused):
-            return failure
-        try:
-            self.states([shard])[0].checked()
-        except LatchworkError as damage:
-            return damage
-        return Unavailable(f"{self.name}: shard {shard} was damaged, and is not any more; try again")
+    # ---- written by producers
 
     def write(
         self,
@@ -355,7 +197,8 @@ class Shards:
         ]  # fmt: skip
         noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
         beside = RowsBeside({} if fired else self.counting.rows(envelopes))
-        sent = self._sent([*rows, *noted.values(), *beside.updates] if noted or beside.updates else rows)
+        rows_sent = [*rows, *noted.values(), *beside.updates] if noted or beside.updates else rows
+        sent: Rows[Any] = self.bell.settle(rows_sent) if self.bell.ring_due else self.store.repeat_many(rows_sent)
         uncounted = beside.taken_from(sent)
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
@@ -369,9 +212,6 @@ class Shards:
         )
         there = {n: why for n, why in uncounted.items() if written[n] is WriteResult.DONE}
         return written.merge(there, there.values())
-
-    def _sent(self, rows: Sequence[Update]) -> Rows[Any]:
-        return self.bell.settle(rows) if self.bell.ring_due else self.store.repeat_many(rows)
 
     def _noted(
         self, slots: Sequence[Slot], envelopes: Sequence[Envelope], traced: Collection[int], now: int, *, fresh: bool
@@ -398,65 +238,7 @@ class Shards:
             for record, envelope in zip(records, envelopes, strict=True)
         )
 
-    # ---- the consumer's side
-
-    def claim(
-        self,
-        shard: int,
-        n: int,
-        turn: ShardHolder | None = None,
-        *,
-        token: bytes | None = None,
-        is_new: bool = False,
-    ) -> Claim | None:
-        """Claim up to `n` pointers of a shard, exactly once; None if there is nothing to claim. One call.
-
-        turn: the fence of the holder of the shard's lock; None also if a later holder has sealed the shard.
-        token: of a claim whose outcome was unknown, from the error's details, to repeat it. The answer may then be that
-            of the first attempt.
-        is_new: it was not sent yet: it is what `new_token` has returned.
-
-        Raises `Corrupt` if the shard is damaged. If only the memory of claims is damaged, it is given up: then a claim
-        in doubt may be made twice, and slots that are never stamped are swept.
-        """
-        update = self.claiming(shard, n, turn)
-        try:
-            try:
-                (result,) = self.store.once(update, token=token, is_new=is_new)
-            except Corrupt:
-                self.store.operate(update.key, Put(CLAIM.bin, None), ttl=NEVER, repeatable=True)
-                (result,) = self.store.once(update, token=token, is_new=is_new)
-        except (Refused, NotFound):
-            return None
-        claim, most = Claim(*result), n if token is None or is_new else max(n, MAX_CLAIM)
-        if not (0 <= claim.after <= claim.last <= claim.after + most and claim.loaded - claim.last <= MAX_UNFIRED):
-            raise damaged(update.key, f"{FIRE} was {claim.after} and {LOAD} is {claim.loaded}")
-        return claim
-
-    def new_token(self, shard: int) -> bytes:
-        """Return a token for a claim of this shard, so that another process can repeat it, should this one be killed.
-        No call.
-        """
-        return self.store.token_clock.mint(self.store.seams, self.pointers_key(shard))
-
-    def claiming(self, shard: int, n: int, turn: ShardHolder | None) -> Update:
-        """Return the update that claims up to `n` pointers of a shard."""
-        key = self.pointers_key(shard)
-        return _CLAIMING.fill(key, n=n) if turn is None else _IN_TURN[turn.more].fill(key, n=n, fence=turn.fence)
-
-    def seal(self, shard: int, fence: int) -> range:
-        """Refuse the claims of earlier holders of the shard's lock from now on; the pointers that the last one had.
-
-        It may have been done with some of them, or with all. None where a later holder has sealed it. One call.
-        """
-        seal = (Put(SEAL, fence), Read(IN_HAND), Read(FIRE))
-        when = Bound(UNSEALED, {"fence": fence})
-        try:
-            hand, fired = self.store.operate(self.pointers_key(shard), *seal, when=when, ttl=NEVER, repeatable=True)
-        except (Refused, NotFound):
-            return range(0)
-        known = is_int(hand) and is_int(fired) and 0 <= hand <= fired  # else what was in hand is left to the sweep
-        return range(hand + 1, fired + 1) if known else range(0)
+    # ---- stamped by consumers
 
     def stamp(
         self, slots: Sequence[Slot], me: str | Sequence[str], *, count: bool = True, first: bool = False
@@ -496,16 +278,13 @@ class Shards:
         if isinstance(row, NotFound):
             return StampMiss.ABSENT
         if isinstance(row, BinMismatch):
-            return self._recounted(slot, me)
-        return self._whose(slot, me) if isinstance(row, Refused) else row
-
-    def _recounted(self, slot: Slot, me: str) -> Envelope | StampMiss | LatchworkError:
-        """Return the stamp of a message whose number of attempts is damaged: this one is the first that is known of."""
-        (row,) = self.store.repeat_many([self.stamp_rules.recounting.fill(self.key(slot), me=me, now=self.now_ms())])
-        return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
-
-    def _whose(self, slot: Slot, me: str) -> Envelope | StampMiss | LatchworkError:
-        """Return the message after a refused stamp, if an earlier attempt has stamped it; its time starts again."""
+            # The number of its attempts is damaged: this one is the first that is known of.
+            again = self.stamp_rules.recounting.fill(self.key(slot), me=me, now=self.now_ms())
+            (row,) = self.store.repeat_many([again])
+            return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
+        if not isinstance(row, Refused):
+            return row
+        # An earlier attempt may have stamped it; its time starts again.
         (row,) = self.store.repeat_many([self.stamp_rules.renewing.fill(self.key(slot), me=me, now=self.now_ms())])
         if isinstance(row, LatchworkError):
             return StampMiss.TAKEN if isinstance(row, Refused | NotFound) else row
@@ -520,12 +299,14 @@ class Shards:
             self.stamp_rules_at(slot).renewing.fill(self.key(slot), me=me, now=now)
             for slot, me in zip(slots, ids, strict=True)
         ])  # fmt: skip
-        return Rows(map(self._held, slots, rows))
-
-    def _held(self, slot: Slot, row: Row) -> Envelope | LatchworkError | None:
-        if isinstance(row, LatchworkError):
-            return None if isinstance(row, Refused | NotFound) else row
-        return self.messages([slot], [row])[0]
+        return Rows(
+            self.messages([slot], [row])[0]
+            if not isinstance(row, LatchworkError)
+            else None
+            if isinstance(row, Refused | NotFound)
+            else row
+            for slot, row in zip(slots, rows, strict=True)
+        )
 
     def look(self, slots: Sequence[Slot]) -> Rows[Envelope | None]:
         """Return the messages in these slots, None where there is none, or the error of one that cannot be read.

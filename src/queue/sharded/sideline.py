@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from ...coord.effects.marks import Applied, Effect
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...inputs import is_int
 from ...plain import shown
@@ -66,9 +67,9 @@ class SideView(Subqueue):
         """The name of the group that reads it; "" for the queue's own consumers."""
         return self._main.reader
 
-    def target(self, queue: Any) -> Any:
-        """Return the queue that a `Publish` goes to, as the main queue does."""
-        return self._main.target(queue)
+    def with_message(self, update: Update, effect: Effect, publish: Any) -> Callable[[], Applied]:
+        """Return what applies the effect of a message together with a message that is published."""
+        return self._main.with_message(update, effect, publish)
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled, each once its batch, which is the main queue's, has counted it."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...errors import LatchworkError, NotFound
 from ...inputs import is_int
-from ...store import Key, Record
+from ...store import Record
 from ...store.rows import chunked
 from ..rows import read_each
 from .delayed.entries import WAITING_BINS, waiting_by
@@ -134,7 +134,10 @@ def stats_of_each(queues: Sequence[tuple[Subscription, Mapping[str, Any]]]) -> l
     # 1. The pointers of all shards, and what is delayed.
     found: list[list[list[Record | LatchworkError | None]]] = []
     for some in chunked(queues, MOST_QUEUES):
-        keys = [_keys(queue) for queue, _ in some]
+        keys = [
+            [*(part.state_keys(range(part.shards)) for part in _parts(queue)), [queue.delayed.control]]
+            for queue, _ in some
+        ]
         rows = iter(read_each(some[0][0].store, list(chain(*chain(*keys))), *GROUP_STATE_BINS, *WAITING_BINS))
         found += [[list(islice(rows, len(part))) for part in one] for one in keys]
     states = [_states(queue, rows) for (queue, _), rows in zip(queues, found, strict=True)]
@@ -151,15 +154,10 @@ def _parts(queue: Subscription) -> tuple[Shards, ...]:
     return queue.pointers, queue.sideline.pointers, queue.parked.pointers
 
 
-def _keys(queue: Subscription) -> list[list[Key]]:
-    """Return the keys of the pointers of each part of a queue, and last that of its record of delayed messages."""
-    return [*(part.state_keys(range(part.shards)) for part in _parts(queue)), [queue.delayed.control]]
-
-
 def _states(
     queue: Subscription, rows: Sequence[Sequence[Record | LatchworkError | None]]
 ) -> list[list[ShardPointers]] | None:
-    """Return the states of each part of a queue by the rows of `_keys`; None for a group that has none."""
+    """Return the states of each part of a queue by the rows of their pointers; None for a group that has none."""
     try:
         return [part.states_of(range(part.shards), some) for part, some in zip(_parts(queue), rows, strict=False)]
     except NotFound:
@@ -180,24 +178,18 @@ def _stats(
         delayed = waiting_by(control.bins, queue.store.seams.wall())
         depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
     ready, left, given_up = _sides(queue, states)
+    # A group's own shards, behind these, have only messages that came back.
+    loaded = [max(0, state.loaded - state.before) for state in main[: queue.config.shards]]
+    messages = sum(loaded)
     return QueueStats(
-        queue.name,
-        queue.live.active,
-        queue.concurrency,
-        depth,
-        ready,
-        left,
-        given_up,
-        next((state.stream for state in main if state.stream), None),
-        delayed.late if depth.delayed else None,
-        # A group's own shards, behind these, have only messages that came back.
-        _balance(main[: queue.config.shards]),
-        last_sweep_of(bins),
-        delayed.last_retry if delayed.retrying else None,
-        _oldest_parked(queue, parked),
-        delayed.unsettled,
-        any(state.in_order for state in main),
-    )
+        queue.name, queue.live.active, queue.concurrency, depth, ready, left, given_up,
+        stream=next((state.stream for state in main if state.stream), None),
+        delayed_late=delayed.late if depth.delayed else None,
+        balance=max(loaded) * min(len(loaded), messages) / messages if messages else None,
+        last_sweep=last_sweep_of(bins), last_retry=delayed.last_retry if delayed.retrying else None,
+        oldest_parked=_oldest_parked(queue, parked), unsettled=delayed.unsettled,
+        in_order=any(state.in_order for state in main),
+    )  # fmt: skip
 
 
 def _oldest_parked(queue: Subscription, states: Sequence[ShardPointers]) -> Parked | None:
@@ -224,18 +216,7 @@ def _sides(queue: Subscription, states: Sequence[Sequence[ShardPointers]]) -> li
         left = min((record.ttl for record in heads if record.ttl >= 0), default=None)
         waiting, expired = sum(state.waiting for state in some), sum(state.expired + state.gone for state in some)
         exact = part is queue.pointers or waiting + sum(state.holes for state in some) <= LOOKED
-        sides.append(Side(waiting, age, left, part.ttl, expired, _expired_ago(some, now), exact))
+        last = max((state.expired_at for state in some), default=0)
+        ago = 0.0 if any(state.gone for state in some) else max(0.0, now - last / 1000) if last else None
+        sides.append(Side(waiting, age, left, part.ttl, expired, ago, exact))
     return sides
-
-
-def _expired_ago(some: Sequence[ShardPointers], now: float) -> float | None:
-    if any(state.gone for state in some):
-        return 0.0
-    last = max((state.expired_at for state in some), default=0)
-    return max(0.0, now - last / 1000) if last else None
-
-
-def _balance(states: Sequence[ShardPointers]) -> float | None:
-    loaded = [max(0, state.loaded - state.before) for state in states]
-    messages = sum(loaded)
-    return max(loaded) * min(len(loaded), messages) / messages if messages else None

@@ -19,7 +19,6 @@ from ...plain import shown
 from ...store import NEVER, Add, Bin, Exists, Param, Put, Record, Update, missing
 from ...store.decode import Counter, decoded
 from ...store.model.expr import SERVER_NOW, Bound, largest
-from ...store.model.ops import Op
 from ...store.rows import chunked
 from ..rows import read_each
 from .envelope import BINS, Envelope
@@ -114,7 +113,11 @@ def take(queue: Shards, stream: str) -> Owner:
         owner = Owner(stream, epoch)
         guard = Bound(_TAKE, owner.params)
         ops = (Put(STREAM, stream), Put(EPOCH, epoch), Add(LOAD, 0), Add(FIRE, 0))
-        rows = [_taking(queue, n, ops, guard) for n in range(queue.shards)]
+        rows = []
+        for n in range(queue.shards):
+            is_made = not queue.part_of(n)[0].follows  # else, where its record is not there, the group was dropped
+            kind = Exists.ANY if is_made else Exists.UPDATE
+            rows.append(Update(queue.pointers_key(n), ops, guard, kind, or_absent=is_made, ttl=NEVER))
         queue.store.repeat_many(rows).raise_unless(Refused)
         found = _owners(queue)
         if all(one == (stream, epoch) for one in found):
@@ -125,18 +128,13 @@ def take(queue: Shards, stream: str) -> Owner:
     raise FencedOut(f"{queue.name}: other queries of the stream {stream!r} take it over all the time: start only one")
 
 
-def _taking(queue: Shards, shard: int, ops: tuple[Op, ...], guard: Bound) -> Update:
-    key = queue.pointers_key(shard)
-    if queue.part_of(shard)[0].follows:  # where they are not, the group was dropped
-        return Update(key, ops, guard, ttl=NEVER)
-    return Update(key, ops, guard, Exists.ANY, or_absent=True, ttl=NEVER)
-
-
 def current(queue: Shards, stream: str) -> Owner:
     """Return the owner under this name, as the shards have it. Raises `FencedOut` where it does not own all of them."""
     found = set(_owners(queue))
     if len(found) != 1 or next(iter(found))[0] != stream:
-        raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {_names(found)}")
+        names = ", ".join(sorted({str(name) for name, _ in found if name is not None}))
+        who = f"{names} does" if names else "nobody does"
+        raise FencedOut(f"{queue.name}: the stream {stream!r} does not own it; {who}")
     return Owner(stream, next(iter(found))[1])
 
 
@@ -267,11 +265,6 @@ def _owned(queue: Shards, shard: int, owner: Owner | None) -> Mapping[str, objec
     if (bins.get(STREAM), bins.get(EPOCH)) != (owner.stream, owner.epoch):
         raise _fenced(queue, shard, owner)
     return bins
-
-
-def _names(found: set[tuple[str | None, int]]) -> str:
-    names = sorted({str(name) for name, _ in found if name is not None})
-    return f"{', '.join(names)} does" if names else "nobody does"
 
 
 def _fenced(queue: Shards, shard: int, owner: Owner) -> FencedOut:

@@ -12,10 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace as replace_struct
 
+from ...coord.effects.marks import Applied, Effect
 from ...coord.effects.step import DoneStep
 from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...plain import exact_time, shown
 from ...retry import Poll
+from ...store import Update
 from ...store.rows import Rows
 from .config import QueueConfig, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
@@ -28,7 +30,7 @@ from .envelope import Codec, Envelope, Message, Reason, checked_id, not_begun, r
 from .handles import RegistryHandle
 from .parts import parts_of
 from .pointers import ShardPointers
-from .publishing.with_write import queue_of
+from .publishing.with_write import applying, queue_of
 from .record import Live
 from .redrive import redrive
 from .shards import Shards
@@ -72,6 +74,10 @@ class Subscription(Subqueue):
         """
         name = self.queue_name if queue is None else queue if isinstance(queue, str) else queue_of(queue).name
         return self.registry.publishable(name)
+
+    def with_message(self, update: Update, effect: Effect, publish: Any) -> Callable[[], Applied]:
+        """Return what applies the effect of a message together with a message that is published (P28)."""
+        return applying(self.store, update, effect, publish, self.target)
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""

@@ -79,8 +79,11 @@ class SweepRecord:
         marks = _entries(bins.get(MARKS), Mark)
         should: dict[str, Any] = {pointer_bin(kind): found for kind, found in pointers.items()}
         should[MARKS] = marks
-        should |= {counter_bin(kind): _number(bins.get(counter_bin(kind))) for kind in SubqueueKind}
-        should[LAST] = _last(bins.get(LAST))
+        for counter in map(counter_bin, SubqueueKind):
+            should[counter] = bins[counter] if type(bins.get(counter)) is int else 0
+        last = bins.get(LAST)
+        entries = last.items() if isinstance(last, dict) else ()
+        should[LAST] = {name: value for name, value in entries if _is(_LAST_SWEEP.get(name, Any), value)}
         should[MEMORY] = _tokens(bins.get(MEMORY), now)
         repairs = {bin: value for bin, value in should.items() if bin in bins and bins[bin] != value}
         return cls(pointers, {name: (fired, since) for name, (fired, since) in marks.items()}, repairs)
@@ -109,11 +112,6 @@ def _entries(found: Any, kind: Any) -> dict[str, Any]:
     return {name: value for name, value in entries if type(name) is str and _is(kind, value)}
 
 
-def _last(found: Any) -> dict[Any, Any]:
-    entries = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in entries if _is(_LAST_SWEEP.get(name, Any), value)}
-
-
 def _tokens(found: Any, now: int) -> dict[bytes, Any] | None:
     """Return the tokens of updates (P1) that can be valid. A token of no update is left out: it would
     displace others.
@@ -122,10 +120,6 @@ def _tokens(found: Any, now: int) -> dict[bytes, Any] | None:
         return None
     latest = now * 1000 + AHEAD
     return {token: result for token, result in found.items() if type(token) is bytes and time_of(token) <= latest}
-
-
-def _number(found: Any) -> int:
-    return found if type(found) is int else 0
 
 
 def _is(kind: Any, value: Any) -> bool:

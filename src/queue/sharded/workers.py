@@ -259,9 +259,12 @@ def _reports(found: Any, *more: Any) -> list[WorkerReport]:
             drained: Any = drains.get(worker)
             over: Any = settled.get(worker)
             held_up: Any = rated.get(worker)
+            counts: Any = failures.get(worker)
+            each = zip(_REASONS, counts if isinstance(counts, list) else (), strict=False)
+            reasons = {one.value: n for one, n in each if is_int(n) and n > 0}
             reports.append(
                 WorkerReport(
-                    worker, ago, acts_on, threads, running, acked, failed, _reasons(failures.get(worker)),
+                    worker, ago, acts_on, threads, running, acked, failed, reasons,
                     hangs if is_int(hangs) and hangs > 0 else 0, is_int(over) and over >= at,
                     _longest(runs.get(worker), ago), drained + ago if is_int(drained) and drained >= 0 else None,
                     max(0.0, (at - now) / 1000), held_up if is_int(held_up) and held_up > 0 else 0,
@@ -283,8 +286,3 @@ def _longest(stored: Any, ago: float) -> tuple[Running, ...]:
     except msgspec.ValidationError:
         return ()
     return tuple(Running(message_id, seconds + ago, bool(given_up)) for message_id, seconds, given_up in found)
-
-
-def _reasons(counts: Any) -> dict[str, int]:
-    counts = counts if isinstance(counts, list) else ()
-    return {one.value: n for one, n in zip(_REASONS, counts, strict=False) if is_int(n) and n > 0}

@@ -15,8 +15,7 @@ from latchwork.queue.sharded import redrive, stream
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
-from latchwork.queue.sharded.pointers import MAX_UNFIRED
-from latchwork.queue.sharded.shards import CLAIM
+from latchwork.queue.sharded.pointers import CLAIM, MAX_UNFIRED
 from latchwork.queue.sharded.slots import ShardHolder, Slot
 from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.transfer import load

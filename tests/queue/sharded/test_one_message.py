@@ -10,7 +10,6 @@ import pytest
 
 from latchwork.errors import Cancelled, InvalidRequest, Refused
 from latchwork.queue import BatchingConfig, Consumer, Outcome, Publish, QueueConfig, QueueRegistry, State
-from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
 from latchwork.queue.sharded.places import first_slot, named
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.timers import Timers
@@ -185,11 +184,10 @@ def test_a_handler_that_lets_a_cancel_pass_ends_its_message_alone(batching):
         one.extend()
         one.check()
 
-    counters = Counters(queue.store.seams)
-    verdicts = Invoker(queue, handler, (), counters, lambda: False).verdicts(deliveries)
-    Settlements(queue, counters).settle(deliveries, verdicts)
+    consumer = Consumer(queue, handler, upkeep=False)
+    consumer._turns.settle(deliveries, consumer._turns.verdicts(deliveries))
     assert queue.status(of).state is State.GONE
-    assert counters.counts["cancelled"] == 1
+    assert consumer.stats["cancelled"] == 1
     assert [(one.message_id, one.attempts) for one in queue.receive(10)] == [(one, 1) for one in others]
 
 

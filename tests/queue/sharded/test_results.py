@@ -14,8 +14,7 @@ from latchwork.errors import (
     Unreadable,
     WaitTimeout,
 )
-from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, State
-from latchwork.queue.sharded.consumer.handler import Counters, Invoker, Settlements
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.consumer.in_hand import Noted, Stage, settle_for
 from latchwork.queue.sharded.results import MAX_RESULT
 from latchwork.store import MemoryStore, Put, Update
@@ -30,12 +29,11 @@ def kept(store, name="q", **options):
 
 def work(queue, handler, n=1):
     """Receive messages, and let a consumer's parts handle and settle them."""
-    counters = Counters(queue.store.seams)
-    invoker, settlements = Invoker(queue, handler, (), counters, lambda: False), Settlements(queue, counters)
+    turns = Consumer(queue, handler, upkeep=False)._turns
     deliveries = queue.receive(n)
     for some in [deliveries] if queue.config.batching else [[one] for one in deliveries]:
-        settlements.settle(some, invoker.verdicts(some))
-    settlements.send()
+        turns.settle(some, turns.verdicts(some))
+    turns.settlements.send()
     return deliveries
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from latchwork.coord import RateLimiter
 from latchwork.errors import Unavailable
 from latchwork.queue import Consumer
-from latchwork.queue.sharded.consumer import handler
-from latchwork.queue.sharded.consumer.handler import Counters, Settlements
+from latchwork.queue.sharded.consumer import settlements
+from latchwork.queue.sharded.consumer.settlements import Settlements
+from latchwork.queue.sharded.consumer.state import ConsumerState
 from latchwork.queue.sharded.envelope import Reason
 
 from ..stage import Fault, Kind, Stage
@@ -41,10 +42,10 @@ def a_failure_that_is_settled_late():
     def fails(store):
         queue = queue_on(store)
         (delivery,) = queue.receive(1)
-        settlements = Settlements(queue, Counters(store.seams))
-        settlements._let_go([delivery], [Unavailable("the store is away")], [verdict])
+        mine = Settlements(queue, ConsumerState("c", queue, None))
+        mine._let_go([delivery], [Unavailable("the store is away")], [verdict])
         queue.pointers.stamp([delivery.held.slot], "the sweep's, and then another one's")
-        settlements.settle_again(now=True)
+        mine.settle_again(now=True)
         depth = queue.depth()
         return depth.delayed + depth.sideline
 
@@ -62,6 +63,6 @@ RULES = [
     (
         "P5.38",
         a_failure_that_is_settled_late,
-        patched(handler, "_still_ours", lambda _: True),
+        patched(settlements, "_still_ours", lambda _: True),
     ),
 ]

@@ -41,7 +41,7 @@ def hand_in(memory):
 def works(store, memory, handler):
     """A consumer that notes what it has in hand, for three seconds."""
     consumer = Consumer(queue_on(store), handler, concurrency=1, upkeep=False)
-    consumer._settlements.hand = hand_in(memory)
+    consumer._state.hand = hand_in(memory)
     consumer.start()
     store.seams.sleep(3)
 

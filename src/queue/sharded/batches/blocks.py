@@ -217,9 +217,13 @@ class Blocks:
                 except LatchworkError as damage:
                     failures.append(damage)
                     continue
-                update = self._taking(key, block[1], ordinals, bin, stored)
-                if update.ops:
-                    updates[block] = update
+                # Those that are neither done nor gone, nor vouched for.
+                stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
+                there = {one for name in stay for one in getattr(stored, name)}
+                if chosen := [one for one in ordinals if one not in there]:
+                    ops = _moving(chosen, bin, *(() if bin == OUT else (OUT,)))
+                    as_read = Bound(_AS_READ, {name: len(getattr(stored, name)) for name in _GROWING})
+                    updates[block] = Update(key, ops, as_read, exists=Exists.ANY, or_absent=True, ttl=block[1])
             _, failed = self.store.repeat_many(list(updates.values())).sift(updates)
             failures += [failure for failure in failed.values() if not isinstance(failure, Refused)]
             left = {block: left[block] for block, failure in failed.items() if isinstance(failure, Refused)}
@@ -227,15 +231,6 @@ class Blocks:
             busy = f"batch {next(iter(left))[0]}: others wrote to its blocks all the time; try again"
             failures.append(Unavailable(busy))
         return failures
-
-    def _taking(self, key: Key, life: int, ordinals: Sequence[int], bin: str, stored: Block) -> Update:
-        """Return the update that takes out the ordinals that are neither done nor gone, nor vouched for."""
-        stay = (DONE, GONE) if bin == GONE else (*_GROWING, OUT)
-        there = {one for name in stay for one in getattr(stored, name)}
-        chosen = [one for one in ordinals if one not in there]
-        ops = _moving(chosen, bin, *(() if bin == OUT else (OUT,))) if chosen else ()
-        sizes = {name: len(getattr(stored, name)) for name in _GROWING}
-        return Update(key, ops, Bound(_AS_READ, sizes), exists=Exists.ANY, or_absent=True, ttl=life)
 
     def counts(self, batch: str, numbers: Sequence[int]) -> list[Counts]:
         """Return the counts of these blocks. One call for each 1,000. Raises the store's errors."""

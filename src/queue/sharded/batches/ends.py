@@ -6,7 +6,6 @@ That is the one that acknowledges the last message, or closes the batch later; e
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -45,16 +44,13 @@ def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[boo
     else:
         outcomes, whole = _count_and_remove(queue, held)
     unique = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
-    return outcomes, partial(_follow_up, home, whole, unique) if whole or unique else _nothing
 
+    def follow_up() -> None:
+        if whole or unique:
+            home.unique_keys.free(unique)
+            end_done(home, whole)
 
-def _nothing() -> None:
-    """End no batch, and free no key."""
-
-
-def _follow_up(home: Home, whole: Collection[str], unique: Sequence[Envelope]) -> None:
-    home.unique_keys.free(unique)
-    end_done(home, whole)
+    return outcomes, follow_up
 
 
 def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
@@ -75,25 +71,20 @@ def end_done(queue: Home, batches: Collection[str]) -> None:
     One call for each, one more if it is closed, and eight more if it is done. Raises no error of the store: the leader
     ends the batches that could not be ended here.
     """
+    records = queue.batches
     for batch in batches:
+        of, name, tag = parts_of(batch)
+        if of != queue.name:
+            continue
         try:
-            _end_if_done(queue, *parts_of(batch))
+            index, record = records.store.get_many([records.index, records.key(name)])
+            if record is None or record.bins.get("tag") != tag:
+                continue
+            state = records.state(name, record.bins)
+            if not state.ended and Tally(records).is_done(state):
+                end(queue, state, names_in(index.bins if index else {}).get(name, 0))
         except LatchworkError as failure:
             log.info("batch %s is ended by the upkeep, a little later: %s", batch, failure)
-
-
-def _end_if_done(queue: Home, of: str, name: str, tag: str) -> None:
-    """End the batch with this tag, if it belongs to the queue and is done."""
-    if of != queue.name:
-        return
-    records = queue.batches
-    index, record = records.store.get_many([records.index, records.key(name)])
-    if record is None or record.bins.get("tag") != tag:
-        return
-    state = records.state(name, record.bins)
-    if state.ended or not Tally(records).is_done(state):
-        return
-    end(queue, state, names_in(index.bins if index else {}).get(name, 0))
 
 
 def end(queue: Home, state: BatchState, since: int) -> None:

@@ -399,7 +399,11 @@ def names_in(bins: Mapping[str, Any]) -> dict[str, int]:
     """Return the batches that an index lists; names that no batch can have are left out."""
     names = bins.get(NAMES)
     listed = names.items() if isinstance(names, Mapping) else ()
-    return {name: _time(since) for name, since in listed if isinstance(name, str) and 1 <= len(name) <= MAX_NAME}
+    return {
+        name: since if is_int(since) else 0
+        for name, since in listed
+        if isinstance(name, str) and 1 <= len(name) <= MAX_NAME
+    }
 
 
 def _part(kind: type[T], key: Key, record: Record | LatchworkError | None) -> T | LatchworkError:
@@ -414,10 +418,6 @@ def _part(kind: type[T], key: Key, record: Record | LatchworkError | None) -> T 
 
 def _ids(names: Names | LatchworkError) -> Mapping[int, str] | LatchworkError:
     return names if isinstance(names, LatchworkError) else names.ids
-
-
-def _time(value: Any) -> int:
-    return value if is_int(value) else 0
 
 
 def _tag(state: BatchState) -> dict[str, Any]:

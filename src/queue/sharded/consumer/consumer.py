@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, cast
 
-from ....background import ERROR_BACKOFF, Activity, FailureLog
+from ....background import Activity
 from ....coord.limiter import RateLimiter
 from ....deadline import Deadline
-from ....errors import InvalidRequest, NotFound
+from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch
 from ....logs import Log
 from ....seams import Task
@@ -21,14 +21,17 @@ from ..registry import QueueRegistry
 from ..subscription import Subscription, checked_subscription
 from ..upkeep.reporter import reporter_of
 from ..upkeep.upkeep import upkeep_of
-from .handler import Counters, Invoker, Runs, Settlements, check_handler, exception_types
+from .handler import check_handler, exception_types
 from .in_hand import Hand
-from .log import AWAY, Life
+from .log import Life
 from .ordering import ShardLocks
 from .prefetch import SPAN, WAIT, Pace, Prefetched, checked_prefetch
 from .rate import checked_rate
+from .runs import Runs
+from .settlements import Settlements
 from .signals import SIGNAL_POLL, Signals
-from .turn import ConsumerState, Turns
+from .state import ConsumerState
+from .turn import Turns
 
 log = Log(__name__)
 
@@ -110,74 +113,47 @@ class Consumer(Unpicklable):
         checked_subscription(queue)
         self.checks(handler)
         checked_number("grace", grace)
-        self.queue, self.handler, self.grace = queue, handler, grace
+        self.queue, self.handler, self.grace, self._seams = queue, handler, grace, queue.store.seams
         self.ordered = checked_switch("ordered", ordered)
         registry = cast(QueueRegistry, queue.registry)
         self._upkeep = upkeep_of(registry) if checked_kind("upkeep", upkeep, bool) else None
         self._reporter = reporter_of(registry)
-        self._counters = Counters(queue.store.seams)
-        self.stats = self._counters.counts
-        self._failure_log = FailureLog(queue.store.seams, log)
         wanted = None if concurrency is None else check_concurrency(concurrency, self._most)
-        self._seams = queue.store.seams
-        self._stopping = self._seams.event()
-        self._given_up = self._hung = 0
-        self._not_found = False
-        self._lock = self._seams.lock()
-        self._pid = 0
-        self._workers = 0
-        self._supervisor: Activity | None = None
-        self._attention, self._dozes = self._seams.event(), False
-        self._is_reported, self._begins_by = False, 0.0
-        self._tasks: list[Task] = []
-        most = checked_prefetch(prefetch, batching=queue.config.batching is not None, ordered=ordered)
-        self._settlements = Settlements(queue, self._counters, ordered=ordered)
+        batching = queue.config.batching is not None
+        most = checked_prefetch(prefetch, batching=batching, ordered=ordered)
+        # The parts that work on messages.
+        state = self._state = ConsumerState(self, queue, wanted)
+        self.stats, self._stopping = state.counts, state.stopping
+        self._settlements = Settlements(queue, state, ordered=ordered)
         self._prefetched = Prefetched(queue, self._settlements)
-        self._runs = self._runs_of(queue, self._settlements, self._counters, self._ends)
-        self._tells = True
-        self.state = ConsumerState(
-            queue,
-            self._runs,
-            wanted,
-            self._stopping,
-            Signals(self._stopping.is_set),
-            Life(self._seams, f"the consumer of {queue.name!r}"),
-            self._wake_supervisor,
-            self._report,
-            self._pause,
-        )
+        self.runs = self._runs_of(queue, self._settlements, state)
         self._turns = Turns(
-            self.state,
-            self._seams,
-            queue,
-            Invoker(queue, handler, exception_types(ignorable), self._counters, self._ends),
-            self._runs,
-            self._settlements,
-            self._prefetched,
-            Pace(most),
-            ShardLocks(queue) if ordered else None,
+            state, self._seams, queue, handler, exception_types(ignorable), self.runs, self._settlements,
+            self._prefetched, Pace(most), ShardLocks(queue) if ordered else None,
             checked_rate(
-                rate,
-                per_key,
-                batching=queue.config.batching is not None,
-                seams=self._seams,
-                refused=partial(self._counters.add, "rate_limited"),
+                rate, per_key, batching=batching, seams=self._seams, refused=partial(state.add, "rate_limited")
             ),
-        )
+        )  # fmt: skip
+        # Its life.
+        self._given_up = self._hung = self._pid = self._workers = 0
+        self._lock = self._seams.lock()
+        self._supervisor: Activity | None = None
+        self._tasks: list[Task] = []
+        self._is_reported, self._begins_by = False, 0.0
 
     def __repr__(self) -> str:
-        return f"Consumer({self.queue.name!r}, workers={self._workers}, stuck={self._runs.stuck})"
+        return f"Consumer({self.queue.name!r}, workers={self._workers}, stuck={self.runs.stuck})"
 
     @property
     def concurrency(self) -> int:
         """Workers that are wanted now."""
-        return self.state.concurrency()
+        return self._state.concurrency()
 
     def allot(self, workers: int) -> None:
         """Use this number of workers from now on, 0 to 100, whatever the queue's record says. Raises
         `TooManyConsumers`.
         """
-        self.state.wanted = check_concurrency(workers, self._most)
+        self._state.allot(check_concurrency(workers, self._most))
 
     def belong_to_worker(self, signals: Signals, life: Life, hand: Hand | None = None) -> None:
         """Stop at the signals of a worker, and leave it to the worker to log that it starts, drains and stops.
@@ -185,14 +161,12 @@ class Consumer(Unpicklable):
         hand: where to note the messages in hand. It notes none of an `ordered` consumer,
             whose messages are for the next holder of the shard.
         """
-        self.state.signals, self.state.life, self._tells = signals, life, False
-        if hand is not None:
-            self._settlements.hand = hand
+        self._state.belong_to_worker(signals, life, hand)
 
     @property
     def running(self) -> int:
         """Handlers that run and were not given up."""
-        return max(0, self._runs.open_runs - self._runs.stuck)
+        return max(0, self.runs.open_runs - self.runs.stuck)
 
     @property
     def given_up(self) -> int:
@@ -207,22 +181,22 @@ class Consumer(Unpicklable):
     @property
     def stuck(self) -> int:
         """Handlers that were given up, after the queue's `handler_timeout`, and have not returned."""
-        return self._runs.stuck
+        return self.runs.stuck
 
     @property
     def saturated(self) -> bool:
         """Whether so many handlers hang, twice `concurrency`, that no more messages are taken."""
-        return self.state.saturated()
+        return self.runs.saturated()
 
     @property
     def busy(self) -> bool:
         """Whether messages are being handled here, or are believed to be there. No I/O."""
-        return bool(self._runs.open_runs or self._prefetched.waiting or self.queue.active.believed)
+        return bool(self.runs.open_runs or self._prefetched.waiting or self.queue.active.believed)
 
     @property
     def not_found(self) -> bool:
         """Whether its last call found that the queue, as a group that was dropped, is not there."""
-        return self._not_found
+        return self._state.not_found
 
     # ---- life
 
@@ -235,8 +209,8 @@ class Consumer(Unpicklable):
         self._pid = os.getpid()
         self._supervisor = Activity(self._seams)
         try:
-            if self._tells:
-                self.state.life.started(self.queue.store.where, {self.queue.name: self.concurrency})
+            if self._state.is_alone:
+                self._state.life.started(self.queue.store.where, {self.queue.name: self.concurrency})
             self._begins_by = self._seams.monotonic() + FIRST_REPORT
             self._reporter.join(self, self._reported)
             self._supervisor.begin(self._supervise, f"{self.queue.name}-supervisor")
@@ -251,7 +225,7 @@ class Consumer(Unpicklable):
         """Begin to take messages. The reporter calls this."""
         if not self._is_reported:
             self._is_reported = True
-            self._attention.set()
+            self._state.wake()
 
     def _refuse_second_start(self) -> None:
         if self._supervisor:
@@ -278,9 +252,9 @@ class Consumer(Unpicklable):
             return True
         grace = self.grace if grace is None else checked_number("grace", grace)
         end = self._seams.monotonic() + grace
-        self._runs.drain()
-        if self._tells:
-            self.state.life.drains(self.running, grace)
+        self.runs.drain()
+        if self._state.is_alone:
+            self._state.life.drains(self.running, grace)
         try:
             try:
                 self._finish(end)
@@ -289,13 +263,9 @@ class Consumer(Unpicklable):
         finally:
             self._end(0.0)  # again, as an interrupt may have ended the first call early
         self.queue.message_log.flush(now=True)
-        if self._tells:
-            self.state.life.stopped(self._given_up, self._hung)
+        if self._state.is_alone:
+            self._state.life.stopped(self._given_up, self._hung)
         return not self._given_up
-
-    def _ends(self) -> bool:
-        """Whether it takes no more messages, finally."""
-        return self._stopping.is_set() or self.state.ends()
 
     def _finish(self, end: float) -> None:
         """Take no more messages; let handlers finish until `end`, and give up the others."""
@@ -306,16 +276,16 @@ class Consumer(Unpicklable):
             self._settlements.settle_again(now=True)
             self._prefetched.hand_back()
         with Deadline(self._seams, min(MARKING, max(0.0, end - self._seams.monotonic()))):
-            self._survive(self._runs.interrupting)
-        while self._workers > self._runs.stuck and self._seams.monotonic() < end and not self.state.signals.forced:
+            self._survive(self.runs.interrupting)
+        while self._workers > self.runs.stuck and self._seams.monotonic() < end and not self._state.signals.forced:
             self._seams.sleep(0.02)
-        self._hung = self._runs.stuck
-        self._given_up += max(0, self._runs.open_runs - self._hung)
+        self._hung = self.runs.stuck
+        self._given_up += max(0, self.runs.open_runs - self._hung)
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._settlements.settle_again(now=True)
             self._prefetched.hand_back(last=True)
-            self._runs.abandon_all("was still running when the consumer had to stop")
+            self.runs.abandon_all("was still running when the consumer had to stop")
         soon = min(end, self._seams.monotonic()) + SUPERVISE_EVERY
         for task in filter(None, (*self._tasks, self._supervisor)):
             task.join(max(0.0, soon - self._seams.monotonic()))
@@ -323,7 +293,7 @@ class Consumer(Unpicklable):
     def _end(self, timeout: float) -> None:
         """Take no more messages, and no part in the upkeep any more. Harmless when repeated."""
         self._stopping.set()
-        self._attention.set()
+        self._state.wake()
         if self._supervisor is not None:
             self._supervisor.cancel()
         end = self._seams.monotonic() + timeout
@@ -338,9 +308,9 @@ class Consumer(Unpicklable):
         except a second SIGHUP. A SIGHUP that the program ignores, or handles itself, is left alone.
         """
         self._refuse_second_start()
-        with self.state.signals:
+        with self._state.signals:
             self.start()
-            while not (self.state.signals.drains or self._stopping.wait(SIGNAL_POLL)):
+            while not (self._state.signals.drains or self._stopping.wait(SIGNAL_POLL)):
                 pass
             return self.stop()
 
@@ -352,22 +322,22 @@ class Consumer(Unpicklable):
         timeout, sweep = config.handler_timeout.total_seconds(), config.sweep_duration.total_seconds()
         pause = min(SUPERVISE_EVERY, timeout / 10, sweep / 20)
         saturated = False
-        while not (self._stopping.is_set() and self._workers <= self._runs.stuck):
+        while not (self._stopping.is_set() and self._workers <= self.runs.stuck):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
             self._survive(self._give_up_late)
             self.queue.message_log.flush()
-            if not self.state.ends():
+            if not self._state.ends():
                 self._survive(self.queue.registry.refresh_if_due)
                 if self._is_reported or self._seams.monotonic() >= self._begins_by:
                     self._survive(self._scale_workers)
             if self.saturated and not saturated:
-                log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self._runs.stuck)
+                log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self.runs.stuck)
             saturated = self.saturated
-            self._doze(pause)
+            self._state.doze(pause, SUPERVISE_SOON, lambda: self._prefetched.waiting or self._settlements.collected)
 
     def _keep_alive(self) -> None:
-        self._runs.keep()
+        self.runs.keep()
         self._prefetched.keep()
 
     def _move_on(self) -> None:
@@ -376,36 +346,19 @@ class Consumer(Unpicklable):
         """
         self._settlements.send(SPAN)
         self._settlements.settle_again()
-        self._prefetched.hand_back(WAIT if self.state.takes() else 0.0)
+        self._prefetched.hand_back(WAIT if self.runs.takes() else 0.0)
 
     def _give_up_late(self) -> None:
         """Give up claimed slots that are empty while all workers are busy, so that what has expired is counted."""
         if self.queue.pending.entries and not self.ordered:
-            with self._settlements.hand.claims() as notes:
+            with self._state.hand.claims() as notes:
                 self.queue.give_up_late(notes)
-
-    def _doze(self, pause: float) -> None:
-        """Wait until the next look, which comes sooner while messages wait that workers may not reach in time."""
-        if self._stopping.is_set():
-            self._seams.sleep(pause)
-            return
-        self._dozes = True  # set before the check for messages: later messages then wake it
-        if self._prefetched.waiting or self._settlements.collected:
-            self._dozes, pause = False, min(pause, SUPERVISE_SOON)
-        self._attention.wait(pause)
-        self._dozes = False
-        self._attention.clear()
-
-    def _wake_supervisor(self) -> None:
-        """Let the supervisor look soon at what waits: messages that were not begun, and acknowledgements."""
-        if self._dozes:
-            self._attention.set()
 
     def _survive(self, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as failure:  # noqa: BLE001 - the store's, a thread's that does not start, or a defect
-            self._report(failure)
+            self._state.report(failure)
 
     def _scale_workers(self) -> None:
         """Start workers until there are as many as are wanted."""
@@ -414,22 +367,17 @@ class Consumer(Unpicklable):
         if missing > 0:
             self._tasks = [task for task in self._tasks if task.is_alive()]
         for number in range(missing):
-            self._start_worker(number)
-
-    def _start_worker(self, number: int) -> None:
-        self._count(1)
-        try:
-            self._tasks.append(self._spawn_worker(f"{self.queue.name}-worker-{number}"))
-        except BaseException:
-            self._count(-1)
-            raise
+            with self._lock:
+                self._workers += 1
+            try:
+                self._tasks.append(self._spawn_worker(f"{self.queue.name}-worker-{number}"))
+            except BaseException:
+                with self._lock:
+                    self._workers -= 1
+                raise
 
     def _spawn_worker(self, name: str) -> Task:
         return self._seams.spawn(self._work, name)
-
-    def _count(self, more: int) -> None:
-        with self._lock:
-            self._workers += more
 
     def _excess(self) -> int:
         """Return how many more workers there are than wanted: `concurrency`, and one for each that hangs, up to as many
@@ -437,13 +385,13 @@ class Consumer(Unpicklable):
 
         Workers that hang cannot leave. So if more than that hang, as after `scale`, all others are too many.
         """
-        stuck, wanted = self._runs.stuck, self.concurrency
+        stuck, wanted = self.runs.stuck, self.concurrency
         return self._workers - max(stuck, wanted + min(stuck, wanted))
 
     def _should_exit(self) -> bool:
         """Whether this worker is one too many; counts it out if it is."""
         with self._lock:
-            over = self._excess() > 0 or self.state.ends()
+            over = self._excess() > 0 or self._state.ends()
             if over:
                 self._workers -= 1
             return over
@@ -456,27 +404,13 @@ class Consumer(Unpicklable):
             while counts := not self._should_exit():
                 try:
                     self._turns.take()
-                    failures, self._not_found = 0, False
-                    self.state.life.found()
+                    failures = 0
+                    self._state.succeeded()
                 except Exception as failure:  # noqa: BLE001 - a defect, too: the next worker would meet it at once
                     failures += 1
-                    self._pause(failure, failures)
+                    self._state.pause(failure, failures)
         finally:  # however it ends: the supervisor starts another in its place
             if counts:
-                self._count(-1)
+                with self._lock:
+                    self._workers -= 1
         self._survive(self._move_on)
-
-    def _pause(self, failure: Exception, failures: int) -> None:
-        """Report a failure, and wait for as long as is due after that many failures in a row."""
-        self._not_found = isinstance(failure, NotFound)
-        if isinstance(failure, AWAY):
-            self._counters.add("troubles")
-            self.state.life.lost(failure)
-        else:
-            self._report(failure)
-        self._stopping.wait(ERROR_BACKOFF.pause(failures, self._seams))
-
-    def _report(self, failure: Exception) -> None:
-        """Count and log a failure."""
-        self._counters.add("troubles")
-        self._failure_log.record(failure, f"{self!r} met an error")

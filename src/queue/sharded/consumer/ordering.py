@@ -70,6 +70,10 @@ class HeldShard:
         """
         self.end() if moved and not self.is_receiving else self.leave()
 
+    def give_up(self) -> None:
+        """Take nothing more of it: another thread gives its messages up."""
+        self.is_given_up = True
+
     def mine(self) -> bool:
         """Whether the next message may be taken.
 
@@ -99,7 +103,10 @@ class ShardLocks:
     def hold_one(self, stopping: Event) -> Iterator[HeldShard | None]:
         """Yield a shard that has messages and no other worker; None, after a pause, if there is none."""
         self._queue.used = True
-        shards = self._candidates()
+        # None while the queue is paused. If a claimed message is awaited, there may be no other to claim.
+        shards: list[int] = []
+        if self._queue.concurrency:
+            shards = list(dict.fromkeys((*self._queue.pending.shards, *self._queue.active.candidates())))
         held = self._take_one(shards)
         if held is None:
             if not stopping.is_set():
@@ -118,22 +125,21 @@ class ShardLocks:
         if not held.is_given_up:
             held.end()
 
-    def _candidates(self) -> list[int]:
-        """Return shards that may have something for this process: none while the queue is paused."""
-        if self._queue.concurrency == 0:
-            return []
-        # If a claimed message is awaited, there may be no other to claim.
-        return list(dict.fromkeys((*self._queue.pending.shards, *self._queue.active.candidates())))
-
     def _take_one(self, shards: Sequence[int]) -> HeldShard | None:
         for shard in shards:
-            if not self._reserve(shard):
-                continue
+            with self._guard:
+                if shard in self._busy:
+                    continue
+                self._busy[shard] = None  # reserved
             grant = None
             try:
                 grant = self._acquired(shard)
             finally:
-                self._settle(shard, grant)
+                with self._guard:
+                    if grant is None:
+                        del self._busy[shard]
+                    else:
+                        self._busy[shard] = grant
             if grant is not None:
                 end, leave = partial(self._end, shard, grant), partial(self._leave, shard, grant)
                 return HeldShard(shard, grant, self._seams.monotonic() + TURN, self._queue, end, leave)
@@ -177,21 +183,6 @@ class ShardLocks:
             if mine:
                 del self._busy[shard]
             return mine
-
-    def _reserve(self, shard: int) -> bool:
-        with self._guard:
-            if shard in self._busy:
-                return False
-            self._busy[shard] = None
-            return True
-
-    def _settle(self, shard: int, grant: Grant | None) -> None:
-        """End the reservation: keep the shard if the lock was acquired."""
-        with self._guard:
-            if grant is None:
-                del self._busy[shard]
-            else:
-                self._busy[shard] = grant
 
     def _lock_of(self, shard: int) -> FencedLock:
         """Return the cached handle of a lock: only one that has watched a dead consumer's lease may break it (P2)."""

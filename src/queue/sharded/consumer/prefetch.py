@@ -16,7 +16,7 @@ from ..delivery import Delivery, extend_all
 from ..envelope import Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
-from .handler import EXTENSIONS, Settlements, extend
+from .settlements import EXTENSIONS, Settlements, extend
 
 PREFETCH = 16
 """Messages that a worker claims at once, at most, by default."""
@@ -137,28 +137,19 @@ class Prefetched:
         now = self._seams.monotonic()
         with self._lock:
             self._over = self._over or last
-            goes = self._take_waiting(now, waited)
+            goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
+            self.waiting = deque(one for one in self.waiting if one not in goes)
         stays = goes
         try:
-            stays = self._handed_back(goes, now)
+            ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
+            left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
+            stays = [one for one in ours if one.delivery in left]
         finally:  # after a defect all of them stay
             for one in stays:
                 one.stays = True
             with self._lock:
                 if not self._over:
                     self.waiting += stays
-
-    def _take_waiting(self, now: float, waited: float) -> list[ClaimedMessage]:
-        """Remove and return what has waited that long, or all at the end; the caller holds the lock."""
-        goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
-        self.waiting = deque(one for one in self.waiting if one not in goes)
-        return goes
-
-    def _handed_back(self, goes: list[ClaimedMessage], now: float) -> list[ClaimedMessage]:
-        """Hand back those that are still this process's; return those that could not be."""
-        ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
-        left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
-        return [one for one in ours if one.delivery in left]
 
     def keep(self) -> None:
         """Extend what is due."""

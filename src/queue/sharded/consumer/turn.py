@@ -1,26 +1,33 @@
-"""A turn of a worker: it takes, handles and settles messages, then checks again whether it is still needed."""
+"""The life of a message in a consumer, from its claim to its settlement: a turn of a worker takes, handles and settles
+messages, then the worker checks again whether it is still needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
+from ....errors import Cancelled, Interrupted, InvalidRequest
+from ....forks import called
 from ....logs import Log
-from ....seams import Event, Seams
+from ....seams import Seams
 from ..config import BatchingConfig
-from ..delivery import Delivery
+from ..delivery import Delivery, keep_answer
 from ..envelope import MAX_ERROR, Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
-from .handler import HandlerCall, Invoker, Runs, Settlements, Verdict, text_of
-from .log import Life
+from .handler import Verdict, judged, text_of
 from .ordering import HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
-from .signals import Signals
+from .runs import HandlerCall, Runs
+from .settlements import EXTENSIONS, Settlements
+from .state import ConsumerState
 
 log = Log(__name__)
+worker_log = Log("latchwork.worker")
 
 RECEIVE_WAIT = 1.0
 """Seconds for which an idle worker waits for a message before it checks whether it is still needed."""
@@ -34,50 +41,11 @@ LIMITER_RETRY = 0.1
 """Seconds until a limiter that could not be asked is asked again."""
 
 
-@dataclass(slots=True)
-class ConsumerState:
-    """The state of the consumer that a worker belongs to.
-
-    wanted: the workers that it was asked for; None = as many as the queue's record says.
-    stopping: set once it takes no more messages.
-    life: what is logged of its life.
-    attend: wake the supervising thread for what waits: messages that were not begun, and acknowledgements.
-    report: count and log a failure.
-    pause: count and log a failure, then wait for as long as is due after that many failures in a row.
-    """
-
-    queue: Subscription
-    runs: Runs
-    wanted: int | None
-    stopping: Event
-    signals: Signals
-    life: Life
-    attend: Callable[[], None]
-    report: Callable[[Exception], None]
-    pause: Callable[[Exception, int], None]
-
-    def concurrency(self) -> int:
-        """Return how many workers are wanted now."""
-        return self.queue.live.concurrency if self.wanted is None else self.wanted
-
-    def saturated(self) -> bool:
-        """Whether so many handlers hang that no more messages are taken."""
-        return 0 < 2 * self.concurrency() <= self.runs.stuck
-
-    def ends(self) -> bool:
-        """Whether it takes no more messages, finally."""
-        return self.signals.drains or self.stopping.is_set()
-
-    def takes(self) -> bool:
-        """Whether handlers may begin: not while it is paused or saturated, nor once it ends."""
-        paused = self.queue.live.concurrency == 0
-        return not paused and self.runs.stuck < 2 * self.concurrency() and not self.ends()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Turns:
     """The turns of all workers of one consumer. Safe between them.
 
+    ignorable: exceptions of the handler that acknowledge its messages.
     locks: of an ordered consumer, else None.
     rate: the limiter that is asked before a handler begins; None = no limiter.
     """
@@ -85,7 +53,8 @@ class Turns:
     consumer: ConsumerState
     seams: Seams
     queue: Subscription
-    invoker: Invoker
+    handler: Callable[[Any], Any]
+    ignorable: tuple[type[BaseException], ...]
     runs: Runs
     settlements: Settlements
     prefetched: Prefetched
@@ -106,12 +75,7 @@ class Turns:
                 self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
-            with self.settlements.hand.claims() as notes:
-                found = self.queue.await_messages(
-                    size, self.seams.monotonic() + RECEIVE_WAIT, None,
-                    one_shard=True, ends=self.consumer.ends, notes=notes,
-                )  # fmt: skip
-                self.settlements.hand.took(found)
+            found = self._claimed(size, RECEIVE_WAIT, one_shard=True)
             self.pace.claimed(size, len(found))
             self.prefetched.put(found)
         waiting = self.prefetched.take()
@@ -126,14 +90,24 @@ class Turns:
             return
         # 5. Call the handler. A run that is never closed counts as a hanging handler.
         try:
-            verdicts = self.invoker.verdicts(run.deliveries)
+            verdicts = self.verdicts(run.deliveries)
         finally:
             ours = self.runs.close(run)
         self.pace.handled(self.seams.monotonic() - run.received)
         # 6. Settle. Acknowledge now if no other message is in hand, else with others finished within SPAN.
         if ours:
-            self.settlements.settle(run.deliveries, verdicts)
+            self.settle(run.deliveries, verdicts)
         self.settlements.send(SPAN if self.prefetched.waiting and not self.consumer.ends() else 0.0)
+
+    def _claimed(self, most: int, timeout: float, *, one_shard: bool = False) -> list[Delivery]:
+        """Claim messages, waiting for them for up to `timeout` seconds, and note that they are in hand."""
+        end = self.seams.monotonic() + timeout
+        with self.consumer.hand.claims() as notes:
+            found = self.queue.await_messages(
+                most, end, None, one_shard=one_shard, ends=self.consumer.ends, notes=notes
+            )
+            self.consumer.hand.took(found)
+        return found
 
     def _begun(self, waiting: ClaimedMessage) -> HandlerCall | None:
         """Return the call of the handler that begins now; None if the message in hand may not begin."""
@@ -148,7 +122,7 @@ class Turns:
         if self.prefetched.waiting or self.settlements.collected:
             self.consumer.attend()
         # 4. Begin. If no message may begin, the messages in hand go back at once.
-        run = self.runs.begin(waiting.delivery) if self.consumer.takes() else None
+        run = self.runs.begin(waiting.delivery) if self.runs.takes() else None
         if run is None:
             self._not_now(waiting, STATE_POLL)
         return run
@@ -159,6 +133,110 @@ class Turns:
         self.prefetched.hand_back()
         if waiting.stays:
             self.consumer.stopping.wait(min(wait, STATE_POLL))
+
+    # ---- the handler and its messages
+
+    def verdicts(self, deliveries: Sequence[Delivery]) -> list[Verdict]:
+        """Run the handler, in the trace in which its message was published; return for each delivery None =
+        acknowledge, or why it failed.
+
+        True or None is a success; in a queue that keeps results, all but False. Of a batch the handler may also
+        return a list with an answer for each message.
+        """
+        batch, messages = self.queue.config.batching is not None, len(deliveries)
+        self.consumer.add("handled", messages)
+        began, outcome = self.seams.monotonic(), "raised"
+        try:
+            try:
+                origins = [delivery.headers for delivery in deliveries]
+                with self.seams.span("handle", origins, queue=self.queue.name, messages=messages):
+                    # A copy: messages that the handler removes from its list are settled too.
+                    answer = called(self.handler, list(deliveries) if batch else deliveries[0])
+                outcome = "returned"
+            finally:
+                self.seams.note("handling", self.seams.monotonic() - began, queue=self.queue.name, outcome=outcome)
+            each = list(answer) if batch and isinstance(answer, list | tuple) else [answer] * messages
+            verdicts: list[Verdict]
+            if len(each) == messages:
+                keeps = bool(self.queue.pointers.results)
+                verdicts = [judged(one, keeps=keeps) for one in each]
+                if keeps:
+                    self._keep(deliveries, each)
+            else:
+                why = f"the handler gave {len(each)} answers for {messages} messages"
+                verdicts = [(Reason.EXCEPTION, why)] * messages
+            # Log the first message that was rejected, or rather one whose answer is not valid: its author may believe
+            # that it was acknowledged.
+            failed = [
+                (delivery.held.envelope, verdict[1])
+                for delivery, verdict in zip(deliveries, verdicts, strict=True)
+                if verdict is not None and not delivery.settled
+            ]
+            if failed:
+                first, said = next((one for one in failed if one[1]), failed[0])
+                self.queue.message_log.failed(first, len(failed) - 1, "rejected", said or "")
+            return verdicts
+        except BaseException as failure:  # noqa: BLE001 - whatever a handler raises is the message's failure, not ours
+            if isinstance(failure, Interrupted) and (self.consumer.ends() or failure.details.get("cut")):
+                return [(Reason.INTERRUPTED, str(failure))] * messages
+            if isinstance(failure, Cancelled) and any(delivery.cancelled for delivery in deliveries):
+                self._drop_cancelled(deliveries)
+                return [(Reason.INTERRUPTED, str(failure))] * messages
+            if isinstance(failure, self.ignorable):
+                return [None] * messages
+            error = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
+            self.queue.message_log.failed(
+                deliveries[0].held.envelope, messages - 1, "raised at", error, failure=failure
+            )
+            return [(Reason.EXCEPTION, error)] * messages
+
+    def _keep(self, deliveries: Sequence[Delivery], results: Sequence[Any]) -> None:
+        """Note what the handler returned for each message. One that cannot be kept is no failure of the message."""
+        for delivery, value in zip(deliveries, results, strict=True):
+            if value is None or delivery.settled:
+                continue
+            try:
+                answer: Any = self.queue.kept(value)
+            except InvalidRequest as failure:
+                answer = str(failure)[:MAX_ERROR]
+                worker_log.warning(
+                    "message %s of %r is done, and what its handler returned is not kept: %s",
+                    delivery.message_id, self.queue.name, failure,
+                )  # fmt: skip
+            keep_answer(delivery, answer)
+
+    def _drop_cancelled(self, deliveries: Sequence[Delivery]) -> None:
+        """Delete the messages that were cancelled; others of the batch go back, uncounted."""
+        rows = self.queue.drop_cancelled([one for one in deliveries if one.cancelled and not one.settled])
+        self.consumer.add("cancelled", rows.count(True))
+        for error in rows.errors()[:1]:
+            log.warning("a message of %r that was cancelled could not be deleted: %s", self.queue.name, error)
+
+    def settle(self, deliveries: Sequence[Delivery], verdicts: Sequence[Verdict], *, in_order: bool = False) -> None:
+        """Fail messages, give back the interrupted ones, and collect the others until they are acknowledged together.
+
+        Messages that the handler has acknowledged or failed itself are settled; its result changes nothing for them.
+        """
+        done: list[Delivery] = []
+        failed: list[Delivery] = []
+        cut: list[Delivery] = []
+        why: list[tuple[Reason, str | None]] = []
+        for delivery, verdict in zip(deliveries, verdicts, strict=True):
+            if delivery.settled:
+                self.consumer.hand.let_go((delivery,))
+            elif verdict is None:
+                done.append(delivery)
+            elif verdict[0] is Reason.INTERRUPTED:
+                cut.append(delivery)
+            else:
+                failed.append(delivery)
+                why.append(verdict)
+        if done:
+            self.settlements.collect(done)
+        if failed:
+            self.settlements.fail(failed, why)
+        if cut:
+            self.settlements.give_back(cut, "ended as the worker stops", in_order=in_order)
 
     # ---- at a rate
 
@@ -172,13 +250,13 @@ class Turns:
             self.settlements.fail([delivery], [failed])
             return False
         self.consumer.attend()
-        end = self.seams.monotonic() + self.runs.patience(MAX_RATE_WAIT)
+        end = self.seams.monotonic() + min(MAX_RATE_WAIT, self.queue.config.sweep_duration.total_seconds() / EXTENSIONS)
         while (wait := self._rate_wait(rate, key)) and self.seams.monotonic() + wait <= end and self._waited(wait):
             pass
         if not wait:
             return True
         self.pace.one_by_one()
-        if rate.keyed and self.consumer.takes():
+        if rate.keyed and self.runs.takes():
             try:  # it goes back until its turn, so that messages of other keys may begin
                 self.settlements.put_off(
                     delivery,
@@ -211,10 +289,10 @@ class Turns:
         """Wait for this time. False, at once, if nothing may begin any more."""
         end = self.seams.monotonic() + seconds
         while (left := end - self.seams.monotonic()) > 0:
-            if not self.consumer.takes():
+            if not self.runs.takes():
                 return False
             self.consumer.stopping.wait(min(left, STATE_POLL))
-        return self.consumer.takes()
+        return self.runs.takes()
 
     def _in_turn(self, run: HandlerCall, held: HeldShard, rate: Rate) -> Verdict | bool:
         """Wait with a message in hand, as nothing may pass it, until its handler may begin; False if it may not.
@@ -280,23 +358,17 @@ class Turns:
                 return  # handle the messages that came; the next look meets the same error
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
-        if held is not None:
-            return held.receive(most, more=more, timeout=timeout)
-        end = self.seams.monotonic() + timeout
-        with self.settlements.hand.claims() as notes:
-            found = self.queue.await_messages(most, end, None, ends=self.consumer.ends, notes=notes)
-            self.settlements.hand.took(found)
-        return found
+        return self._claimed(most, timeout) if held is None else held.receive(most, more=more, timeout=timeout)
 
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken; in order, not once others may have the shard."""
-        return not ((held is not None and held.lost) or self.consumer.saturated() or self.consumer.ends())
+        return not ((held is not None and held.lost) or self.runs.saturated() or self.consumer.ends())
 
     def _handle(self, run: HandlerCall | None, held: HeldShard | None = None) -> None:
         if run is None:
             return
         may: Verdict | bool = True
-        if held is not None and self.rate is not None and not self.consumer.saturated():
+        if held is not None and self.rate is not None and not self.runs.saturated():
             try:
                 may = self._in_turn(run, held, self.rate)
             except BaseException:
@@ -307,22 +379,21 @@ class Turns:
             return
         verdicts: list[Verdict] = []
         try:
-            if self.consumer.saturated():
+            if self.runs.saturated():
                 verdicts = [(Reason.SATURATED, f"handlers that hang: {self.runs.stuck}")] * len(run.deliveries)
             elif isinstance(may, tuple):
                 verdicts = [may]
             elif self.runs.start(run):
-                verdicts = self.invoker.verdicts(run.deliveries)
+                verdicts = self.verdicts(run.deliveries)
         finally:  # a run that is never closed counts as a hanging handler
             ours = self.runs.close(run)
         if ours:
-            self.settlements.settle(run.deliveries, verdicts, in_order=held is not None)
+            self.settle(run.deliveries, verdicts, in_order=held is not None)
             self.settlements.send()
             if held is not None and any(verdict and verdict[0] is Reason.INTERRUPTED for verdict in verdicts):
                 held.leave()  # its next holder is given them first
-                held.is_given_up = True
         elif held is not None:
-            held.is_given_up = True
+            held.give_up()
 
     def _leave(self, run: HandlerCall, held: HeldShard) -> None:
         """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""

@@ -48,17 +48,13 @@ AGAIN_EVERY = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """A queue of a worker, and what the worker does with its messages."""
+    """A queue of a worker, and what the worker does with its messages. settings: more of those of its `Consumer`."""
 
     handler: Handler
     concurrency: int | None
-    ignorable: type[BaseException] | Collection[type[BaseException]]
-    ordered: bool
     start_at: int | None
     stop_at: int
-    prefetch: int | None
-    rate: RateLimiter | None
-    per_key: Callable[[Delivery], str] | None
+    settings: Mapping[str, Any]
 
 
 class Worker(Unpicklable):
@@ -150,12 +146,11 @@ class Worker(Unpicklable):
         _check_thresholds(start_at, stop_at)
         checked_prefetch(prefetch, batching=False, ordered=ordered)
         checked_rate(rate, per_key, batching=False, seams=self._seams)
+        settings = {"ignorable": ignorable, "ordered": ordered, "prefetch": prefetch, "rate": rate, "per_key": per_key}
 
         def add(handler: H) -> H:
             self._consumer_of.checks(handler)
-            self._handlers[queue] = Handled(
-                handler, concurrency, ignorable, ordered, start_at, stop_at, prefetch, rate, per_key
-            )
+            self._handlers[queue] = Handled(handler, concurrency, start_at, stop_at, settings)
             return handler
 
         return add
@@ -225,17 +220,9 @@ class Worker(Unpicklable):
         return self
 
     def _consumer(self, queue: Subscription, handled: Handled) -> Consumer:
+        threads = 0 if handled.start_at is not None else 1 if self.weights is not None else handled.concurrency
         consumer = self._consumer_of(
-            queue,
-            handled.handler,
-            concurrency=0 if handled.start_at is not None else 1 if self.weights is not None else handled.concurrency,
-            ignorable=handled.ignorable,
-            ordered=handled.ordered,
-            grace=self.grace,
-            upkeep=self.upkeep,
-            prefetch=handled.prefetch,
-            rate=handled.rate,
-            per_key=handled.per_key,
+            queue, handled.handler, concurrency=threads, grace=self.grace, upkeep=self.upkeep, **handled.settings
         )
         hand = None if self.hand_of is None else self.hand_of(queue.name)
         consumer.belong_to_worker(self._signals, self._life, hand)  # one signal stops all consumers

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ....coord.effects.attempts import Condition
 from ....errors import LatchworkError
-from ....store import Compute, Exists, Put, Removal, Update, missing
+from ....store import Compute, Put, Removal, Update, missing
 from ....store.model.expr import SERVER_NOW
 from ....store.rows import Rows
 from ..envelope import Envelope
@@ -47,16 +47,11 @@ class ConditionalMessages(DelayedMessages):
         by, now = self.store.seams.unique(), int(self.store.seams.wall() * 1000)
         names = [one.msg_id for one in envelopes]
         tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
+        due, now_at = Put("due", number * WIDTH), Compute(SERVER_NOW)
         made = [
-            Update(
-                self.entry(one.msg_id),
-                (*one.ops(now), Put("due", number * WIDTH), Put("by", token), Put(IF, list(condition)),
-                 Put("shard", -1 if shard is None else shard), Compute(SERVER_NOW)),
-                exists=Exists.CREATE,
-                ttl=self.kept,
-            )
+            self._creating(one.msg_id, one.ops(now), token, shard, due, Put(IF, list(condition)), now_at, ttl=self.kept)
             for token, one, shard, condition in zip(tokens, envelopes, shards, conditions, strict=True)
-        ]  # fmt: skip
+        ]
         # 1. Entries, their ids and their number, in one call.
         *stored, entered, seen = self.store.repeat_many([
             *made,

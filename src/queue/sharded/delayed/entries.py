@@ -240,38 +240,39 @@ class DelayedMessages:
         # Each has a token of its own: of two that have one id, only the first is there. Its number is for their order.
         tokens = [f"{by}.{next(self._numbers)}" for _ in envelopes]
         values = {at: at.value(self._least(at)) for at in set(dues)}
+        # 1. Store the entries, each with its time by the server.
+        group = Put("group", self.group)
         made = [
-            Update(
-                self.entry(name),
-                (*one.ops(now), Put("due", values[at]), Put("by", token), Put("group", self.group),
-                 Put("shard", -1 if shard is None else shard), Read("due")),
-                exists=Exists.CREATE,
-                ttl=ttl,
-            )
+            self._creating(name, one.ops(now), token, shard, Put("due", values[at]), group, Read("due"), ttl=ttl)
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
-        ]  # fmt: skip
+        ]
         noted = self._noted(names, envelopes, now)
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
         sent = self.store.repeat_many([*made, *noted.values(), *beside.updates])
         uncounted = beside.taken_from(sent)
         rows = Rows(map(self._ours, made, sent[: len(made)], tokens))
-        stored, _ = rows.sift(range(len(rows)))
+        # 2. Put their ids into the buckets of these times.
+        moments = {n: moment for n, (moment,) in rows.sift(range(len(rows)))[0].items()}
+        buckets = self._buckets(moments, dues)
         ids: dict[int, list[str]] = defaultdict(list)
-        buckets: dict[int, int] = {}
-        latest = dict.fromkeys(dues, 0)
+        for n, number in buckets.items():
+            ids[number].append(names[n])
         last: LastRetry | None = None
-        for place, (moment,) in stored.items():
-            at, one = dues[place], envelopes[place]
-            latest[at] = max(latest[at], moment)  # in no bucket before that of a message that was given before it
-            buckets[place] = bucket_of(latest[at])
-            ids[buckets[place]].append(names[place])
-            if is_retry(names[place]):
-                last = LastRetry(moment, one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
-        self._note_last(latest)
+        if retries := [n for n in moments if is_retry(names[n])]:
+            one = envelopes[retries[-1]]
+            last = LastRetry(moments[retries[-1]], one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
         failures = self._enter(ids, ttl, last)
+        # 3. Drop what was cancelled while it came here.
         if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
             self._drop([names[n] for n in cancelled])
         return rows.then(lambda places: [failures.get(buckets[n]) or uncounted.get(n) or names[n] for n in places])
+
+    def _creating(
+        self, name: str, message: tuple[Op, ...], token: str, shard: int | None, *more: Op, ttl: int
+    ) -> Update:
+        """Return the update that creates an entry. more: what else is written, and what is read."""
+        ops = (*message, Put("by", token), Put("shard", -1 if shard is None else shard), *more)
+        return Update(self.entry(name), ops, exists=Exists.CREATE, ttl=ttl)
 
     def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""
@@ -298,7 +299,13 @@ class DelayedMessages:
         latest, since = self._last.get((due, self.store.seams.thread()), (0, 0.0))
         return latest if self.store.seams.monotonic() - since < SKEW else 0
 
-    def _note_last(self, latest: Mapping[Due, int]) -> None:
+    def _buckets(self, moments: Mapping[int, int], dues: Sequence[Due]) -> dict[int, int]:
+        """Return the bucket of each message, which is due at that moment; note the last moment of each due time."""
+        latest, buckets = dict.fromkeys(dues, 0), dict[int, int]()
+        for place, moment in moments.items():
+            at = dues[place]
+            latest[at] = max(latest[at], moment)  # in no bucket before that of a message that was given before it
+            buckets[place] = bucket_of(latest[at])
         now, thread = self.store.seams.monotonic(), self.store.seams.thread()
         for due, moment in latest.items():
             if not due.absolute and moment > self._last.get((due, thread), (0, 0.0))[0]:
@@ -306,6 +313,7 @@ class DelayedMessages:
                 self._last[due, thread] = moment, now
         for old in list(self._last)[:-CHUNK]:
             self._last.pop(old, None)
+        return buckets
 
     def _make_control(self) -> None:
         """Make the control record, from which on buckets are looked at. One call for a process."""

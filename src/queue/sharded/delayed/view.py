@@ -155,9 +155,7 @@ class DelayedView(ConditionalMessages):
     # ---- steps
 
     def _done_to(
-        self,
-        named: Sequence[str | Message],
-        act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]],
+        self, named: Sequence[str | Message], act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]]
     ) -> list[tuple[str, Outcome | LatchworkError]]:
         """Act on the entries of these names; then, for the ids that have none, on the messages of that id that have
         failed and are tried again. Return the outcomes.
@@ -168,18 +166,14 @@ class DelayedView(ConditionalMessages):
             return rows
         retries: dict[str, str] = {}
         try:
-            for some in self._next_ids(min(MOST_AHEAD, self._longest_retry)):
+            pauses = self.config.retries
+            longest = max(HOUR, pauses.high * (1 + pauses.jitter) if pauses else 0.0) + 60  # with some to spare
+            for some in self._next_ids(min(MOST_AHEAD, longest)):
                 retries |= {one: of for one in some if (of := published_id(one)) in unknown}
         except LatchworkError as failure:
             return [(name, failure if name in unknown else row) for name, row in rows]
         again = act(list(retries)) if retries else []
         return [row for row in rows if row[0] not in retries.values()] + [(retries[name], row) for name, row in again]
-
-    @property
-    def _longest_retry(self) -> float:
-        """Seconds for which a message waits for its next attempt at the longest, with some to spare."""
-        pauses = self.config.retries
-        return max(HOUR, pauses.high * (1 + pauses.jitter) if pauses else 0.0) + 60
 
     def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
         """Yield the ids that are overdue, or due up to `seconds` ahead, by time."""

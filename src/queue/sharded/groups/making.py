@@ -88,10 +88,11 @@ def complete(
             leave(shared)
         raise Refused(f"queue {config.of!r} has {MOST_GROUPS} groups, the most that it may have: drop some")
     first = _first(shared, start, joined, oldest)
-    rows = [
-        Update(shared.pointers_key(n), _pointers(joined[n], first[n]), exists=Exists.CREATE, ttl=NEVER)
-        for n in range(shared.shards)
-    ]
+    rows = []
+    for n, (at, after) in enumerate(zip(joined, first, strict=True)):
+        # With such a record a sweep begins where it says, not where it begins with a shard that it has never seen.
+        begin = (Put(LOAD, at), Put(FIRE, after), Put(JOINED, at), Put(FIRST, after), Put(KNOWN, 1))
+        rows.append(Update(shared.pointers_key(n), begin, exists=Exists.CREATE, ttl=NEVER))
     # Not as if it was dropped: to leave would undo what another process has made meanwhile.
     shared.store.repeat_many(rows).raise_unless(AlreadyExists)
     # Another process may have made some of them, and begun in another place.
@@ -101,11 +102,6 @@ def complete(
         return True
     leave(shared)
     return False
-
-
-def _pointers(joined: int, first: int) -> tuple[Put, ...]:
-    # With such a record a sweep begins where it says, not where it begins with a shard that it has never seen.
-    return (Put(LOAD, joined), Put(FIRE, first), Put(JOINED, joined), Put(FIRST, first), Put(KNOWN, 1))
 
 
 def _made(records: QueueRecords, config: QueueConfig, begun: Mapping[str, int]) -> bool:

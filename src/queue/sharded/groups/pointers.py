@@ -15,23 +15,13 @@ from ....store.rows import Rows
 from ...rows import read_each
 from ..envelope import Envelope, from_all, kept_for
 from ..hooks import Readers
-from ..pointers import FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, ShardPointers
+from ..pointers import ADVANCED, CLAIM, FIRE, FROM, IN_HAND, LOAD, STATE_BINS, STREAM, UNSEALED, ShardPointers
 from ..rules import GROUPS, StampRules, Taking
-from ..shards import ADVANCED, CLAIM, UNSEALED, Shards
+from ..shards import Shards
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
 from ..sweep_record import SubqueueKind
 from .members import Members
-from .stamps import (
-    ACKED,
-    SHARED,
-    TRIES,
-    SharedAck,
-    acknowledge_shared,
-    adopting,
-    group_ack_of,
-    passing,
-    stamp_rules_of,
-)
+from .stamps import ACKED, SHARED, TRIES, SharedAck, acknowledge_shared, adopting, group_ack_of, passing, stamp_rules_of
 
 JOINED, FIRST = "joined", "first"
 """The queue's LOAD when the group joined the shard, and the pointer after which the group began to read."""
@@ -310,13 +300,7 @@ class GroupPointers(Shards):
     # ---- the consumer's side
 
     def claim(
-        self,
-        shard: int,
-        n: int,
-        turn: ShardHolder | None = None,
-        *,
-        token: bytes | None = None,
-        is_new: bool = False,
+        self, shard: int, n: int, turn: ShardHolder | None = None, *, token: bytes | None = None, is_new: bool = False
     ) -> Claim | None:
         """Claim pointers, as `Shards.claim` does."""
         part_, inner = self.part_of(shard)

@@ -69,12 +69,7 @@ def stamp_rules_of(tag: str) -> StampRules:
         abandoned=waits & delivery.ne("") & has(STAMPS, tag) & (stamped + Param("age") < SERVER_NOW),
         left_alone=waits & delivery.eq(Param("delivery", str)) & stamped.eq(Param("stamped")),
         unstamped=_PAYLOAD & lacks(ACKED, tag) & (lacks(GROUPS, tag) | delivery.eq("")),
-        state=(
-            Compute(delivery),
-            MapGet(STAMPS, tag),
-            Compute(_PAYLOAD & lacks(ACKED, tag)),
-            WAITING,
-        ),
+        state=(Compute(delivery), MapGet(STAMPS, tag), Compute(_PAYLOAD & lacks(ACKED, tag)), WAITING),
     )
 
 

@@ -154,7 +154,11 @@ class _Attempt:
         """
         born = self._store.seams.boottime()
         slots = self._reserve(keys)
-        rows = self._store.repeat_many([self._creating(key, slot) for key, slot in slots.items()])
+        creates = []
+        for key, slot in slots.items():
+            envelope = self._wanted[key].envelope
+            creates.append(self._records[key].creating(0, {envelope.msg_id: place(slot)}, envelope.batch))
+        rows = self._store.repeat_many(creates)
         entries: dict[str, Chunk] = {}
         for (key, slot), row in zip(slots.items(), rows, strict=True):
             envelope = self._wanted[key].envelope
@@ -184,10 +188,6 @@ class _Attempt:
             if not shards:
                 break
         return slots
-
-    def _creating(self, key: str, slot: Slot) -> Update:
-        records, envelope = self._records[key], self._wanted[key].envelope
-        return records.creating(0, {envelope.msg_id: place(slot)}, envelope.batch)
 
     def _found(self, keys: Sequence[str]) -> dict[str, Chunk]:
         """Return the entries that another attempt has made first. One call."""

@@ -193,15 +193,12 @@ def passed_slots(queue: SubscriptionHandle, slots: Collection[Slot]) -> set[Slot
     It is asked after they were written: a consumer that claims, or a stream that reads, beyond FIRE from now on
     finds their messages. A message that was handed out since was not passed.
     """
-    return _passed_here(queue, slots) | passed_by_groups(queue.pointers, slots) if slots else set()
-
-
-def _passed_here(queue: SubscriptionHandle, slots: Collection[Slot]) -> set[Slot]:
-    """Return the slots that the queue's own consumers may have passed."""
+    if not slots:
+        return set()
     states = queue.pointers.states(sorted({slot.shard for slot in slots}))
     fired = {state.shard: state.checked().fired for state in states}
-    below = [slot for slot in slots if slot.pointer <= fired[slot.shard]]
-    if not below:
-        return set()
-    rows = queue.store.repeat_many([Update(queue.pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
-    return {slot for slot, (given,) in zip(below, rows.values((False,)), strict=True) if not given}
+    passed: set[Slot] = set()
+    if below := [slot for slot in slots if slot.pointer <= fired[slot.shard]]:
+        rows = queue.store.repeat_many([Update(queue.pointers.key(slot), (_WAS_GIVEN,)) for slot in below])
+        passed = {slot for slot, (given,) in zip(below, rows.values((False,)), strict=True) if not given}
+    return passed | passed_by_groups(queue.pointers, slots)

@@ -137,9 +137,12 @@ class BatchResults(Iterator[BatchResult]):
             self._next = end
             if end == state.given:
                 self._over = True
-                if self._early:
-                    raise WaitTimeout(f"batch {shown(state.name)} {_more_than_these(state)}")
-                return []
+                if not self._early:
+                    return []
+                why = "is not closed: more messages may come"
+                if state.complete:
+                    why = "was not closed when the first messages were read: others may have come: read them again"
+                raise WaitTimeout(f"batch {shown(state.name)} {why}")
 
     def _unread(self, names: Mapping[int, str] | LatchworkError, ordinal: int, failure: LatchworkError) -> BatchResult:
         id = None if isinstance(names, LatchworkError) else names.get(ordinal % BLOCK)
@@ -245,13 +248,6 @@ def _is_message(state: BatchState, block: Block, names: Mapping[int, str] | Latc
         return place not in block.out
     is_named = not isinstance(names, LatchworkError) and place in names
     return is_named and any(place in some for some in (block.done, block.gone, block.kept))
-
-
-def _more_than_these(state: BatchState) -> str:
-    """Return why the messages that were read are perhaps not all."""
-    if state.complete:
-        return "was not closed when the first messages were read: others may have come: read them again"
-    return "is not closed: more messages may come"
 
 
 def _is_over(block: Block, ordinal: int) -> bool:

@@ -159,7 +159,10 @@ def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Term
     """
     queue.open_for_publishing()
     if terms.due is not None:
-        return _store_for_later(queue, messages, terms.due)
+        stored: Rows[str] = Rows()
+        for part in chunked(messages, CHUNK):
+            stored += queue.delayed.publish([one.envelope for one in part], [one.shard for one in part], terms.due)
+        return stored
     if terms.remembered is not None:
         return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
     envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
@@ -191,14 +194,6 @@ def wanted_of(queue: QueueHandle, messages: Sequence[Prepared]) -> list[KeyedMes
         KeyedMessage(one.dedup, one.envelope, shard, one.shard is not None)
         for one, shard in zip(messages, shards, strict=True)
     ]
-
-
-def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due) -> Rows[str]:
-    outcomes: Rows[str] = Rows()
-    for part in chunked(messages, CHUNK):
-        envelopes = [message.envelope for message in part]
-        outcomes += queue.delayed.publish(envelopes, [one.shard for one in part], due)
-    return outcomes
 
 
 def ids_or_raise(

@@ -70,15 +70,10 @@ class Publisher(Unpicklable):
     _INSTEAD = "pickle the QueueRegistry and the queue's name, and make a publisher there"
 
     def __init__(
-        self,
-        queue: QueueHandle,
-        *,
-        linger: Span = LINGER,
-        waiting: int = WAITING,
-        waiting_bytes: int = WAITING_BYTES,
+        self, queue: QueueHandle, *, linger: Span = LINGER, waiting: int = WAITING, waiting_bytes: int = WAITING_BYTES
     ) -> None:
         self._queue, self._seams = queue, queue.store.seams
-        self._linger = _checked_linger(linger)
+        self._linger = checked_number("linger (seconds)", seconds_of(linger), 0, MAX_LINGER)
         self._most = checked_whole("waiting", waiting, 1, MAX_WAITING)
         self._most_bytes = checked_whole("waiting_bytes", waiting_bytes, 1, 2**40)
         self._failure_log = FailureLog(self._seams, log)
@@ -387,10 +382,6 @@ class Publisher(Unpicklable):
         self._count -= len(some)
         self._bytes -= sum(one.size for one in some)
         self._room.set()
-
-
-def _checked_linger(linger: Span) -> float:
-    return checked_number("linger (seconds)", seconds_of(linger), 0, MAX_LINGER)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

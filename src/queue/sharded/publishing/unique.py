@@ -131,15 +131,14 @@ class _Attempt:
         # By both clocks, as the server's may have been set back.
         now = self._seams.monotonic()
         is_young = holder.is_young and now - self._seen.setdefault(holder.message_id, now) < YOUNG / 1000
-        found = find_message(self._find(holder.message_id), None if is_young else self._sealing(holder))
+        find, seal = self._find(holder.message_id), None
+        if not is_young and find.first is None:
+            seal = self._queue.delayed.sealing(holder.message_id, int(self._queue.pointers.sweep) + 1)
+        elif not is_young and find.first is not None:
+            seal = self._queue.pointers.sealing(find.first.slot)
+        found = find_message(find, seal)
         is_known = found.status.state in LIVES or found.status.state is State.PARKED or not is_young
         return found if is_known and found.certain else None
-
-    def _sealing(self, holder: Holder) -> Update:
-        first, pointers = self._find(holder.message_id).first, self._queue.pointers
-        if first is None:
-            return self._queue.delayed.sealing(holder.message_id, int(pointers.sweep) + 1)
-        return pointers.sealing(first.slot)
 
     def _kept(self, holder: Holder, found: Found, on_duplicate: str) -> str:
         """Answer with the message that has the key."""

@@ -9,7 +9,7 @@ two of these steps: the upkeep asks the record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -72,8 +72,10 @@ class Publish:
         (done,) = written(store, [Write.of(store, ending, self)])
         if isinstance(done, NotFound):
             return False
-        if isinstance(done, Refused) and _is_ending(store, removal):
-            return False  # another call is deleting it
+        if isinstance(done, Refused):
+            record = store.get(removal.key, END)
+            if record is None or END in record.bins:
+                return False  # another call is deleting it
         if isinstance(done, LatchworkError):
             raise done
         # From here on the message comes in any case, and the upkeep deletes the record with it if this fails.
@@ -89,9 +91,24 @@ class Publish:
         return True
 
 
-def _is_ending(store: RecordStore, removal: Removal) -> bool:
-    record = store.get(removal.key, END)
-    return record is None or END in record.bins
+def applying(
+    store: RecordStore, update: Update, effect: marks.Effect, publish: Any, target: Callable[[str | None], Any]
+) -> Callable[[], marks.Applied]:
+    """Return what applies the effect of a message together with a message that is published. No I/O.
+
+    target: returns a queue by its name; of None the one that the messages are of.
+    """
+    if isinstance(publish, Publish) and (publish.queue is None or isinstance(publish.queue, str)):
+        publish = replace(publish, queue=target(publish.queue))
+    write = Write.of(store, update, publish, effect)
+
+    def apply() -> marks.Applied:
+        (done,) = written(store, [write])
+        if isinstance(done, LatchworkError):
+            raise done
+        return done.applied
+
+    return apply
 
 
 def queue_of(given: Any) -> QueueHandle:
@@ -201,7 +218,11 @@ def written(store: RecordStore, writes: Sequence[Write]) -> Rows[Written]:
         begun = {n: writes[n].begin() for n in left}
         # 1. The messages, which wait for their updates.
         stored, failed = _each(begun, _announce).sift(begun)
-        outcomes.merge(list(failed), [_not_stored(failure) for failure in failed.values()])
+        for n, failure in failed.items():
+            # An update that was not sent is in no doubt.
+            outcomes[n] = failure if not isinstance(failure, OutcomeUnknown) else Unavailable(
+                f"the message could not be stored, so nothing was written and none is delivered: {failure}"
+            )  # fmt: skip
         # 2. The updates, each with its mark.
         sent = {n: begun[n] for n in stored}
         found = _applied(store, sent)
@@ -267,13 +288,6 @@ def _note(delayed: ConditionalMessages, some: Sequence[Begun]) -> Rows[object]:
 
 def _withdraw(delayed: ConditionalMessages, some: Sequence[Begun]) -> Rows[bool]:
     return delayed.withdraw([one.message_id for one in some])
-
-
-def _not_stored(failure: LatchworkError) -> LatchworkError:
-    """Return the error of a write whose message could not be stored: an update that was not sent is in no doubt."""
-    if not isinstance(failure, OutcomeUnknown):
-        return failure
-    return Unavailable(f"the message could not be stored, so nothing was written and none is delivered: {failure}")
 
 
 def check_ops(update: Update, bin: str) -> None:

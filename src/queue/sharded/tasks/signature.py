@@ -87,7 +87,9 @@ class Signature:
                 forbid_unknown_fields=True,
             )
             self._decode = decoder(self._type, dec_hook=_from_json)
-            self.parts = _parts_of(dict(fields), required)
+            self.parts: dict[str, Part] = {}
+            for name, kind in dict(fields).items():
+                _add(self.parts, (name, name in required), schema(kind, _schema_of), {})
         except (TypeError, ValueError, RecursionError, NameError) as failure:
             raise InvalidRequest(f"{self.name} has a parameter that is not read from JSON: {failure}") from None
 
@@ -215,13 +217,6 @@ def _schema_of(kind: type) -> dict[str, Any]:
         described: dict[str, Any] = kind.model_json_schema()
         return described
     raise NotImplementedError(f"{shown(kind)} is none that msgspec or pydantic knows")
-
-
-def _parts_of(fields: Mapping[str, Any], required: set[str]) -> dict[str, Part]:
-    found: dict[str, Part] = {}
-    for name, kind in fields.items():
-        _add(found, (name, name in required), schema(kind, _schema_of), {})
-    return found
 
 
 def _add(found: dict[str, Part], at: tuple[str, bool], described: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -56,13 +56,6 @@ class Calls(Protocol):
     def drains(self) -> float | None: ...
 
 
-class ReportedState(Protocol):
-    """The state of a consumer, as far as it is reported."""
-
-    @property
-    def runs(self) -> Calls: ...
-
-
 class Reported(Protocol):
     """A consumer, as far as it is reported."""
 
@@ -70,7 +63,7 @@ class Reported(Protocol):
     stats: Counter[str]
 
     @property
-    def state(self) -> ReportedState: ...
+    def runs(self) -> Calls: ...
     @property
     def concurrency(self) -> int: ...
     @property
@@ -187,7 +180,7 @@ class Reporter:
             self._tell(queues, last)
         # 3. Report.
         acts_on, carried = {name: queue.live.changed for name, queue in queues.items()}, self._carried
-        takes = {consumer.queue.name for consumer in consumers if consumer.state.runs.drains() is None}
+        takes = {consumer.queue.name for consumer in consumers if consumer.runs.drains() is None}
         is_news = acts_on != last.acts_on or carried != last.carried or takes != last.takes
         if queues and (is_news or now >= last.at + REPORT):
             counts = last.counted(now, _counts(consumers)) + carried
@@ -218,8 +211,8 @@ class Reporter:
         threads = sum(one.concurrency for one in own) if live.concurrency else 0
         running = sum(one.running for one in own)
         reasons = {one.value: counts[name, f"failed_{one.value}"] for one in Reason}
-        longest = sorted((run for one in own for run in one.state.runs.running()), key=lambda run: -run.seconds)
-        drains = [one.state.runs.drains() for one in own]
+        longest = sorted((run for one in own for run in one.runs.running()), key=lambda run: -run.seconds)
+        drains = [one.runs.drains() for one in own]
         return WorkerReport(
             self.worker, 0.0, live.changed, threads, running, counts[name, "acked"], counts[name, "failed"], reasons,
             sum(one.stuck for one in own),

@@ -119,30 +119,14 @@ class _Progress:
         if stop is None or self.over >= self.task.limit:
             stop, error = self.blocked[1] if self.blocked else self.task.stop, None
         return ShardReport(
-            self.task.config.name,
-            self.task.kind,
-            self.task.shard,
-            swept=self.swept,
-            marked=self.marked,
-            stop=stop,
-            error=error,
-            damage=self.task.damage,
-            live_messages=tuple(self.live),
-            **self.tally,
-        )
+            self.task.config.name, self.task.kind, self.task.shard, swept=self.swept, marked=self.marked, stop=stop,
+            error=error, damage=self.task.damage, live_messages=tuple(self.live), **self.tally,
+        )  # fmt: skip
 
 
 def sides(main: Shards, sideline: Shards, parked: Shards) -> dict[SubqueueKind, Shards]:
     """Return the parts of a queue, or of a group, that are swept."""
     return {SubqueueKind.MAIN: main, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked} | main.swept()
-
-
-def _message(slot: Slot, delivery: Any, stamped: Any) -> LiveMessage | None:
-    """Return the message as a leader remembers it; None if its stamp is damaged: the server's clock alone counts for
-    it.
-    """
-    stamped = 0 if stamped is None else stamped
-    return LiveMessage(slot.pointer, delivery, stamped) if type(delivery) is str and type(stamped) is int else None
 
 
 class _Sweep:
@@ -171,20 +155,23 @@ class _Sweep:
         stop, error = None, None
         try:
             for slots in self._steps():
-                self._check()
+                try:
+                    self.check()
+                except LatchworkError as failure:
+                    raise FencedOut(f"the sweep of {self.queue.name} stopped: {failure}") from failure
                 rehomed = self._step(slots)
-                self._write_pointers(slots, rehomed)
+                # Write the outcome, if this epoch still may, and note that the step is over.
+                touched = self._touched(slots)
+                moving = [one for one in touched if not one.unseen and (one.reached > one.swept or one.marks)]
+                if moving or rehomed:
+                    self._write(moving, rehomed)
+                for shard in touched:
+                    shard.over = shard.scanned
         except FencedOut as failure:
             stop, error = Stop.DEPOSED, str(failure)
         except LatchworkError as failure:
             stop, error = Stop.FAILED, f"{failure.code}: {failure}"
         return [shard.report(stop, error) for shard in self.shards.values()]
-
-    def _check(self) -> None:
-        try:
-            self.check()
-        except LatchworkError as failure:
-            raise FencedOut(f"the sweep of {self.queue.name} stopped: {failure}") from failure
 
     def _steps(self) -> Iterator[list[Slot]]:
         slots: list[Slot] = []
@@ -273,21 +260,21 @@ class _Sweep:
                 unstamped.append(slot)
                 shard.keep(slot.pointer, Stop.LIVE, "stamped")
             else:
-                message = _message(slot, row[0], row[1])
-                if message is not None and message in shard.task.abandoned:
+                delivery, stamped = row[0], 0 if row[1] is None else row[1]
+                if type(delivery) is not str or type(stamped) is not int:  # the server's clock alone counts for it
+                    shard.keep(slot.pointer, Stop.LIVE, "live")
+                    continue
+                message = LiveMessage(slot.pointer, delivery, stamped)
+                if message in shard.task.abandoned:
                     abandoned.append((slot, message))
-                else:
-                    self._live(slot, message)
+                    continue
+                shard.keep(slot.pointer, Stop.LIVE, "live")
+                if len(shard.live) < MOST_REMEMBERED:
+                    shard.live.append(message)
         ops = self.stamp_rules.taking(SEEN, self.queue.now_ms())
         self.store.repeat_many([Update(self.queue.key(slot), ops, self.stamp_rules.unstamped) for slot in unstamped])
         self.queue.readers.finish(unawaited)
         return abandoned
-
-    def _live(self, slot: Slot, message: LiveMessage | None) -> None:
-        shard = self.shards[slot.shard]
-        shard.keep(slot.pointer, Stop.LIVE, "live")
-        if message is not None and len(shard.live) < MOST_REMEMBERED:
-            shard.live.append(message)
 
     def _left_alone(self, abandoned: Sequence[tuple[Slot, LiveMessage]]) -> list[Stamped]:
         """Take messages that are still as the leader has seen them one duration ago. One call, or none."""
@@ -350,15 +337,6 @@ class _Sweep:
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 
     # ---- the sweep pointers
-
-    def _write_pointers(self, slots: Sequence[Slot], rehomed: int) -> None:
-        """Write the outcome of the step, if this epoch still may, and note that the step is over."""
-        touched = self._touched(slots)
-        moving = [shard for shard in touched if not shard.unseen and (shard.reached > shard.swept or shard.marks)]
-        if moving or rehomed:
-            self._write(moving, rehomed)
-        for shard in touched:
-            shard.over = shard.scanned
 
     def _write(self, moving: Sequence[_Progress], rehomed: int) -> None:
         """Advance the pointers to the first slots in the way, unless one is further already."""

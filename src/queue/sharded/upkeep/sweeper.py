@@ -156,11 +156,7 @@ class Sweeper:
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed, unreadable = self.registry.scan(active=None)
             parts = parallel_map(
-                self._seams,
-                lambda one: self._sweep_and_record(*one, leadership),
-                listed,
-                self.parallelism,
-                "latchwork-sweep",
+                self._seams, lambda one: self._sweep(*one, leadership), listed, self.parallelism, "latchwork-sweep"
             )
         return sum(parts, unread(leadership.epoch, unreadable))
 
@@ -191,38 +187,38 @@ class Sweeper:
 
     # ---- one queue
 
-    def _sweep_and_record(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
-        began = self._seams.monotonic()
-        report = self._sweep_safely(queue, bins, leadership)
+    def _sweep(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
+        """Sweep one queue, and record the result as metrics. What it meets does not stop the others' sweep."""
+        began, epoch = self._seams.monotonic(), leadership.epoch
+        report = SweepReport(epoch, (queue.name,))
+        try:
+            self._check(leadership)
+            if not queue.ends(bins):
+                tasks = self.tasks(queue, bins, epoch)
+                shards = sweep_shards(self.registry.store, tasks, epoch, lambda: self._check(leadership))
+                report = self.finish(queue, epoch, tasks, shards)
+        except LatchworkError as failure:
+            report = self.failed(queue, epoch, f"{failure.code}: {failure}")
+        except Exception as failure:  # a defect
+            log.exception("the sweep of %s failed", queue.name)
+            report = self.failed(queue, epoch, repr(failure))
         report.record(self._seams, self._seams.monotonic() - began)
         return report
-
-    def _sweep_safely(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
-        try:
-            return self._sweep(queue, bins, leadership)
-        except LatchworkError as failure:
-            return self.failed(queue, leadership.epoch, f"{failure.code}: {failure}")
-        except Exception as failure:  # a defect in one queue must not stop the others' sweep
-            log.exception("the sweep of %s failed", queue.name)
-            return self.failed(queue, leadership.epoch, repr(failure))
-
-    def _sweep(self, queue: Subscription, bins: Bins, leadership: Leads) -> SweepReport:
-        self._check(leadership)
-        if queue.ends(bins):
-            return SweepReport(leadership.epoch, (queue.name,))
-        tasks = self.tasks(queue, bins, leadership.epoch)
-        shards = sweep_shards(self.registry.store, tasks, leadership.epoch, lambda: self._check(leadership))
-        return self.finish(queue, leadership.epoch, tasks, shards)
 
     def finish(
         self, queue: Subscription, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
     ) -> SweepReport:
         """Note the marks and the result of a queue whose tasks were swept, here or elsewhere; return its report."""
         self.swept(shards)
-        error = next((_failure_text(shard) for shard in shards if _has_failed(shard)), None)
-        error = self._repaired.pop(queue.name, None) or error
+        error = self._repaired.pop(queue.name, None)
+        failed = [one for one in shards if one.refused or one.damage or one.stop in _FAILURES]
+        if failed and error is None:
+            what = failed[0].error or failed[0].damage or f"{failed[0].refused} messages could not be moved"
+            error = f"shard {failed[0].shard} of the {failed[0].kind.value} queue: {what}"
         # If the sweep pointers were written, that write has noted the success already.
-        if (error or not _written(tasks, shards)) and not self.note(queue, epoch, error):
+        began = {(task.kind, task.shard): task.swept for task in tasks}
+        written = any(one.rehomed or one.marked or one.swept > began[one.kind, one.shard] for one in shards)
+        if (error or not written) and not self.note(queue, epoch, error):
             error = error or f"deposed: a leader of an epoch above {epoch} has swept it"
         return SweepReport(epoch, (queue.name,), tuple(shards), ((queue.name, error),) if error else ())
 
@@ -259,7 +255,14 @@ class Sweeper:
         notes = notes.without(shard.place for shard in ahead)
         if notes.repairs:
             self._repair(queue, notes, epoch)
-        return [task for shard in shards if (task := self._task_of(queue, shard, notes)) is not None]
+        tasks: list[ShardTask] = []
+        for at in shards:
+            swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
+            if at.fired is None:
+                tasks.append(self._rescue(queue, at, swept, mark))
+            elif swept < at.fired:
+                tasks.append(self._plan(queue, at, at.fired, swept, mark))
+        return tasks
 
     def _repair(self, queue: Subscription, notes: SweepRecord, epoch: int) -> None:
         what = f"{', '.join(notes.repairs)} in the queue's record are damaged; they start from their defaults"
@@ -276,13 +279,6 @@ class Sweeper:
         rows = self.registry.store.repeat_many([Update(key, _POINTERS) for key in keys])
         found = zip(places, keys, rows.raise_unless(NotFound, Corrupt), strict=True)
         return [_ShardPointers.of(place, key, row) for place, key, row in found if isinstance(row, tuple | Corrupt)]
-
-    def _task_of(self, queue: Subscription, at: _ShardPointers, notes: SweepRecord) -> ShardTask | None:
-        """Return what there is to sweep in a shard; None if there is nothing."""
-        swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
-        if at.fired is None:
-            return self._rescue(queue, at, swept, mark)
-        return self._plan(queue, at, at.fired, swept, mark) if swept < at.fired else None
 
     def _plan(self, queue: Subscription, at: _ShardPointers, fired: int, swept: int, mark: Mark | None) -> ShardTask:
         duration = milliseconds(queue.config.sweep_duration)
@@ -386,21 +382,6 @@ def unread(epoch: int, unreadable: Mapping[str, LatchworkError]) -> SweepReport:
     """Return the report of queues whose records cannot be read, so that they cannot be swept."""
     failures = tuple((name, f"{failure.code}: {failure}") for name, failure in unreadable.items())
     return SweepReport(epoch, tuple(unreadable), (), failures)
-
-
-def _has_failed(shard: ShardReport) -> bool:
-    return bool(shard.refused or shard.damage or shard.stop in _FAILURES)
-
-
-def _failure_text(shard: ShardReport) -> str:
-    what = shard.error or shard.damage or f"{shard.refused} messages could not be moved"
-    return f"shard {shard.shard} of the {shard.kind.value} queue: {what}"
-
-
-def _written(tasks: Sequence[ShardTask], shards: Sequence[ShardReport]) -> bool:
-    """Whether the sweep has written to the queue's record."""
-    began = {(task.kind, task.shard): task.swept for task in tasks}
-    return any(shard.rehomed or shard.marked or shard.swept > began[shard.kind, shard.shard] for shard in shards)
 
 
 # ---- shards that the store has lost

@@ -90,7 +90,9 @@ class Upkeep:
         )
         group = workers_of(self.registry.store, self.registry.client_id, self.registry.farm_id)
         self._worker_membership = WorkerMembership(
-            group, _short(candidate), lambda: list(filter(None, self._members.values()))
+            group,
+            candidate.encode()[:MAX_NAME].decode(errors="ignore"),  # the end of a long farm is left out
+            lambda: list(filter(None, self._members.values())),
         )
         farms = Farms(self.registry, self.election)
         self._duties: list[Duty] = [
@@ -181,19 +183,16 @@ class Sweeping:
         """Sweep all farms if that is due; the seconds until the next look at whether it is."""
         clock, interval = self._seams.monotonic, sweep_interval(self._farms.queues())
         if self._last is None or self._last[0] != leadership.epoch or clock() >= self._last[1] + interval:
-            self._sweep(leadership)
+            for registry in self._farms.registries():
+                sweeper = self._sweepers.setdefault(registry.farm_id, Sweeper(registry, self._election))
+                leadership.check()
+                report = sweeper.run_once()
+                if report.led and report.ok:
+                    log.debug("%s", report)
+                elif report.led:
+                    self._failure_log.warn(str(report))
             self._last = leadership.epoch, clock()
         return max(0.0, min(NOTICE, self._last[1] + interval - clock()))
-
-    def _sweep(self, leadership: Leadership) -> None:
-        for registry in self._farms.registries():
-            sweeper = self._sweepers.setdefault(registry.farm_id, Sweeper(registry, self._election))
-            leadership.check()
-            report = sweeper.run_once()
-            if report.led and report.ok:
-                log.debug("%s", report)
-            elif report.led:
-                self._failure_log.warn(str(report))
 
 
 def sweep_interval(queues: Sequence[Subscription]) -> float:
@@ -247,11 +246,6 @@ def upkeep_of(registry: QueueRegistry) -> Upkeep:
     """Return the one upkeep of this process for the registry's store, client and farm."""
     name = (id(registry.store), registry.client_id, registry.farm_id)
     return _ALL.get(name) or _ALL.setdefault(name, Upkeep(registry))
-
-
-def _short(candidate: str) -> str:
-    """Return the candidate's name, short enough for a member's: the end of a long farm is left out."""
-    return candidate.encode()[:MAX_NAME].decode(errors="ignore")
 
 
 def _failed(what: str, pause: float) -> str:

@@ -105,7 +105,7 @@ def test_a_batch_that_could_not_be_filled_up_is_handled_and_let_go(consumers):
     eventually(lambda: consumer.stats["acked"] == 2)
     assert consumer.stats["troubles"] == 1
     assert consumer.stop()
-    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
+    assert not consumer.runs._runs, "a run that nobody ends is extended for ever"
 
 
 def test_a_batch_answered_with_too_few_answers_fails_and_says_so(consumers):
@@ -130,7 +130,7 @@ def test_each_message_of_a_batch_counts_by_itself():
     remove([deliveries[0].held])  # as the sweeper would
     queue.pointers.remove = shaky
     consumer = Consumer(queue, lambda deliveries: None)
-    consumer._turns._handle(consumer._runs.open(deliveries))
+    consumer._turns._handle(consumer.runs.open(deliveries))
     assert {name: consumer.stats[name] for name in ("acked", "lost", "unsettled")} == {
         "acked": 2, "lost": 1, "unsettled": 1,
     }  # fmt: skip
@@ -178,7 +178,7 @@ def test_a_consumer_that_is_scaled_down_while_handlers_hang_keeps_no_worker_too_
     queue = made(MemoryStore(), concurrency=3)
     consumer = Consumer(queue, lambda delivery: True)
     for _ in range(3):
-        consumer._runs.abandon(consumer._runs.open([]), "hangs")
+        consumer.runs.abandon(consumer.runs.open([]), "hangs")
     consumer._workers = 6
     assert not consumer._should_exit()
     queue.scale(2)
@@ -193,7 +193,7 @@ def test_a_saturated_consumer_takes_nothing_until_a_handler_returns(consumers, m
     released = threading.Event()
     consumer = consumers(queue, lambda delivery: delivery.payload != "hang" or released.wait(PATIENCE)).start()
     queue.publish_many(["hang"] * 4)
-    eventually(lambda: consumer._workers == consumer._runs.stuck == 4)
+    eventually(lambda: consumer._workers == consumer.runs.stuck == 4)
     queue.publish_many(["fine"] * 5)
     assert len(queue.receive(10)) == 5, "nobody else took them"
     released.set()
@@ -219,7 +219,7 @@ def test_whatever_a_handler_raises_fails_its_message_and_the_worker_goes_on(cons
     eventually(lambda: consumer.stats["acked"] == 1)
     assert reasons(queue) == ["exception"]
     assert len(set(threads)) == 1
-    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
+    assert not consumer.runs._runs, "a run that nobody ends is extended for ever"
 
 
 def test_an_answer_that_cannot_be_compared_rejects_its_message(consumers):
@@ -234,7 +234,7 @@ def test_an_answer_that_cannot_be_compared_rejects_its_message(consumers):
     consumer = consumers(queue, lambda delivery: Array()).start()
     eventually(lambda: consumer.stats["failed"] == 1)
     assert reasons(queue) == ["rejected"]
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 @pytest.mark.parametrize(
@@ -350,17 +350,17 @@ def test_an_exception_whose_text_cannot_be_had_fails_its_message_and_the_worker_
         "exception", "Silent: its text cannot be shown: that raised AttributeError",
     )  # fmt: skip
     assert len(set(threads)) == 1
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 def test_a_run_is_closed_whatever_leaves_its_worker(monkeypatch):
     queue = made(MemoryStore())
     queue.publish("a")
     consumer = Consumer(queue, lambda delivery: True)
-    monkeypatch.setattr(consumer._turns.invoker, "verdicts", lambda deliveries: 1 / 0)
+    monkeypatch.setattr(consumer._turns, "verdicts", lambda deliveries: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         consumer._turns._handle(consumer._turns._gather(None))
-    assert not consumer._runs._runs, "a run that nobody ends is extended for ever"
+    assert not consumer.runs._runs, "a run that nobody ends is extended for ever"
 
 
 class FewThreads(Seams):
@@ -520,7 +520,7 @@ def test_a_handler_that_is_given_up_leaves_its_shard_to_the_other_workers(consum
     assert seen == ["hang", "next"]
     assert reasons(queue) == ["timeout"]
     released.set()
-    eventually(lambda: consumer._runs.stuck == 0)
+    eventually(lambda: consumer.runs.stuck == 0)
     queue.publish("last", key="k")
     eventually(lambda: consumer.stats["acked"] == 2)
 

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from latchwork.queue import BatchingConfig, Consumer
-from latchwork.queue.sharded.consumer.handler import extend
+from latchwork.queue.sharded.consumer.settlements import extend
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import CountingStore
 
@@ -79,7 +79,7 @@ def test_a_batch_that_is_given_up_while_it_fills_goes_back_once_and_is_not_handl
     assert seen == []
     assert kept(batches) == []
     assert waiting(batches) == [("came while it stopped", 1), ("had come", 1)]
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 def test_a_worker_takes_nothing_that_comes_after_the_consumer_has_stopped(queue):
@@ -95,7 +95,7 @@ def test_a_worker_takes_nothing_that_comes_after_the_consumer_has_stopped(queue)
     assert seen == []
     assert waiting(queue) == [("late", 1)]
     assert not consumer.stats, "it is not even handed back"
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 def test_what_comes_to_a_worker_within_the_grace_goes_back(queue):
@@ -117,7 +117,7 @@ def test_a_batch_that_a_defect_kept_from_filling_up_is_handled_and_let_go(batche
     assert seen == [2]
     assert consumer.stats["acked"] == 2
     assert consumer.stats["troubles"] == 1
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 def test_a_handler_may_take_its_list_apart(batches):
@@ -135,7 +135,7 @@ def test_a_large_batch_that_fails_or_is_given_up_costs_one_move_per_thousand(end
     def handler(deliveries):
         store.reset()
         if ends == "is given up":
-            consumer._runs.abandon(consumer._runs._runs[0], "hangs")
+            consumer.runs.abandon(consumer.runs._runs[0], "hangs")
         elif ends == "is interrupted":
             consumer.stop(0)
         return False
@@ -191,11 +191,11 @@ def test_a_large_batch_is_extended_in_one_call_per_thousand_without_what_is_sett
     queue.publish_many(range(1503))
     deliveries = queue.receive(1503)
     consumer = Consumer(queue, lambda delivery: None)
-    consumer._runs.open(deliveries)
+    consumer.runs.open(deliveries)
     deliveries[0].ack()
     store.seams.advance(16)
     store.reset()
-    consumer._runs.keep()
+    consumer.runs.keep()
     assert (store.total, store.rows["operate_many"]) == (2, 1502)
     assert not caplog.records
     store.seams.advance(50)
@@ -231,8 +231,8 @@ class Slow(Counter):
 
 def test_two_workers_that_count_at_once_both_count(queue):
     consumer = Consumer(queue, lambda delivery: None)
-    consumer._counters.counts = counts = Slow()
-    counts.meanwhile = lambda: consumer._counters.add("handled")
+    consumer._state.counts = counts = Slow()
+    counts.meanwhile = lambda: consumer._state.add("handled")
     queue.publish("a")
     consumer._turns.take()
     counts.other.join()

@@ -65,5 +65,5 @@ def test_a_defect_of_any_call_costs_no_message_a_sweep(kind):
         hit = store.total >= before + call
         assert set(handled) == {"a", "b", "c"}, f"call {call}"
         assert clock.monotonic() - began < SWEEP / 2, f"call {call}"
-        assert consumer._runs.open_runs == 0
+        assert consumer.runs.open_runs == 0
     assert call > 4

@@ -28,7 +28,7 @@ class Noting:
         self.notes, self.left = Notes(self.memory), at_last
         self.seen = []
         self.consumer = Consumer(queue, self.handle, upkeep=False, **options)
-        self.consumer.belong_to_worker(self.consumer.state.signals, self.consumer.state.life, self.notes.hand(0))
+        self.consumer.belong_to_worker(self.consumer._state.signals, self.consumer._state.life, self.notes.hand(0))
         self.consumer._turns.pace.size = 4
 
     def handle(self, deliveries):
@@ -74,7 +74,7 @@ def test_of_a_process_that_drained_the_attempt_is_taken_back_once(store, taken_b
 
     def die():
         if taken_back:
-            dying.consumer._runs.interrupting()
+            dying.consumer.runs.interrupting()
         settle_for(other, dying.seen, WHY, counts=taken_back)
 
     dying.die = die
@@ -162,4 +162,4 @@ def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_th
 
 
 def test_a_consumer_that_no_parent_watches_notes_nothing(store):
-    assert type(Consumer(opened(store), print, upkeep=False)._settlements.hand) is Hand
+    assert type(Consumer(opened(store), print, upkeep=False)._state.hand) is Hand

@@ -220,8 +220,8 @@ def test_check_tells_a_handler_that_was_given_up_that_its_lease_is_lost(clock):
     here, told = opened(MemoryStore(clock)), []
 
     def handler(delivery):
-        (run,) = consumer._runs._open_runs()
-        consumer._runs.abandon(run, "it took too long")
+        (run,) = consumer.runs._open_runs()
+        consumer.runs.abandon(run, "it took too long")
         with pytest.raises(LeaseLost):
             delivery.check()
         told.append(1)

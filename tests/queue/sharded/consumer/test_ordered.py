@@ -83,11 +83,11 @@ def test_a_worker_ends_its_turn_once_the_consumer_is_saturated(queues):
 
     def handler(delivery):
         for other in others:
-            consumer._runs.abandon(other, "hangs")
+            consumer.runs.abandon(other, "hangs")
 
     consumer = Consumer(here, handler, ordered=True)
     here.publish_many(["a", "b", "c"])
-    others = [consumer._runs.open([]) for _ in range(2 * here.concurrency)]
+    others = [consumer.runs.open([]) for _ in range(2 * here.concurrency)]
     consumer._turns.take()
     assert consumer.saturated
     assert here.depth().ready == 2
@@ -286,8 +286,8 @@ def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_messag
 
     def hangs(delivery):
         here.store.among = "SIDELINE"
-        (run,) = consumer._runs._open_runs()
-        consumer._runs.abandon(run, "hangs")
+        (run,) = consumer.runs._open_runs()
+        consumer.runs.abandon(run, "hangs")
 
     consumer = Consumer(here, hangs, ordered=True, upkeep=False)
     consumer._turns.take()
@@ -300,14 +300,14 @@ def test_what_came_just_as_a_consumer_gave_up_its_shard_is_left_to_the_next_hold
     there.publish(1, key="k")
     consumer, seen = ordered(here, []), []
     clock.at(0.5, lambda: there.publish(2, key="k"))
-    add = consumer._runs.add
+    add = consumer.runs.add
 
     def stopped_just_before(run, more):
         if more:
-            consumer._runs.abandon_all("stops")
+            consumer.runs.abandon_all("stops")
         add(run, more)
 
-    consumer._runs.add = stopped_just_before
+    consumer.runs.add = stopped_just_before
     consumer._turns.take()
     there.publish(3, key="k")
     turns([ordered(there, seen)], LEASE + 2, clock)

@@ -44,7 +44,7 @@ def at_full_pace(queue, handler, **options):
     queue.publish_many([None] * 31)
     while len(warming) < 31:
         consumer._turns.take()
-    consumer._turns.invoker._handler = handler
+    consumer._turns.handler = handler
     consumer.stats.clear()
     return consumer
 

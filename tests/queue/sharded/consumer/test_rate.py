@@ -210,7 +210,7 @@ def test_a_key_that_cannot_be_had_fails_its_message_alone(queue, store, key, ord
     (failed,) = queue.sideline.peek()
     assert failed.reason == "exception"
     assert failed.last_error.startswith("per_key raised ")
-    assert not consumer._runs._runs
+    assert not consumer.runs._runs
 
 
 async def asynchronous(delivery):
@@ -371,4 +371,4 @@ def test_a_key_function_that_would_end_the_process_fails_its_message_alone(queue
     consumer._turns.take()
     (failed,) = queue.sideline.peek()
     assert failed.last_error.startswith(f"per_key raised {leaves.__name__}")
-    assert consumer._runs.open_runs == 0
+    assert consumer.runs.open_runs == 0
