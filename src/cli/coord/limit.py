@@ -33,14 +33,7 @@ def ask(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 
 
 
 @app.command()
-def wait(
-    context: typer.Context,
-    name: Name,
-    limit: Limit,
-    per: Per,
-    n: Number = 1,
-    timeout: Timeout = None,
-) -> None:
+def wait(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 1, timeout: Timeout = None) -> None:
     """Wait for room. Exit code 4 as soon as it is certain that there will be none in time.
 
     Example: latchwork limit wait bank-api --limit 100 --per 60 && curl https://bank.example/api

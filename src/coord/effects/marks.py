@@ -14,15 +14,7 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...errors import (
-    AlreadyExists,
-    LatchworkError,
-    NotFound,
-    OutcomeUnknown,
-    RecordTooBig,
-    Refused,
-    Unavailable,
-)
+from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, RecordTooBig, Refused, Unavailable
 from ...inputs import is_int
 from ...store.decode import damaged
 from ...store.model.expr import (  # fmt: skip

@@ -269,8 +269,7 @@ def not_named(party: str | int, names: Names, key: Key, title: str) -> InvalidRe
     some = ", ".join(repr(name) for name in in_order(names)[:5]) + (", ..." if len(names) > 5 else "")
     meant = f"; is {near[0]!r} meant?" if near else f": these are {some or 'none'}"
     return InvalidRequest(
-        f"party {shown(party)} is not among the {len(names)} that the {title} was created for{meant}",
-        key=key,
+        f"party {shown(party)} is not among the {len(names)} that the {title} was created for{meant}", key=key
     )
 
 

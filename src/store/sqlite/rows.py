@@ -191,11 +191,7 @@ def _recognised(connection: Connection, rows: list[tuple[Any, ...]], keys: list[
 
 
 def matching(
-    connection: Connection,
-    set: str,
-    bin: str | None,
-    equals: str | int | None,
-    pass_over: Callable[[int], None],
+    connection: Connection, set: str, bin: str | None, equals: str | int | None, pass_over: Callable[[int], None]
 ) -> list[FoundRow]:
     """Return the rows of the set's records whose bin has that value, by the index if there is one; without a bin of
     all.
@@ -218,10 +214,7 @@ def matching(
 
 
 def _each_readable(
-    connection: Connection,
-    questions: tuple[str, str, str],
-    values: Sequence[Any],
-    pass_over: Callable[[int], None],
+    connection: Connection, questions: tuple[str, str, str], values: Sequence[Any], pass_over: Callable[[int], None]
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a question; if the file is damaged, the ones that can be read one by one.
 
