@@ -49,12 +49,6 @@ def _get(session: Session, name: str, client: str, farm: str | None, level: Latc
     return CountDownLatch.get(session.store, client, name, farm_id=farm, level=level, set_suffix=suffix)
 
 
-def _party(latch: CountDownLatch, party: str | None) -> str | int | None:
-    """Return the party as the latch names it: a shell has no whole numbers."""
-    number = None if party is None else whole_of(party)
-    return party if number is None or number not in (latch.expected() or ()) else number
-
-
 def _facts(name: str, progress: LatchProgress, **more: Any) -> dict[str, Any]:
     return {
         "latch": name,
@@ -131,7 +125,9 @@ def count_down(
     latch = _get(session, name, client, farm, level, set_suffix)
     counted_down = noted(session, "count-down", client, farm, name, *([party] if party else []))
     with _names_a_similar(session, name, client, set_suffix), counted_down as deed:
-        remaining = latch.count_down(n, party=_party(latch, party))
+        number = None if party is None else whole_of(party)  # a shell has no whole numbers
+        known = party if number is None or number not in (latch.expected() or ()) else number
+        remaining = latch.count_down(n, party=known)
         deed.after = f"{remaining} to go"
     session.say(f"{remaining} to go", latch=name, remaining=remaining)
 
