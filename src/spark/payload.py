@@ -62,7 +62,10 @@ class Payloads:
             return pa.array(values, kind)
         except _MISFITS:
             for value, row in zip(values, rows, strict=True):  # Arrow does not name the row
-                _check_fits(value, kind, shard, *row)
+                try:
+                    pa.array([value], kind)
+                except _MISFITS as failure:
+                    raise _unlike(shard, *row, failure) from failure
             raise
 
     def _converted(self, shard: int, pointer: int, envelope: Envelope) -> Any:
@@ -70,13 +73,6 @@ class Payloads:
             return self._convert(_DECODE(envelope.data))
         except _MISFITS as failure:
             raise _unlike(shard, pointer, envelope, failure) from failure
-
-
-def _check_fits(value: Any, kind: pa.DataType, shard: int, pointer: int, envelope: Envelope) -> None:
-    try:
-        pa.array([value], kind)
-    except _MISFITS as failure:
-        raise _unlike(shard, pointer, envelope, failure) from failure
 
 
 def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) -> Unreadable:

@@ -226,7 +226,7 @@ class _Attempt:
             # 2. Apply the update, and mark it.
             row, sent = sent, None
             try:
-                return self._send(generation) if row is None else self._new(row)
+                return self._new(self.store.repeat(self.marking(generation)) if row is None else row)
             except LatchworkError as failure:
                 self.doubt = self.doubt or bool(failure.details.get("doubt"))
                 if not isinstance(failure, Refused | AlreadyExists | RecordTooBig):
@@ -258,9 +258,6 @@ class _Attempt:
             when, known = _undecided(self.effect.bin, when), {**known, _ATTEMPT.name: self.effect.attempt}
         guard = _guard(self.effect.bin, generation is not None, when)
         return Bound(guard, {**params, **known, _TOKEN.name: self.effect.token, _ROOM.name: ROOM})
-
-    def _send(self, generation: int | None) -> Applied:
-        return self._new(self.store.repeat(self.marking(generation)))
 
     def _new(self, values: Row) -> Applied:
         if isinstance(values, LatchworkError):
@@ -305,16 +302,14 @@ class _Attempt:
             return None
         except LatchworkError as failure:
             raise self._final(failure) from failure
-        marks = dict({} if entries is None else self._map(entries))
+        if not isinstance(entries, dict | None):
+            kind = type(entries).__name__
+            raise damaged(self.key, f"bin {self.effect.bin!r} is a {kind}, and no map of effects")
+        marks = dict(entries or {})
         generation = marks.pop(GENERATION, None)
         if not (generation is None or is_int(generation)) or not all(map(is_mark, marks.values())):
             raise damaged(self.key, f"bin {self.effect.bin!r} holds an entry that is not a mark of an effect")
         return _Marks(marks, generation, now)
-
-    def _map(self, entries: Any) -> dict[Any, Any]:
-        if isinstance(entries, dict):
-            return entries
-        raise damaged(self.key, f"bin {self.effect.bin!r} is a {type(entries).__name__}, and no map of effects")
 
     def _found(self, mark: Sequence[Any], now: int) -> Applied:
         """Return the result of an effect that was applied, and keep its mark for longer where half of its time is
