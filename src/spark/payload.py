@@ -117,16 +117,13 @@ def _of_struct(kind: t.StructType) -> _Shape:
         for field in kind.fields
         if shapes[field.name].finish is not None or not field.nullable
     ]
-    return _Shape(decoded, _within(to_finish) if to_finish else None)
 
-
-def _within(to_finish: Sequence[tuple[str, Converter]]) -> Converter:
     def finish(value: dict[str, Any]) -> dict[str, Any]:
         for name, convert in to_finish:
             value[name] = convert(value.get(name))
         return value
 
-    return finish
+    return _Shape(decoded, finish if to_finish else None)
 
 
 def _or_null(convert: Converter) -> Converter:

@@ -9,27 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from ...coord import CountDownLatch, LatchLevel, LatchProgress
-from ...coord.latch.layout import COUNT, bins_of, latch_key, latches_in
+from ...coord.latch.latch import NAMED
+from ...coord.latch.layout import COUNT, SET_SUFFIX, bins_of, latch_key, latches_in
 from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
 from ..audit import noted
+from ..exit_codes import TIMED_OUT
 from ..options import Client, Farm, Timeout
 from ..session import Session
 from ..similar import meant
 
-TIMED_OUT = 4
 app = typer.Typer(help="Count down to zero, and wait for that.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the latch's id")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
-
 SetSuffix = Annotated[str, typer.Option(help="the last part of the name of the latch's set, D_LTCH#...")]
-SET_SUFFIX = "distributed_latch"
-NAMED = 8
-"""Parties that a line for people names."""
 
 
 @contextmanager

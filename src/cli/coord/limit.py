@@ -8,10 +8,10 @@ import typer
 
 from ...coord import Decision, RateLimiter
 from ...errors import WaitTimeout
+from ..exit_codes import TIMED_OUT
 from ..options import Timeout
 from ..session import Session
 
-TIMED_OUT = 4
 app = typer.Typer(help="Limit how often something happens.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the limiter")]
 Limit = Annotated[int, typer.Option(help="the number")]
