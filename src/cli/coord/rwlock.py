@@ -15,12 +15,11 @@ from ..audit import noted, person
 from ..options import Command, Grace, Lease, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .lock import whole
+from .lock import Name, whole
 from .state import checked_there, cleared_by, died
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="the lock")]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; no limit by default")]
 
 
