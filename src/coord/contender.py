@@ -203,9 +203,10 @@ class Contender(BaseContender):
 
     def held_by(self) -> str:
         """Return who had it when it was read last, as text for a message."""
-        if self.observed is None or not self.observed.view.locked:
+        seen = self.observed  # read once: another thread may replace it
+        if seen is None or not seen.view.locked:
             return super().held_by()
-        view = self.observed.view
+        view = seen.view
         if (by := view.broken_by) is not None:
             takes = f"who has waited for {view.lease:g} s, the lease of its former holder, takes it"
             return f"{by!r} has broken it, and nobody holds it: {takes}; its fence is {view.fence}"
