@@ -226,7 +226,7 @@ class _Attempt:
             # 2. Apply the update, and mark it.
             row, sent = sent, None
             try:
-                return self._new(self.store.repeat(self.marking(generation)) if row is None else row)
+                return self._send(generation) if row is None else self._new(row)
             except LatchworkError as failure:
                 self.doubt = self.doubt or bool(failure.details.get("doubt"))
                 if not isinstance(failure, Refused | AlreadyExists | RecordTooBig):
@@ -258,6 +258,9 @@ class _Attempt:
             when, known = _undecided(self.effect.bin, when), {**known, _ATTEMPT.name: self.effect.attempt}
         guard = _guard(self.effect.bin, generation is not None, when)
         return Bound(guard, {**params, **known, _TOKEN.name: self.effect.token, _ROOM.name: ROOM})
+
+    def _send(self, generation: int | None) -> Applied:
+        return self._new(self.store.repeat(self.marking(generation)))
 
     def _new(self, values: Row) -> Applied:
         if isinstance(values, LatchworkError):
