@@ -60,6 +60,5 @@ __all__ = [
 
 # the C client is loaded only where it is used, and a command that needs no store loads none
 __getattr__, __dir__ = offer(
-    __name__,
-    {".coord.effects.step": "once", ".store.aerospike.store": "AerospikeStore", ".store.connect": "connect"},
+    __name__, {".coord.effects.step": "once", ".store.aerospike.store": "AerospikeStore", ".store.connect": "connect"}
 )

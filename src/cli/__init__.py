@@ -21,9 +21,9 @@ from typing import Any
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..plain import one_line
+from .exit_codes import FAILED, INTERRUPTED, NOT_FOUND, TIMED_OUT, USAGE
 from .missing_packages import without_extra
 
-FAILED, USAGE, NOT_FOUND, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 130
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
 GLOBAL_OPTIONS = {"--store"}
 RUNNERS = {

@@ -92,21 +92,17 @@ class Secret:
         """Whether this is the secret; a wrong one is counted. Raises `TooMany`."""
         peer = request.client.host if request.client else ""
         with self._lock:
-            return self._matches(peer, self._seams.monotonic(), given)
-
-    def _matches(self, peer: str, now: float, given: str) -> bool:
-        count, last = self._wrong.get(peer, (0, 0.0))
-        left = last + min(LONGEST, 2.0 ** (count - FREE)) - now if count >= FREE else 0.0
-        if left > 0:
-            raise TooMany(left)
-        if hmac.compare_digest(given.encode("utf-8", "replace"), self._secret):
-            self._wrong.pop(peer, None)
-            return True
-        self._wrong.pop(peer, None)  # so that the ones that tried last stand last
-        if len(self._wrong) >= PEERS:
-            self._wrong.pop(next(iter(self._wrong)), None)
-        self._wrong[peer] = min(count + 1, 100), now
-        return False
+            now, (count, last) = self._seams.monotonic(), self._wrong.get(peer, (0, 0.0))
+            left = last + min(LONGEST, 2.0 ** (count - FREE)) - now if count >= FREE else 0.0
+            if left > 0:
+                raise TooMany(left)
+            self._wrong.pop(peer, None)  # so that the ones that tried last stand last
+            if hmac.compare_digest(given.encode("utf-8", "replace"), self._secret):
+                return True
+            if len(self._wrong) >= PEERS:
+                self._wrong.pop(next(iter(self._wrong)), None)
+            self._wrong[peer] = min(count + 1, 100), now
+            return False
 
     def _of_cookie(self, cookie: str) -> Access | None:
         body, _, mark = cookie.rpartition(".")

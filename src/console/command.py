@@ -30,8 +30,7 @@ def console(
     host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 is all addresses")] = "127.0.0.1",
     client: Clients = None,
     secret_file: Annotated[
-        Path | None,
-        typer.Option(help=f"a file with the secret to sign in with [default: ${SECRET_VARIABLE}]"),
+        Path | None, typer.Option(help=f"a file with the secret to sign in with [default: ${SECRET_VARIABLE}]")
     ] = None,
     proxy_header: Annotated[
         str | None, typer.Option(help="the header in which a proxy names the person that it has signed in")

@@ -140,8 +140,8 @@ class Site:
         )
         self._files = {name: (Path(__file__).parent / "static" / name).read_bytes() for name in STATIC}
         self.routes = [
-            Route("/", self._in_thread(lambda request: self._screen(request, "overview")), name="overview"),
-            *(Route(f"/{name}", self._in_thread(self._named(name))) for name in SCREENS),
+            Route("/", self._in_thread(partial(self._screen, name="overview")), name="overview"),
+            *(Route(f"/{name}", self._in_thread(partial(self._screen, name=name))) for name in SCREENS),
             Route("/queue", self._in_thread(self._queue)),
             Route("/messages", self._in_thread(self._messages)),
             Route("/message", self._in_thread(self._message)),
@@ -157,9 +157,6 @@ class Site:
         ]
 
     # ---- what is read
-
-    def _named(self, name: str) -> Callable[[Request], Response]:
-        return lambda request: self._screen(request, name)
 
     def _screen(self, request: Request, name: str) -> Response:
         reader = self._reader()

@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from ..deadline import Deadline
-from ..errors import LatchworkError, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
+from ..errors import LatchworkError, LockUnavailable, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
 from ..retry import Poll, may_pass, outlive
 from ..seams import Event
 from ..store.model.expr import Bound, Expr
@@ -98,6 +98,10 @@ class BaseContender:
     def took(self) -> None:
         """Remember that the lease was taken now."""
         self._taken = self.store.seams.monotonic()
+
+    def held_by(self) -> str:
+        """Return who had it when it was read last, as text for a message."""
+        return "others were faster"
 
     def _released(self, mark: int | None, began: float) -> None:
         """Remember whether others waited when the lease was released, and wake a waiting thread of this process.
@@ -197,6 +201,17 @@ class Contender(BaseContender):
         """Whether the lease was seen unchanged for its whole length."""
         return seen.ran_out(self.store.seams.monotonic())
 
+    def held_by(self) -> str:
+        """Return who had it when it was read last, as text for a message."""
+        seen = self.observed  # read once: another thread may replace it
+        if seen is None or not seen.view.locked:
+            return super().held_by()
+        view = seen.view
+        if (by := view.broken_by) is not None:
+            takes = f"who has waited for {view.lease:g} s, the lease of its former holder, takes it"
+            return f"{by!r} has broken it, and nobody holds it: {takes}; its fence is {view.fence}"
+        return f"{view.owner!r} holds it with fence {view.fence} and a lease of {view.lease} s"
+
 
 Seen = TypeVar("Seen")
 """The result of reading the record."""
@@ -254,11 +269,14 @@ class BaseAcquisition(ABC, Generic[Seen, Way]):
 
     # ---- the same for all kinds
 
-    def enter(self, poll: Poll, timeout: float | None, *, kind: str, verb: str) -> TakenLease | None:
-        """Take the lease at once, or wait for it for up to `timeout` seconds; None if that was not enough.
+    def enter(self, poll: Poll, timeout: float | None, refusal: str, *, kind: str, verb: str) -> TakenLease:
+        """Take the lease at once, or wait for it for up to `timeout` seconds.
 
+        refusal: what the error says if that was not enough.
         kind: of the primitive, for the metrics.
         verb: the public call, named by the error where this thread runs an event loop.
+
+        Raises `LockUnavailable` if that was not enough.
         """
         seams, claim = self._seams, None
         seams.may_wait(verb, timeout)
@@ -266,13 +284,14 @@ class BaseAcquisition(ABC, Generic[Seen, Way]):
             self._contender.yield_to_waiters(poll, timeout)
             first = self.take if self.alone and timeout != 0 else self.at_once
             claim = outlive(seams, deadline, first, passing=may_pass)
-            if claim is not None or timeout == 0:
-                return claim
-            try:
-                claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
-            finally:
-                if claim is None:  # also where the wait failed
-                    self._end()
+            if claim is None and timeout != 0:
+                try:
+                    claim = measured(seams, kind, lambda: self.wait(poll, deadline=deadline))
+                finally:
+                    if claim is None:  # also where the wait failed
+                        self._end()
+        if claim is None:
+            raise LockUnavailable(f"{refusal}; {self._contender.held_by()}", key=self._contender.key)
         return claim
 
     def at_once(self) -> TakenLease | None:

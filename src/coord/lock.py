@@ -17,7 +17,7 @@ from weakref import ref
 
 from ..background import FailureLog
 from ..deadline import Deadline
-from ..errors import FencedOut, InvalidRequest, LatchworkError, LeaseLost, LockUnavailable, NotFound, Refused
+from ..errors import FencedOut, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
 from ..forks import reset_in_child
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole
 from ..logs import Log
@@ -89,11 +89,8 @@ class FencedLock:
         """
         checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
-        claim = Acquisition(self._contender).enter(self._poll, limit, kind="lock", verb="FencedLock.acquire")
-        if claim is None:
-            raise LockUnavailable(
-                f"the lock {self.name!r} was not acquired in {timeout} s; {self._holder()}", key=self._contender.key
-            )
+        refusal, verb = f"the lock {self.name!r} was not acquired in {timeout} s", "FencedLock.acquire"
+        claim = Acquisition(self._contender).enter(self._poll, limit, refusal, kind="lock", verb=verb)
         return self._granted(claim, keep_alive=keep_alive)
 
     def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
@@ -175,16 +172,6 @@ class FencedLock:
                 "known: use lock.acquire(keep_alive=True), whose grant any thread may release"
             )
         return found[0][0]
-
-    def _holder(self) -> str:
-        seen = self._contender.observed
-        if seen is None or not seen.view.locked:
-            return "others were faster"
-        view = seen.view
-        if (by := view.broken_by) is not None:
-            takes = f"who has waited for {view.lease:g} s, the lease of its former holder, takes it"
-            return f"{by!r} has broken it, and nobody holds it: {takes}; its fence is {view.fence}"
-        return f"{view.owner!r} holds it with fence {view.fence} and a lease of {view.lease} s"
 
 
 class Leased(Protocol):

@@ -18,7 +18,7 @@ from functools import partial
 from typing import ClassVar, TypeVar
 
 from ..deadline import Deadline
-from ..errors import LockUnavailable, NotFound, Refused
+from ..errors import NotFound, Refused
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, is_int
 from ..plain import one_line
 from ..retry import Poll
@@ -183,11 +183,11 @@ class ReadWriteLock:
 
     def try_read(self, *, keep_alive: bool = False) -> ReadGrant | None:
         """Take the lock for reading; None if a party writes or waits to. One store call, or three. Does not wait."""
-        return self._tried(ReadGrant, _RWAcquisition(self._contender, Mode.READ), keep_alive=keep_alive)
+        return self._tried(ReadGrant, keep_alive=keep_alive)
 
     def try_write(self, *, keep_alive: bool = False) -> WriteGrant | None:
         """Take the lock for writing; None if a party reads or writes. One store call, or three. Does not wait."""
-        return self._tried(WriteGrant, _RWAcquisition(self._contender, Mode.WRITE), keep_alive=keep_alive)
+        return self._tried(WriteGrant, keep_alive=keep_alive)
 
     def holders(self) -> list[User]:
         """Return the readers or the writer, the oldest first. One read. A dead one is listed until it is replaced."""
@@ -198,8 +198,9 @@ class ReadWriteLock:
         except ValueError:
             raise damaged(self._contender.key, f"a holder in bin {HOLDERS!r} neither reads nor writes") from None
 
-    def _tried(self, kind: type[U], acquisition: _RWAcquisition, *, keep_alive: bool) -> U | None:
+    def _tried(self, kind: type[U], *, keep_alive: bool) -> U | None:
         checked_switch("keep_alive", keep_alive)
+        acquisition = _RWAcquisition(self._contender, kind.mode)
         with Deadline(self._store.seams, 0):
             claim = acquisition.at_once()
         return None if claim is None else self._kept(kind, acquisition, claim, keep_alive=keep_alive)
@@ -208,13 +209,8 @@ class ReadWriteLock:
         checked_switch("keep_alive", keep_alive)
         acquisition = _RWAcquisition(self._contender, kind.mode)
         limit, verb = checked_timeout(timeout), "ReadWriteLock.read or .write"
-        claim = acquisition.enter(self._poll, limit, kind="rwlock", verb=verb)
-        if claim is None:
-            raise LockUnavailable(
-                f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s; "
-                f"{self._contender.held_by()}",
-                key=self._contender.key,
-            )
+        refusal = f"the lock {self.name!r} was not acquired to {kind.mode.value} in {timeout} s"
+        claim = acquisition.enter(self._poll, limit, refusal, kind="rwlock", verb=verb)
         return self._kept(kind, acquisition, claim, keep_alive=keep_alive)
 
     def _kept(self, kind: type[U], acquisition: _RWAcquisition, claim: TakenLease, *, keep_alive: bool) -> U:
@@ -238,7 +234,7 @@ class _RWContender(SharedContender):
         """Return the holders that were seen last, as text for a message."""
         entries = list(self.observed.entries.values()) if self.observed else []
         held = [f"{entry.owner!r} had it to {one_line(str(entry.held))}" for entry in entries[:8]]
-        return ", ".join(held) or "others were faster"
+        return ", ".join(held) or super().held_by()
 
 
 def _release_ops(mode: Mode) -> tuple[Op, ...]:

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ..deadline import Deadline
-from ..errors import Corrupt, InvalidRequest, LockUnavailable, NotFound
+from ..errors import Corrupt, InvalidRequest, NotFound
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole, is_int
 from ..plain import counted, shown
 from ..retry import Poll
@@ -128,13 +128,9 @@ class Semaphore:
         checked_switch("keep_alive", keep_alive)
         limit = checked_timeout(timeout)
         acquisition = self._acquisition(n)
-        claim = acquisition.enter(self._poll, limit, kind="semaphore", verb="Semaphore.acquire")
-        if claim is None:
-            raise LockUnavailable(
-                f"{counted(n, 'permit')} of {self.name!r} {'was' if n == 1 else 'were'} not acquired in {timeout} s; "
-                f"{self._contender.held_by()}",
-                key=self._contender.key,
-            )
+        were = "was" if n == 1 else "were"
+        refusal = f"{counted(n, 'permit')} of {self.name!r} {were} not acquired in {timeout} s"
+        claim = acquisition.enter(self._poll, limit, refusal, kind="semaphore", verb="Semaphore.acquire")
         return self._granted(acquisition, claim, keep_alive=keep_alive)
 
     def try_acquire(self, n: int = 1, *, keep_alive: bool = False) -> Permits | None:

@@ -92,7 +92,9 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
             raise InvalidRequest(f"option {shown(unknown[0])} of {self!r} is unknown; there are {sorted(OPTIONS)}")
         self.levels = _checked_levels(given.get("levels"))
         self.supports_priority = self.levels != {"": LOWEST}
-        self.registry = _registry_of(given.get("store"), checked_text("client_id", given.get("client_id", "")))
+        place = given.get("store"), checked_text("client_id", given.get("client_id", ""))
+        make: Callable[[Any], Any] = connect if isinstance(place[0], str | None) else as_store
+        self.registry = _REGISTRIES.get(place) or _REGISTRIES.setdefault(place, QueueRegistry(make(place[0]), place[1]))
         self._after_commit = checked_switch("after_commit", given.get("after_commit", True))
         self._database = checked_text("database", given.get("database", "default"))
 
@@ -311,12 +313,6 @@ def current_delivery() -> Delivery:
 _RUNNING: ContextVar[Delivery | None] = ContextVar("latchwork_task", default=None)
 _REGISTRIES: dict[tuple[Any, str], QueueRegistry] = {}
 """Of this process, by the store that was asked for and the client: Django makes a backend for each thread."""
-
-
-def _registry_of(store: Any, client_id: str) -> QueueRegistry:
-    made: Callable[[Any], Any] = connect if store is None or isinstance(store, str) else as_store
-    key = (store, client_id)
-    return _REGISTRIES.get(key) or _REGISTRIES.setdefault(key, QueueRegistry(made(store), client_id))
 
 
 def _checked_levels(levels: Any) -> dict[str, int]:

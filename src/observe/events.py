@@ -62,12 +62,7 @@ EVENTS: Mapping[str, Event] = _named(
         {"verb": VERBS, "outcome": (*OUTCOMES, "partial")},
         "seconds",
     ),
-    Event(
-        "store_rows",
-        Kind.COUNTER,
-        "Rows of batches, each by its own outcome",
-        {"verb": VERBS, "outcome": OUTCOMES},
-    ),
+    Event("store_rows", Kind.COUNTER, "Rows of batches, each by its own outcome", {"verb": VERBS, "outcome": OUTCOMES}),
     Event(
         "retries",
         Kind.COUNTER,
@@ -102,12 +97,7 @@ EVENTS: Mapping[str, Event] = _named(
         },
         "seconds",
     ),
-    Event(
-        "published",
-        Kind.COUNTER,
-        "Messages published",
-        {"queue": QUEUE, "outcome": ("published", "failed")},
-    ),
+    Event("published", Kind.COUNTER, "Messages published", {"queue": QUEUE, "outcome": ("published", "failed")}),
     Event(
         "handled",
         Kind.COUNTER,
@@ -125,11 +115,7 @@ EVENTS: Mapping[str, Event] = _named(
         "seconds",
     ),
     Event(
-        "loop_lag",
-        Kind.GAUGE,
-        "Seconds by which the asyncio loop of handlers was late at the last look",
-        {},
-        "seconds",
+        "loop_lag", Kind.GAUGE, "Seconds by which the asyncio loop of handlers was late at the last look", {}, "seconds"
     ),
     Event(
         "expired", Kind.COUNTER, "Slots that were claimed or read, held no message, and were given up", {"queue": QUEUE}

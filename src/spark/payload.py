@@ -62,7 +62,10 @@ class Payloads:
             return pa.array(values, kind)
         except _MISFITS:
             for value, row in zip(values, rows, strict=True):  # Arrow does not name the row
-                _check_fits(value, kind, shard, *row)
+                try:
+                    pa.array([value], kind)
+                except _MISFITS as failure:
+                    raise _unlike(shard, *row, failure) from failure
             raise
 
     def _converted(self, shard: int, pointer: int, envelope: Envelope) -> Any:
@@ -70,13 +73,6 @@ class Payloads:
             return self._convert(_DECODE(envelope.data))
         except _MISFITS as failure:
             raise _unlike(shard, pointer, envelope, failure) from failure
-
-
-def _check_fits(value: Any, kind: pa.DataType, shard: int, pointer: int, envelope: Envelope) -> None:
-    try:
-        pa.array([value], kind)
-    except _MISFITS as failure:
-        raise _unlike(shard, pointer, envelope, failure) from failure
 
 
 def _unlike(shard: int, pointer: int, envelope: Envelope, failure: Exception) -> Unreadable:
@@ -121,16 +117,13 @@ def _of_struct(kind: t.StructType) -> _Shape:
         for field in kind.fields
         if shapes[field.name].finish is not None or not field.nullable
     ]
-    return _Shape(decoded, _within(to_finish) if to_finish else None)
 
-
-def _within(to_finish: Sequence[tuple[str, Converter]]) -> Converter:
     def finish(value: dict[str, Any]) -> dict[str, Any]:
         for name, convert in to_finish:
             value[name] = convert(value.get(name))
         return value
 
-    return finish
+    return _Shape(decoded, finish if to_finish else None)
 
 
 def _or_null(convert: Converter) -> Converter:

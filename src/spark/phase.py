@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from ..coord.farms import checked_farm
 from ..coord.latch.latch import LatchLevel
-from ..coord.latch.layout import latch_key, named
+from ..coord.latch.layout import SET_SUFFIX, latch_key, named
 from ..coord.latch.shares import Share, shares_of, total_of
 from ..errors import NotFound
 from ..inputs import checked_whole, farm_or_default
@@ -16,7 +16,6 @@ from ..store.port import Key, Record, RecordStore
 MAX_GENERATION = 2**31
 NEARBY = 8
 """Generations before and after this one that are looked for when it is not there."""
-SET_SUFFIX = "distributed_latch"
 
 
 @dataclass(frozen=True, slots=True)

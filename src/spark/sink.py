@@ -21,12 +21,13 @@ from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..logs import Log
 from ..plain import shown
 from ..queue.ledger import Ledger, Outgoing
+from .batches import QUERY
 from .garbage_collection import make_ready
 from .options import Options
 
 log = Log(__name__)
 
-QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+BATCH = "streaming.sql.batchId"
 _HEADERS = MapType(StringType(), StringType())
 _BESIDES: dict[str, DataType] = {"key": StringType(), "message_id": StringType(), "headers": _HEADERS}
 

@@ -143,10 +143,12 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         shares = _shares([Piece(*one) for one in zip(range(len(begins)), begins, ends, strict=True)])
         done = [(state.shard, begin) for state, begin in zip(states, begins, strict=True) if state.fired < begin]
         fired = [state.fired for state in states]
-        return [
-            TaskShare(tuple(_unread(piece, fired) for piece in pieces), tuple(done[number :: len(shares)]), owner)
-            for number, pieces in enumerate(shares)
+        # Without what consumers have taken meanwhile: the queue was released, and the checkpoint is older.
+        unread = [
+            tuple(one._replace(after=min(max(one.after, fired[one.shard]), one.last)) for one in pieces)
+            for pieces in shares
         ]
+        return [TaskShare(some, tuple(done[number :: len(shares)]), owner) for number, some in enumerate(unread)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the next `latestOffset` or `partitions` begins at this boundary and acknowledges up to it."""
@@ -204,10 +206,3 @@ def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:
             shares[-1].append(rest._replace(last=end))
             room, rest = room - (end - rest.after), rest._replace(after=end)
     return [tuple(share) for share in shares] or [()]
-
-
-def _unread(piece: Piece, fired: Sequence[int]) -> Piece:
-    """Return the piece without what consumers have taken meanwhile: the queue was released, and the checkpoint is
-    older.
-    """
-    return piece._replace(after=min(max(piece.after, fired[piece.shard]), piece.last))

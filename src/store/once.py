@@ -177,14 +177,6 @@ def _remembering(once: Once, token: bytes | Param) -> tuple[Op, ...]:
     return put, _trim(once.bin, once.capacity), answer
 
 
-def _tokened(form: Form, once: Once) -> Form:
-    """Return the form of every attempt, with the parameter `token`; kept with the form that it belongs to."""
-    ops = (*form.ops, *_remembering(once, _TOKEN))
-    tokened = Form(*ops, when=_guard(once, form.when), exists=form.exists, or_absent=form.or_absent, ttl=form.ttl)
-    form.tokened = tokened
-    return tokened
-
-
 @lru_cache(maxsize=4096)
 def _trim(bin: str, capacity: int) -> MapTrim:
     return MapTrim(bin, capacity)
@@ -258,7 +250,13 @@ class _Attempt:
         """Return the update with its token: refused where the token is there, or may have been and was trimmed."""
         update, once, token = self.update, self.once, self.token
         if update.form is not None:
-            tokened = update.form.tokened or _tokened(update.form, once)
+            form = update.form
+            tokened: Form | None = form.tokened
+            if tokened is None:  # every attempt has the parameter `token`; the form keeps it
+                more, guard = _remembering(once, _TOKEN), _guard(once, form.when)
+                tokened = form.tokened = Form(
+                    *form.ops, *more, when=guard, exists=form.exists, or_absent=form.or_absent, ttl=form.ttl
+                )
             return tokened.fill(update.key, **update.params, **{_TOKEN.name: token})
         when, params = unbound(update.when)
         ops = (*update.ops, *_remembering(once, token))

@@ -36,12 +36,7 @@ def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
 
 
 @app.command()
-def watch(
-    context: typer.Context,
-    name: Name,
-    timeout: Timeout = None,
-    farm: Farm = None,
-) -> None:
+def watch(context: typer.Context, name: Name, timeout: Timeout = None, farm: Farm = None) -> None:
     """Print who joins, leaves or is lost, until Ctrl-C. There is a line for each; the members that are there now come
     first.
 

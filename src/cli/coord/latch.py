@@ -9,27 +9,24 @@ from typing import Annotated, Any
 import typer
 
 from ...coord import CountDownLatch, LatchLevel, LatchProgress
-from ...coord.latch.layout import COUNT, bins_of, latch_key, latches_in
+from ...coord.latch.latch import NAMED
+from ...coord.latch.layout import COUNT, SET_SUFFIX, bins_of, latch_key, latches_in
 from ...coord.latch.watch import by_farm
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound
 from ...inputs import is_int, whole_of
 from ...plain import shown, shown_time
 from ..audit import noted
+from ..exit_codes import TIMED_OUT
 from ..options import Client, Farm, Timeout
 from ..session import Session
 from ..similar import meant
 
-TIMED_OUT = 4
 app = typer.Typer(help="Count down to zero, and wait for that.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="the latch's id")]
 Level = Annotated[LatchLevel, typer.Option(help="dc: this farm's counter; xdc: the sum over all farms")]
 
-
 SetSuffix = Annotated[str, typer.Option(help="the last part of the name of the latch's set, D_LTCH#...")]
-SET_SUFFIX = "distributed_latch"
-NAMED = 8
-"""Parties that a line for people names."""
 
 
 @contextmanager
@@ -47,12 +44,6 @@ def _names_a_similar(session: Session, name: str, client: str, suffix: str) -> I
 
 def _get(session: Session, name: str, client: str, farm: str | None, level: LatchLevel, suffix: str) -> CountDownLatch:
     return CountDownLatch.get(session.store, client, name, farm_id=farm, level=level, set_suffix=suffix)
-
-
-def _party(latch: CountDownLatch, party: str | None) -> str | int | None:
-    """Return the party as the latch names it: a shell has no whole numbers."""
-    number = None if party is None else whole_of(party)
-    return party if number is None or number not in (latch.expected() or ()) else number
 
 
 def _facts(name: str, progress: LatchProgress, **more: Any) -> dict[str, Any]:
@@ -131,7 +122,9 @@ def count_down(
     latch = _get(session, name, client, farm, level, set_suffix)
     counted_down = noted(session, "count-down", client, farm, name, *([party] if party else []))
     with _names_a_similar(session, name, client, set_suffix), counted_down as deed:
-        remaining = latch.count_down(n, party=_party(latch, party))
+        number = None if party is None else whole_of(party)  # a shell has no whole numbers
+        known = party if number is None or number not in (latch.expected() or ()) else number
+        remaining = latch.count_down(n, party=known)
         deed.after = f"{remaining} to go"
     session.say(f"{remaining} to go", latch=name, remaining=remaining)
 

@@ -230,7 +230,13 @@ def run(
     else:
         election = LeaseElection(session.store, name, lease=lease)
 
-    waiting = Waiting(session.store.seams, f"the election {shown(name)}", lambda: _leader(session, name, farms))
+    def who() -> str:
+        if not farms:
+            return holder_of(session.store, name)
+        leader = office_of(session.stores_of(farms), name).leader
+        return holders([leader] if leader else [])
+
+    waiting = Waiting(session.store.seams, f"the election {shown(name)}", who)
 
     def lead(leadership: Leadership) -> int:
         waiting.over()
@@ -240,11 +246,3 @@ def run(
     with waiting:
         code = election.run(lead, timeout=timeout)
     raise typer.Exit(code)
-
-
-def _leader(session: Session, name: str, farms: dict[str, str]) -> str:
-    """Return who leads, for people; empty for nobody."""
-    if not farms:
-        return holder_of(session.store, name)
-    who = office_of(session.stores_of(farms), name).leader
-    return holders([who] if who else [])

@@ -8,10 +8,10 @@ import typer
 
 from ...coord import Decision, RateLimiter
 from ...errors import WaitTimeout
+from ..exit_codes import TIMED_OUT
 from ..options import Timeout
 from ..session import Session
 
-TIMED_OUT = 4
 app = typer.Typer(help="Limit how often something happens.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the limiter")]
 Limit = Annotated[int, typer.Option(help="the number")]
@@ -33,14 +33,7 @@ def ask(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 
 
 
 @app.command()
-def wait(
-    context: typer.Context,
-    name: Name,
-    limit: Limit,
-    per: Per,
-    n: Number = 1,
-    timeout: Timeout = None,
-) -> None:
+def wait(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number = 1, timeout: Timeout = None) -> None:
     """Wait for room. Exit code 4 as soon as it is certain that there will be none in time.
 
     Example: latchwork limit wait bank-api --limit 100 --per 60 && curl https://bank.example/api

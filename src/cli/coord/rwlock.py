@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from ...coord import ReadGrant, ReadWriteLock, WriteGrant
-from ...coord.rwlock import ABANDONED, RWLOCKS, Mode, User
+from ...coord import ReadWriteLock
+from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...errors import NotFound
 from ...plain import shown
 from ..audit import noted, person
 from ..options import Command, Grace, Lease, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .lock import whole
+from .lock import Name, whole
 from .state import checked_there, cleared_by, died
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="the lock")]
 Timeout = Annotated[float | None, typer.Option(help="seconds to wait for it; no limit by default")]
 
 
@@ -40,9 +39,7 @@ def read(
 
     Example: latchwork rwlock read price-list -- ./report.sh
     """
-    session: Session = context.obj.may_make()
-    lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock, lambda: lock.read(timeout, keep_alive=True), command, lease, grace)
+    _run(context.obj.may_make(), name, Mode.READ, timeout, command, lease, grace)
 
 
 @app.command()
@@ -61,22 +58,16 @@ def write(
 
     Example: latchwork rwlock write price-list --timeout 60 -- ./load.sh
     """
-    session: Session = context.obj.may_make()
-    lock = ReadWriteLock(session.store, name, lease=lease)
-    _run(session, name, lock, lambda: lock.write(timeout, keep_alive=True), command, lease, grace)
+    _run(context.obj.may_make(), name, Mode.WRITE, timeout, command, lease, grace)
 
 
 def _run(
-    session: Session,
-    name: str,
-    lock: ReadWriteLock,
-    acquire: Callable[[], ReadGrant | WriteGrant],
-    command: Sequence[str],
-    lease: float,
-    grace: float,
+    session: Session, name: str, mode: Mode, timeout: float | None, command: Sequence[str], lease: float, grace: float
 ) -> None:
+    lock = ReadWriteLock(session.store, name, lease=lease)
+    acquire = lock.read if mode is Mode.READ else lock.write
     waiting = _waiting_for(session, lock)
-    with waiting, acquire() as grant:
+    with waiting, acquire(timeout, keep_alive=True) as grant:
         waiting.over()
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
         code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)
@@ -133,27 +124,17 @@ def clear(
     record = checked_there(session, "read-write lock", name, RWLOCKS)
     lock, left = ReadWriteLock(session.store, name, owner=person()), record.bins.get(ABANDONED)
     before = "no writer has left it unfinished" if left is None else f"it is the one with the fence {left} that died"
-    writer = _writer(lock, fence)
-    if writer is not None:
-        before = f"{writer.owner} had it to write, fence {fence}"
+    writers = [one for one in lock.holders() if one.mode is Mode.WRITE and one.fence == fence]  # alive or dead
+    if writers:
+        before = f"{writers[0].owner} had it to write, fence {fence}"
     with noted(session, "clear", "rwlock", None, name, before=before, why=why) as deed:
-        done = (left == fence or writer is not None) and _cleared(session, lock, fence, timeout)
+        done = False
+        if left == fence or writers:
+            with _waiting_for(session, lock), lock.write(timeout) as grant:
+                done = grant.abandoned == fence
+                if done:
+                    grant.clear_abandoned()
         deed.after = "cleared" if done else "no writer with that fence died"
     if not done:
         raise NotFound(f"no writer of {shown(name)} with the fence {fence} died: {before}", rwlock=name, fence=fence)
     session.say(f"{name}: cleared what the writer with the fence {fence} left", rwlock=name, fence=fence)
-
-
-def _writer(lock: ReadWriteLock, fence: int) -> User | None:
-    """Return the writer that the lock has, if it has this fence; it is not known whether it lives. One call."""
-    writers = (one for one in lock.holders() if one.mode is Mode.WRITE and one.fence == fence)
-    return next(writers, None)
-
-
-def _cleared(session: Session, lock: ReadWriteLock, fence: int, timeout: float) -> bool:
-    """Take the lock to write, and clear the mark of the writer with this fence. False if it has another, or none."""
-    with _waiting_for(session, lock), lock.write(timeout) as grant:
-        if grant.abandoned != fence:
-            return False
-        grant.clear_abandoned()
-        return True

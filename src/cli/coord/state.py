@@ -57,11 +57,7 @@ class AskedNames:
 
     @classmethod
     def of(
-        cls,
-        client: str | None,
-        election: list[str] | None,
-        farms: Mapping[str, RecordStore],
-        **names: list[str] | None,
+        cls, client: str | None, election: list[str] | None, farms: Mapping[str, RecordStore], **names: list[str] | None
     ) -> AskedNames:
         """Return the names of options, of which some were not given.
 

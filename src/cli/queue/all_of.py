@@ -15,11 +15,10 @@ from ...plain import counted, shown
 from ...queue import Outcome, ShardedQueue
 from ..audit import noted
 from ..bulk import MOST_CHOSEN, NOT_TRIED, Run, choose
+from ..exit_codes import FAILED, NOT_FOUND
 from ..session import Session, note
 from .arguments import checked_side, header_of
 
-FAILED, NOT_FOUND = 1, 3
-"""Exit codes: something is unknown, failed, or was not tried; all others were not there or are done."""
 EVERY = 10
 """Parts after each of which it is said how far it is."""
 

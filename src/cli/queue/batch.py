@@ -15,12 +15,11 @@ from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .arguments import queue_of
+from .arguments import Name, queue_of
 from .facts import lines_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="the queue")]
 Batch = Annotated[str, typer.Argument(help="the batch")]
 
 

@@ -100,6 +100,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
     of = f", of {looked} looked at" if 0 < looked < facts["sideline"] else ""
     last = facts["in_flight_looked_at"]
     among = f", among the {last:,} handed out last" if last < facts["received"] else ""
+    streamed = f"; the stream {facts['stream']!r} owns it" if facts["stream"] else ""
     ago, oldest = facts["swept_s_ago"], facts["oldest_age_s"]
     by = f" by {facts['changed_by']}" if facts["changed_by"] else ""
     since = f", {shown_time(facts['changed_s_ago'])} ago" if facts["changed_s_ago"] is not None else ""
@@ -107,7 +108,7 @@ def for_people(facts: Mapping[str, Any]) -> dict[str, Any]:
         "queue": facts["queue"],
         "active": facts["active"],
         "paused": f"yes{by}{since}" if facts["paused"] else "no",
-        "workers": (f"{len(workers)}: {', '.join(workers)}" if workers else "none") + _streamed(facts),
+        "workers": (f"{len(workers)}: {', '.join(workers)}" if workers else "none") + streamed,
         "threads each": threads_each(facts["consumers"], facts["worker_threads"]) or facts["consumers"],
         "ready": facts["ready"],
         "oldest ready message": "-" if oldest is None else shown_time(oldest),
@@ -133,11 +134,6 @@ def threads_each(threads: int, there: Mapping[str, int]) -> str:
     fixed = [f"{short_name(worker)} {n}" for worker, n in there.items() if n not in (0, threads)]
     more = f" and {len(fixed) - MANY_WORKERS} more" if fixed[MANY_WORKERS:] else ""
     return f"{threads} (as its program says: {', '.join(fixed[:MANY_WORKERS])}{more})" if fixed and threads else ""
-
-
-def _streamed(facts: Mapping[str, Any]) -> str:
-    """Return which stream owns the queue; empty where none does."""
-    return f"; the stream {facts['stream']!r} owns it" if facts["stream"] else ""
 
 
 def balance(facts: Mapping[str, Any]) -> float | None:

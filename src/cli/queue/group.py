@@ -12,12 +12,11 @@ from ...plain import shown
 from ...queue import QueueGroup
 from ..options import Client, Farm
 from ..session import Session
-from .arguments import queue_of, registry_of
+from .arguments import Name, queue_of, registry_of
 from .queue import show_stats
 
 app = typer.Typer(help="Groups: each gets every message of a queue.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="the queue")]
 Group = Annotated[str, typer.Argument(help="the group")]
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from ...deadline import Deadline
+from ...observe.findings.finding import ACTS_WITHIN
 from ...plain import counted, exact_time, shown_time
 from ...queue import ShardedQueue
 from ...queue.sharded.workers import WorkerReport, short_name
 from ...retry import Poll, outlive
 from ..audit import noted, person
+from ..exit_codes import TIMED_OUT
 from ..options import Client, Farm
 from ..session import Session, note
 from .arguments import Name, queue_of
@@ -20,10 +22,8 @@ from .facts import paused
 
 ACT_LOOKS = Poll(low=0.05, high=0.25)
 """The pauses between two looks of `pause`, `resume` and `scale` at the reports of the workers."""
-ACTS_WITHIN = 10.0
 WITHIN = 3.0
 """Seconds after which each worker that lives acts on a change."""
-TIMED_OUT = 4
 ActsWithin = Annotated[
     float,
     typer.Option("--timeout", min=0, max=86_400, help="seconds to wait until the workers act on it; 0 = do not wait"),

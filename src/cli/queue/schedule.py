@@ -136,13 +136,7 @@ def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None
 
 
 @app.command()
-def pause(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    why: Why = "",
-    farm: Farm = None,
-) -> None:
+def pause(context: typer.Context, name: Name, client: Client, why: Why = "", farm: Farm = None) -> None:
     """Pause a schedule: it publishes no ticks until it is resumed.
 
     A tick that was due before may still be published. The ticks in between are never published, whatever --missed says.
@@ -159,13 +153,7 @@ def pause(
 
 
 @app.command()
-def resume(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    why: Why = "",
-    farm: Farm = None,
-) -> None:
+def resume(context: typer.Context, name: Name, client: Client, why: Why = "", farm: Farm = None) -> None:
     """Resume a paused schedule. Ticks that are due from now on are published again.
 
     To make up for a tick in between, use `trigger`.
@@ -181,13 +169,7 @@ def resume(
 
 
 @app.command()
-def trigger(
-    context: typer.Context,
-    name: Name,
-    client: Client,
-    why: Why = "",
-    farm: Farm = None,
-) -> None:
+def trigger(context: typer.Context, name: Name, client: Client, why: Why = "", farm: Farm = None) -> None:
     """Publish the message of a schedule once more, now; print its id. Its ticks stay as they are.
 
     Example: latchwork schedule trigger nightly --client shop

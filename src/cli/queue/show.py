@@ -20,13 +20,12 @@ from ...queue.sharded.slots import MAX_PROCESS
 from ...queue.sharded.workers import short_name
 from ...store.rows import chunked
 from ..audit import noted, person
+from ..exit_codes import NOT_FOUND
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
 from ..unsettled import unsettled_in
 from .arguments import Ids, Name, named, queue_of
-
-NOT_FOUND = 3
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:

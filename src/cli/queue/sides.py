@@ -14,6 +14,7 @@ from ...plain import counted
 from ...queue import Outcome, ShardedQueue, State
 from ..audit import noted
 from ..bulk import MOST_CHOSEN, act
+from ..exit_codes import FAILED, NOT_FOUND
 from ..options import Client, Farm
 from ..session import Session, note
 from .all_of import Match, to_all
@@ -21,8 +22,6 @@ from .arguments import Ids, Name, Side, checked_side, named, queue_of
 from .messages import only, row_of
 from .show import tell_of_dead
 
-FAILED, NOT_FOUND = 1, 3
-"""Exit codes: an outcome is unknown; all are known, and some messages were not there."""
 TOLD = 3
 """Messages at most of which it is said where they are instead."""
 

@@ -163,8 +163,7 @@ def _run(parent: Parent, bell: int, asked: dict[str, Any]) -> None:
         command = Command(asked, parent.descriptors[0] if asked["fed"] else None)
     except (OSError, ValueError, subprocess.SubprocessError) as failure:
         parent.send(
-            failed=getattr(failure, "strerror", None) or str(failure),
-            is_absent=isinstance(failure, FileNotFoundError),
+            failed=getattr(failure, "strerror", None) or str(failure), is_absent=isinstance(failure, FileNotFoundError)
         )
         return
     finally:

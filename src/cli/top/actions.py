@@ -102,21 +102,21 @@ def scale(key: Sequence[str], state: QueueState, threads: int) -> Action | str:
         return f"{threads} threads: give 0 to {MAX_CONSUMERS}"
     now, name = state.live.concurrency, one_line(state.name)
     what = "0 threads: that is a pause. " if not threads else "It is paused, and works again. " if not now else ""
+
+    def scaled(queue: ShardedQueue, deed: Deed) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            queue.scale(threads, by=deed.who)
+        return f"{queue.name}: {counted(threads, 'thread')} in each worker"
+
     return Action(
         f"scale {name} from {now} to {threads}",
         f"{what}Each of {counted(len(state.at_work), 'worker')} has {counted(threads, 'thread')} within 3 s: at most "
         f"{threads * len(state.at_work):,} handlers at a time.",
         key,
-        on_queue(key, lambda queue, deed: _scaled(queue, deed.who, threads)),
+        on_queue(key, scaled),
         before=_threads(state),
     )
-
-
-def _scaled(queue: ShardedQueue, who: str, threads: int) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        queue.scale(threads, by=who)
-    return f"{queue.name}: {counted(threads, 'thread')} in each worker"
 
 
 def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:

@@ -433,12 +433,11 @@ class Top:
         left = room - len(notes) - 1
         at = keys.index(page.chosen) if page.chosen in keys else 0
         first = max(0, min(at - left // 2, len(rows) - left))
-        shown = [self._row(line, one) for line, one in zip(rows, table.rows, strict=True)][first : first + max(1, left)]
-        return [*notes, titles, *(shown or [Line(table.empty, FAINT)])]
-
-    def _row(self, line: Line, one: Row) -> Line:
-        is_chosen = one.key is not None and one.key == self.page.chosen
-        return Line(f"{line.text}", CHOSEN) if is_chosen else line
+        shown = [
+            Line(line.text, CHOSEN) if one is not None and one == page.chosen else line
+            for line, one in zip(rows, keys, strict=True)
+        ]
+        return [*notes, titles, *(shown[first : first + max(1, left)] or [Line(table.empty, FAINT)])]
 
     def _notes(self, table: Table, room: int) -> list[Line]:
         notes = list(table.notes)

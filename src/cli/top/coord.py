@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...coord.barrier.layout import BARRIERS, BarrierState
 from ...coord.election.candidates import CONTENDERS
-from ...coord.latch.layout import COUNT, bins_of, in_order, names_in
+from ...coord.latch.layout import COUNT, SET_SUFFIX, bins_of, in_order, names_in
 from ...coord.presence.layout import GROUPS, Seen
 from ...errors import Corrupt
 from ...inputs import is_int
@@ -20,7 +20,7 @@ from ..coord.lock import facts_of, locks_in
 from ..coord.state import State, states_in, time_of
 from .table import BAD, PLAIN, WARN, Column, Row, Table, age, row, timed
 
-LATCHES = "D_LTCH#distributed_latch"
+LATCHES = f"D_LTCH#{SET_SUFFIX}"
 """The set of latches that were made without a `set_suffix` of their own."""
 SHOWN = 5
 """Names of parties that a cell has at most."""

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Barrier", "BarrierProgress"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".barrier": "Barrier BarrierProgress",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".barrier": "Barrier BarrierProgress"})

@@ -14,15 +14,7 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...errors import (
-    AlreadyExists,
-    LatchworkError,
-    NotFound,
-    OutcomeUnknown,
-    RecordTooBig,
-    Refused,
-    Unavailable,
-)
+from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, RecordTooBig, Refused, Unavailable
 from ...inputs import is_int
 from ...store.decode import damaged
 from ...store.model.expr import (  # fmt: skip
@@ -313,16 +305,14 @@ class _Attempt:
             return None
         except LatchworkError as failure:
             raise self._final(failure) from failure
-        marks = dict({} if entries is None else self._map(entries))
+        if not isinstance(entries, dict | None):
+            kind = type(entries).__name__
+            raise damaged(self.key, f"bin {self.effect.bin!r} is a {kind}, and no map of effects")
+        marks = dict(entries or {})
         generation = marks.pop(GENERATION, None)
         if not (generation is None or is_int(generation)) or not all(map(is_mark, marks.values())):
             raise damaged(self.key, f"bin {self.effect.bin!r} holds an entry that is not a mark of an effect")
         return _Marks(marks, generation, now)
-
-    def _map(self, entries: Any) -> dict[Any, Any]:
-        if isinstance(entries, dict):
-            return entries
-        raise damaged(self.key, f"bin {self.effect.bin!r} is a {type(entries).__name__}, and no map of effects")
 
     def _found(self, mark: Sequence[Any], now: int) -> Applied:
         """Return the result of an effect that was applied, and keep its mark for longer where half of its time is

@@ -323,12 +323,7 @@ class OnceFunction(Generic[P, R]):
 
 @overload
 def once(
-    store: RecordStore,
-    *,
-    key: str,
-    keep: timedelta | float = ...,
-    timeout: float | None = ...,
-    lease: float = ...,
+    store: RecordStore, *, key: str, keep: timedelta | float = ..., timeout: float | None = ..., lease: float = ...
 ) -> OnceStep: ...
 
 
@@ -379,13 +374,7 @@ def once(
 
 
 def steps(
-    store: RecordStore,
-    key: object,
-    name: str | None,
-    *,
-    keep: timedelta | float,
-    timeout: float | None,
-    lease: float,
+    store: RecordStore, key: object, name: str | None, *, keep: timedelta | float, timeout: float | None, lease: float
 ) -> Callable[[str], OnceStep]:
     """Return the function that makes the step of a key; the arguments are those of `once`. Raises `InvalidRequest`."""
     if not isinstance(key, str):

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Leadership", "LeaseElection"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".election": "Leadership LeaseElection",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".election": "Leadership LeaseElection"})

@@ -65,14 +65,6 @@ class _Term(Grant):
         return Keeper(self, self._leased, self._name, at_end=partial(self._line.leave, self._stay))
 
 
-def _connecting(hosts: str, lease: float) -> Any:
-    """Make a client for these hosts. Raises `InvalidRequest` if they cannot be parsed."""
-    try:
-        return KazooClient(hosts, timeout=lease)
-    except ValueError as failure:
-        raise InvalidRequest(f"hosts are {shown(hosts)}: {failure}; pass them as 'host:port,...'") from None
-
-
 class ZooKeeperElection(Election):
     """An election by a line of ephemeral nodes in ZooKeeper.
 
@@ -119,7 +111,12 @@ class ZooKeeperElection(Election):
             )
         asked = getattr(client_or_hosts, "_session_timeout", 10_000) / 1000  # kazoo has no public name for it
         self.lease = rules.checked_lease(asked if lease is None else lease)
-        self._client: Any = _connecting(client_or_hosts, self.lease) if self._own else client_or_hosts
+        try:
+            self._client: Any = KazooClient(client_or_hosts, timeout=self.lease) if self._own else client_or_hosts
+        except ValueError as failure:
+            raise InvalidRequest(
+                f"hosts are {shown(client_or_hosts)}: {failure}; pass them as 'host:port,...'"
+            ) from None
         self._contender = _Candidate(
             store, Key(LOCKS, name), self.candidate, self.lease, extra=(Put(ELECTOR, Bin(rules.FENCE)),)
         )

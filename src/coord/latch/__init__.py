@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["CountDownLatch", "CountUpDownLatch", "LatchLevel", "LatchProgress"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".latch": "CountDownLatch CountUpDownLatch LatchLevel LatchProgress"})

@@ -41,6 +41,8 @@ T = TypeVar("T")
 Names: TypeAlias = "frozenset[str | int] | range"
 """The parties that a latch was created with; a range if they are the whole numbers from 0 on (partitions)."""
 COUNT, DONE, OPS, ID, FARMS, NAMES = FARM_COUNT, "done#", "ops#", "id#", "farms#", "names#"
+SET_SUFFIX = "distributed_latch"
+"""The last part of the name of the set of latches that were made without another one."""
 MAX_PARTIES = 100_000
 """Most parties that may be named. As whole numbers they fill half of a record of 1 MiB when all have counted."""
 MAX_NAMES = 400_000
@@ -269,8 +271,7 @@ def not_named(party: str | int, names: Names, key: Key, title: str) -> InvalidRe
     some = ", ".join(repr(name) for name in in_order(names)[:5]) + (", ..." if len(names) > 5 else "")
     meant = f"; is {near[0]!r} meant?" if near else f": these are {some or 'none'}"
     return InvalidRequest(
-        f"party {shown(party)} is not among the {len(names)} that the {title} was created for{meant}",
-        key=key,
+        f"party {shown(party)} is not among the {len(names)} that the {title} was created for{meant}", key=key
     )
 
 

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Group", "Member", "Membership"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".presence": "Change Group Member Membership",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".presence": "Change Group Member Membership"})

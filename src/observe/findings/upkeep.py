@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...plain import counted, shown_time
-from ...queue.sharded.delayed.schedules import ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
@@ -110,16 +109,12 @@ def _left(queue: QueueState) -> str:
     return ", ".join(filter(None, (in_hand, in_sideline, late_delivery(queue))))
 
 
-def _due(taken: Snapshot) -> list[ScheduleState]:
-    """Return the schedules of active queues that have ticks which nobody has published."""
-    active = {queue.name for queue in taken.queues if queue.live.active}
-    return [one for one in taken.schedules if one.schedule.queue in active and one.overdue()]
-
-
 def _undone(taken: Snapshot) -> str:
     """Return the upkeep that is overdue, as the end of a sentence; empty if there is none."""
     late, parts = _not_swept(taken), [f"queue {queue.name}: {_left(queue)}" for queue in taken.queues if _left(queue)]
-    parts += [f"schedule {one.schedule.name}: {unpublished_ticks(one)}" for one in _due(taken)]
+    active = {queue.name for queue in taken.queues if queue.live.active}
+    due = [one for one in taken.schedules if one.schedule.queue in active and one.overdue()]
+    parts += [f"schedule {one.schedule.name}: {unpublished_ticks(one)}" for one in due]
     if late:
         parts.insert(0, f"{words.queues(list(late))} {_swept(late)}")
     return "".join(f"; {part}" for part in parts[:4]) + (f"; and {len(parts) - 4} more queues" if parts[4:] else "")

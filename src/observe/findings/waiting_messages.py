@@ -232,20 +232,15 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
         why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
-    elif no_worker := _without_worker(queue, taken):
-        why = no_worker
+    elif not queue.at_work:
+        why = f"no worker is there: {words.START_ONE}"
+    elif len(queue.at_work) == len(queue.draining):
+        why = f"all workers are about to stop: {words.START_ONE}"
+    elif absent := _absent(queue, taken):
+        why = absent
     else:
         why = _why_not_taken(queue) if is_ready else "the upkeep brings it within some seconds"
     return why
-
-
-def _without_worker(queue: QueueState, taken: Snapshot) -> str:
-    """Return that no worker takes messages of the queue; empty if one does."""
-    if not queue.at_work:
-        return f"no worker is there: {words.START_ONE}"
-    if len(queue.at_work) == len(queue.draining):
-        return f"all workers are about to stop: {words.START_ONE}"
-    return _absent(queue, taken)
 
 
 def _why_not_taken(queue: QueueState) -> str:

@@ -12,10 +12,5 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Batch", "ConsumerGroup", "LargeQueue", "QueueInfo", "Transaction"]
 
 __getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".buffer": "Entry",
-        ".groups": "Batch ConsumerGroup",
-        ".queue": "LargeQueue QueueInfo Transaction",
-    },
+    __name__, {".buffer": "Entry", ".groups": "Batch ConsumerGroup", ".queue": "LargeQueue QueueInfo Transaction"}
 )

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["Outbox", "OutboxLag", "UnopenedQueue"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".outbox": "Outbox OutboxLag UnopenedQueue",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".outbox": "Outbox OutboxLag UnopenedQueue"})

@@ -10,10 +10,4 @@ if TYPE_CHECKING:
 
 __all__ = ["PagedQueue", "PagedEntry"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".queue": "PagedQueue",
-        ".reader": "PagedEntry",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".queue": "PagedQueue", ".reader": "PagedEntry"})

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AerospikeStore"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".store": "AerospikeStore",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".store": "AerospikeStore"})

@@ -60,14 +60,10 @@ def config_of(target: AerospikeUrl) -> dict[str, Any]:
     if "cluster_name" in options:
         config["cluster_name"] = options["cluster_name"]
     if options.get("tls"):
-        config["tls"] = _tls_of(target)
+        chosen = {name: options[f"tls_{name}"] for name in (*TLS_TEXTS, *TLS_SWITCHES) if f"tls_{name}" in options}
+        password = target.secret("tls_keyfile_password")
+        config["tls"] = {"enable": True, **chosen, **({} if password is None else {"keyfile_pw": password})}
     return config
-
-
-def _tls_of(target: AerospikeUrl) -> dict[str, Any]:
-    options, password = target.options, target.secret("tls_keyfile_password")
-    chosen = {name: options[f"tls_{name}"] for name in (*TLS_TEXTS, *TLS_SWITCHES) if f"tls_{name}" in options}
-    return {"enable": True, **chosen, **({} if password is None else {"keyfile_pw": password})}
 
 
 class Link:

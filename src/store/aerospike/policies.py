@@ -17,11 +17,7 @@ from .url import NUMBERS
 Policy = dict[str, Any]
 
 ONE_TRY: Policy = {"max_retries": 0}
-WRITE: Policy = {
-    "max_retries": 0,
-    "key": aerospike.POLICY_KEY_SEND,
-    "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL,
-}
+WRITE: Policy = {"max_retries": 0, "key": aerospike.POLICY_KEY_SEND, "commit_level": aerospike.POLICY_COMMIT_LEVEL_ALL}
 ROW: Policy = {name: WRITE[name] for name in ("key", "commit_level")}
 """Of a row of a batch; how often it is tried is the batch's."""
 DURABLE: Policy = {"durable_delete": True}

@@ -72,8 +72,11 @@ _CODES: dict[Verdict, tuple[int, ...]] = {
 VERDICTS: dict[int, Verdict] = {code: verdict for verdict, codes in _CODES.items() for code in codes}
 """The outcome of a request by the server's or the client's code, if the client does not flag it in doubt."""
 
-_DEFINITE: dict[int, type[LatchworkError]] = {NOT_FOUND: NotFound, 5: AlreadyExists, 6: AlreadyExists}
-_REQUESTS = frozenset({-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302})
+_DEFINITE: dict[int, type[LatchworkError]] = {5: AlreadyExists, 6: AlreadyExists}
+_PERMANENT: dict[int, type[LatchworkError]] = {
+    13: RecordTooBig,
+    **dict.fromkeys((-1, -2, 4, 19, 21, 29, 160, 205, 1301, 1302), InvalidRequest),
+}
 """Permanent codes that a different request would not meet; the others need a setting changed."""
 _MISMATCHES = frozenset({12, 26})
 """A bin is not what the request needs."""
@@ -202,7 +205,7 @@ def _error_by_verdict(
     if fault.code in _MISMATCHES:
         return BinMismatch(f"{text}; the request names {', '.join(bins)}" if bins else text, bins=bins, **details)
     if verdict is Verdict.PERMANENT:
-        return _permanent(fault.code)(text, **details)
+        return _PERMANENT.get(fault.code, Misconfigured)(text, **details)
     error = Unavailable(text, overloaded=fault.code in OVERLOADED, **details)
     error.slow = fault.code == DEVICE_FULL
     return error
@@ -223,9 +226,3 @@ def _definite(fault: ClientFault, what: Any, said: str, details: dict[str, Any])
     if fault.code == FILTERED_OUT:
         return Refused(f"the guard on {what} did not hold; nothing was written", **details)
     return _DEFINITE.get(fault.code, Refused)(said, **details)
-
-
-def _permanent(code: int) -> type[LatchworkError]:
-    if code == 13:
-        return RecordTooBig
-    return InvalidRequest if code in _REQUESTS else Misconfigured

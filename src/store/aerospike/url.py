@@ -102,7 +102,11 @@ def parse(url: str) -> AerospikeUrl:
     checked_store_name("the namespace in the store's URL", namespace)
     options = _options(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))  # a plus is one, in a path too
     target = AerospikeUrl(url, where, namespace, unquote(user) or None, unquote(password) or None, options)
-    _check_login(target)
+    named = [name for name in ("password_file", "password_env") if name in options]
+    if named and target.password is not None:
+        raise InvalidRequest(f"a password in the store's URL, and {named[0]}: leave one of them out")
+    if (named or target.password is not None) and target.user is None:
+        raise InvalidRequest("a password without a user in the store's URL: write aerospike://USER@HOST/NAMESPACE?...")
     return target
 
 
@@ -126,9 +130,13 @@ def _options(given: list[tuple[str, str]]) -> dict[str, Any]:
     options: dict[str, Any] = dict(NUMBERS)
     for name, text in given:
         if name in NUMBERS:
-            options[name] = _number(name, text)
+            if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
+                raise InvalidRequest(f"option {name} of the store's URL; it must be a whole number, 1 to 1000000")
+            options[name] = int(text)
         elif name in _SWITCHES:
-            options[name] = _switch(name, text)
+            if text.lower() not in _FLAGS:
+                raise InvalidRequest(f"option {name} of the store's URL; it must be true or false")
+            options[name] = _FLAGS[text.lower()]
         elif name in _TEXTS and text:
             options[name] = text
         else:
@@ -159,14 +167,6 @@ def _with_tls(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check_login(target: AerospikeUrl) -> None:
-    named = [name for name in ("password_file", "password_env") if name in target.options]
-    if named and target.password is not None:
-        raise InvalidRequest(f"a password in the store's URL, and {named[0]}: leave one of them out")
-    if (named or target.password is not None) and target.user is None:
-        raise InvalidRequest("a password without a user in the store's URL: write aerospike://USER@HOST/NAMESPACE?...")
-
-
 def _line_of(file: Path, option: str) -> str:
     try:
         # Without a wait: a pipe that nobody writes to would never open.
@@ -193,16 +193,3 @@ def _line_of(file: Path, option: str) -> str:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
-
-
-def _number(name: str, text: str) -> int:
-    if not _is_number(text) or not 1 <= int(text) <= 1_000_000:
-        raise InvalidRequest(f"option {name} of the store's URL; it must be a whole number, 1 to 1000000")
-    return int(text)
-
-
-def _switch(name: str, text: str) -> bool:
-    try:
-        return _FLAGS[text.lower()]
-    except KeyError:
-        raise InvalidRequest(f"option {name} of the store's URL; it must be true or false") from None

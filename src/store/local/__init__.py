@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".memory": "MemoryStore",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".memory": "MemoryStore"})

@@ -102,7 +102,8 @@ class MemoryStore(RecordStore):
         return [outcome(self._delete, removal) for removal in removals]
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
-        return [record for record in self._scan(set) if _same(record.bins.get(bin), equals)]
+        found = ((record, record.bins.get(bin)) for record in self._scan(set))
+        return [record for record, value in found if type(value) is type(equals) and value == equals]
 
     def _scan(self, set: str) -> list[Record]:
         with self._lock:
@@ -130,7 +131,3 @@ def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
         return attempt(row)
     except LatchworkError as failure:
         return failure
-
-
-def _same(value: Any, equals: str | int) -> bool:
-    return type(value) is type(equals) and bool(value == equals)

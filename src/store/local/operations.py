@@ -116,13 +116,10 @@ def _held(change: Change, bin: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if type(value) is not kind:
-        raise _mismatch(change, bin, f"it is a {type(value).__name__}, not a {kind.__name__}")
+        what = f"it is a {type(value).__name__}, not a {kind.__name__}"
+        text = f"bin {bin!r} of {change.key} is not what the update needs: {what}; nothing was written"
+        raise BinMismatch(text, key=change.key, bins=(bin,))
     return value
-
-
-def _mismatch(change: Change, bin: str, what: str) -> BinMismatch:
-    text = f"bin {bin!r} of {change.key} is not what the update needs: {what}; nothing was written"
-    return BinMismatch(text, key=change.key, bins=(bin,))
 
 
 # ---- writing

@@ -9,9 +9,4 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLiteStore"]
 
-__getattr__, __dir__ = offer(
-    __name__,
-    {
-        ".store": "SQLiteStore",
-    },
-)
+__getattr__, __dir__ = offer(__name__, {".store": "SQLiteStore"})

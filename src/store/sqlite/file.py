@@ -134,7 +134,10 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
         return
     to_move = {}
     if layout in EARLIER:
-        _leave_log(connection, layout)
+        try:  # the write-ahead log is given up, which only the one connection to a file can do
+            connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        except sqlite3.OperationalError as failure:
+            raise (InUse(layout) if is_busy(failure) else failure) from None
         to_move = messages_in(connection, only_damage)  # first, as nothing is committed after SQLite has met damage
     connection.execute("BEGIN EXCLUSIVE")
     layout = _layout(connection, path)
@@ -167,14 +170,6 @@ class InUse(sqlite3.OperationalError):
     def __init__(self, layout: int) -> None:
         super().__init__("database is locked")
         self.layout, self.sqlite_errorcode = layout, _BUSY
-
-
-def _leave_log(connection: sqlite3.Connection, layout: int) -> None:
-    """Give up the write-ahead log, which only the one connection to a file can do."""
-    try:
-        connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    except sqlite3.OperationalError as failure:
-        raise (InUse(layout) if is_busy(failure) else failure) from None
 
 
 def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:

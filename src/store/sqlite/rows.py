@@ -191,11 +191,7 @@ def _recognised(connection: Connection, rows: list[tuple[Any, ...]], keys: list[
 
 
 def matching(
-    connection: Connection,
-    set: str,
-    bin: str | None,
-    equals: str | int | None,
-    pass_over: Callable[[int], None],
+    connection: Connection, set: str, bin: str | None, equals: str | int | None, pass_over: Callable[[int], None]
 ) -> list[FoundRow]:
     """Return the rows of the set's records whose bin has that value, by the index if there is one; without a bin of
     all.
@@ -218,10 +214,7 @@ def matching(
 
 
 def _each_readable(
-    connection: Connection,
-    questions: tuple[str, str, str],
-    values: Sequence[Any],
-    pass_over: Callable[[int], None],
+    connection: Connection, questions: tuple[str, str, str], values: Sequence[Any], pass_over: Callable[[int], None]
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a question; if the file is damaged, the ones that can be read one by one.
 
@@ -278,7 +271,9 @@ def operate(connection: Connection, update: Update, now: int) -> Values:
     if update.exists is Exists.CREATE and (made := created(connection, update, now)) is not None:
         return made[1]
     found = find(connection, update.key)
-    before = None if found is None else known(connection, found, _bins_of(update))
+    form = update.form
+    bins = form.bins if form is not None and update.ops is form.ops else ()  # none = all, or it is not known
+    before = None if found is None else known(connection, found, bins)
     after, results = local.apply(before, update, now)
     _count(found)
     if after is None:
@@ -321,12 +316,6 @@ def keep(connection: Connection, key: Key, row: Columns | MessageRow, record: lo
         known[key] = row, record
         if len(known) > KNOWN:
             del known[next(iter(known))]
-
-
-def _bins_of(update: Update) -> Collection[str]:
-    """Return the bins that an update needs decoded; none = all, or it is not known."""
-    form = update.form
-    return form.bins if form is not None and update.ops is form.ops else ()
 
 
 def created(connection: Connection, update: Update, now: int) -> tuple[local.Stored, Values] | None:
@@ -404,15 +393,6 @@ def _spans_pages(found: FoundRow) -> bool:
     return sum(bytes_of) + _AROUND > int(size)
 
 
-def _statement(
-    connection: Connection, key: Key, found: FoundRow | None, record: local.Stored | None
-) -> tuple[str, tuple[Any, ...]]:
-    """Return the statement that writes the record into its row, or removes the row."""
-    if record is None:  # of a record that was there: an absent one is not made without a bin
-        return _removing(found)
-    return writing(connection, key, found, sealed(key, record))
-
-
 def _removing(found: FoundRow | None) -> tuple[str, tuple[Any, ...]]:
     """Return the statement that removes a row."""
     assert found is not None  # noqa: S101 - of a record that was there
@@ -484,8 +464,12 @@ class RecordBatch:
         """Write what has changed."""
         statements: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for key, record in self._changed.items():
-            _count(self._found.get(key))
-            statement, parameters = _statement(self._connection, key, self._found.get(key), record)
+            found = self._found.get(key)
+            _count(found)
+            if record is None:  # of a record that was there: an absent one is not made without a bin
+                statement, parameters = _removing(found)
+            else:
+                statement, parameters = writing(self._connection, key, found, sealed(key, record))
             statements[statement].append(parameters)
         for statement in _ORDER:
             if rows := statements[statement]:

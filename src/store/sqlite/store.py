@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -87,7 +88,7 @@ class SQLiteStore(RecordStore):
         return f"sqlite:{quote(str(self.path))}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (str(self.path), self.synchronous, self.busy_timeout)
+        return partial(SQLiteStore, synchronous=self.synchronous, busy_timeout=self.busy_timeout), (str(self.path),)
 
     def __repr__(self) -> str:
         return f"SQLiteStore({self.url!r})"
@@ -284,7 +285,3 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
             f"{shown(str(absolute))}: SQLite opens files by names in UTF-8 only; use another name"
         ) from None
     return absolute
-
-
-def _rebuild(path: str, synchronous: str, busy_timeout: float) -> SQLiteStore:
-    return SQLiteStore(path, synchronous=synchronous, busy_timeout=busy_timeout)

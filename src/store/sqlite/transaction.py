@@ -220,14 +220,11 @@ class Turn:
             pool.left_open = group
             self._group = None
             pool.end_turn()
-            self._wait_for_end(group, over)
+            while not over.wait(HAND_OVER) and group.connection is not None:
+                self._finish_if_left(group)
         finally:
             if group.connection is not None:
                 self._finish_if_left(group)  # interrupted
-
-    def _wait_for_end(self, group: SharedTransaction, over: Over) -> None:
-        while not over.wait(HAND_OVER) and group.connection is not None:
-            self._finish_if_left(group)
 
     def _finish_if_left(self, group: SharedTransaction) -> None:
         pool = self._pool
