@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ...errors import Corrupt, LatchworkError
 from ...logs import Log
@@ -26,6 +27,9 @@ LOOKED_AT = 1_000
 _EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
 _ROW = "SELECT set_name, name, generation, updated, expires, bins FROM records WHERE id = ?"
 _MESSAGES = "SELECT id, expires FROM messages WHERE id > ? ORDER BY id LIMIT ?"
+_NUMBERS = "SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?"
+_EXPIRES = "SELECT expires FROM messages WHERE id = ?"
+_DAMAGED = object()
 _LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? AND +id = ?"
 
 
@@ -72,12 +76,31 @@ class Sweep:
 
     def _expired_messages(self, now: int) -> list[int]:
         """Return some of the messages that have expired, each time from where the last one ended."""
-        rows = self._pool.read(lambda one: one.execute(_MESSAGES, (self._next_message, LOOKED_AT)).fetchall())
+        rows = self._messages()
         expired = [number for number, expires in rows if type(expires) is int and expires <= now]
         found = [number for number in expired if number not in self._left_messages][:AT_MOST]
         whole = len(found) < AT_MOST
         self._next_message = found[-1] if not whole else rows[-1][0] if len(rows) == LOOKED_AT else -1
         return found
+
+    def _messages(self) -> list[tuple[int, Any]]:
+        """Return the numbers of the messages that are looked at next, and when each expires, unless it is damaged."""
+        about = (self._next_message, LOOKED_AT)
+        try:
+            return self._pool.read(lambda one: one.execute(_MESSAGES, about).fetchall())
+        except Corrupt:
+            numbers = self._pool.read(lambda one: one.execute(_NUMBERS, about).fetchall())
+        found = [(number, self._expires(number)) for (number,) in numbers]
+        damaged = [number for number, expires in found if expires is _DAMAGED and number not in self._left_messages]
+        self._left_messages.update(self._warned("messages", damaged))
+        return found
+
+    def _expires(self, number: int) -> Any:
+        try:
+            (expires,) = self._pool.read(lambda one: one.execute(_EXPIRES, (number,)).fetchone()) or (None,)
+        except Corrupt:
+            return _DAMAGED
+        return expires
 
     def _remove(
         self, what: str, rows: list[int], removed: Callable[[Connection, int, int], bool], now: int
@@ -89,6 +112,9 @@ class Sweep:
             damaged = self._pool.write(lambda one: [number for number in rows if not removed(one, number, now)])
         except Corrupt:  # SQLite commits nothing after it has come upon damage, so each by itself
             damaged = [number for number in rows if not self._removed_alone(number, removed, now)]
+        return self._warned(what, damaged)
+
+    def _warned(self, what: str, damaged: list[int]) -> list[int]:
         if damaged:
             log.warning(
                 "%s: expired records stay there, since they or their indexes are damaged: %s %s; restore it from a "

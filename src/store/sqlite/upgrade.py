@@ -27,7 +27,8 @@ def messages_in(connection: Any, on_failure: Callable[[Exception], None]) -> dic
             key = Key(set, name)
             if type(name) is str and messages.place_of(key) is not None:
                 try:
-                    found[number] = key, connection.execute(_ROW, (number,)).fetchone()[:2] == key
+                    row = connection.execute(_ROW, (number,)).fetchone()
+                    found[number] = key, row is not None and row[:2] == key
                 except Exception as failure:  # noqa: BLE001 - it is raised again, or is damage
                     on_failure(failure)
                     found[number] = key, False
@@ -36,17 +37,20 @@ def messages_in(connection: Any, on_failure: Callable[[Exception], None]) -> dic
 
 def move_messages(connection: Any, found: dict[int, tuple[Key, bool]]) -> None:
     """Make the tables of messages, and move these messages there. One that is damaged, or cannot be read, is one that
-    is damaged there; what cannot be read stays where it is, too.
+    is damaged there; what cannot be read stays where it is, too, and so does the second of two of one name.
     """
     for statement in messages.SCHEMA:
         connection.execute(statement)
-    for number, (key, is_readable) in found.items():
-        row = messages.unsound(None)
-        if is_readable:
-            _, _, *columns = connection.execute(_ROW, (number,)).fetchone()
+    for number, (key, is_readable) in sorted(found.items(), key=lambda one: not one[1][1]):
+        row, there = messages.unsound(None), None
+        if is_readable:  # where pages are damaged, a row may go with another one
+            there = connection.execute(_ROW, (number,)).fetchone()
+        if there is not None:
+            _, _, *columns = there
             try:
                 row = messages.sealed(key, opened(key, Columns(*columns)))
             except Corrupt:
                 row = messages.unsound(columns[-1])
+        made = connection.execute(messages.CREATE_IF_ABSENT, (messages.made_number(connection, key), *row)).rowcount
+        if there is not None and made:
             connection.execute("DELETE FROM records WHERE id = ?", (number,))
-        connection.execute(messages.CREATE, (messages.made_number(connection, key), *row))

@@ -293,6 +293,29 @@ def test_a_row_that_sqlite_cannot_read_fails_those_who_ask_for_it_alone(store, c
     assert len(caplog.messages) == 2, "by the query, and by the sweep"
 
 
+def test_a_message_that_sqlite_cannot_read_keeps_no_other_from_the_sweep(store, clock, caplog):
+    """Neither a message nor a record, and it is named once."""
+    keys = [Key("c_data_set", f"q_SHARD_0_{n}") for n in range(1, 4)]
+    for n, key in enumerate(keys):
+        store.operate(key, Put("data", f"text {n}"), exists=Exists.CREATE, ttl=LIFE)
+    store.close()
+    data = bytearray(store.path.read_bytes())
+    cell = next(cell for cell in cells(data, trees(store.path)["messages"]) if b"text 1" in data[cell.start : cell.end])
+    data[cell.start + 1 : cell.start + 9] = b"\xff" * 8  # the types of its columns
+    store.path.write_bytes(data)
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    assert left(store) == {"x"}
+    connection = sqlite3.connect(store.path)
+    assert len(connection.execute("SELECT id FROM messages").fetchall()) == 1
+    connection.close()
+    raises(Corrupt, store.get, keys[1])
+    (told,) = caplog.messages
+    assert "messages" in told
+
+
 def test_an_index_entry_of_a_row_that_is_not_there_is_passed_over_by_the_sweep(store, clock, caplog):
     store.delete_many([Removal(GOOD), Removal(LAST)])
     expires = int((clock.wall() + LIFE) * 1000).to_bytes(6, "big")

@@ -20,6 +20,7 @@ from latchwork.store.sqlite import messages as sqlite_messages
 from latchwork.store.sqlite import pool as sqlite_pool
 from latchwork.store.sqlite.seal import sealed
 from latchwork.testing.clock import ManualClock
+from tests.fuzz.sqlite_cells import cells, trees
 
 KEY = Key("s", "k")
 
@@ -227,6 +228,23 @@ def test_a_message_that_was_damaged_before_it_moved_is_corrupt_and_its_neighbour
         store.get(MESSAGE)
     assert store.get(TOMBSTONE).bins == MOVED[TOMBSTONE]
     assert store.damage() == [str(MESSAGE)]
+
+
+def test_a_message_that_only_the_index_has_is_corrupt_and_its_neighbour_moves(path):
+    """Nobody knows what it was; to take it for absent would hide that."""
+    second_layout(path)
+    data = bytearray(path.read_bytes())
+    name = TOMBSTONE.name.encode()
+    (cell,) = [
+        cell for cell in cells(data, trees(path)["sqlite_autoindex_records_1"]) if name in data[cell.start : cell.end]
+    ]
+    assert data[cell.end - 1] == 2
+    data[cell.end - 1] = 99  # the number of the row
+    path.write_bytes(data)
+    store = SQLiteStore(path)
+    with pytest.raises(Corrupt, match="q_SHARD_0_1"):
+        store.get(TOMBSTONE)
+    assert store.get(MESSAGE).bins == MOVED[MESSAGE]
 
 
 def test_a_file_of_an_earlier_layout_that_another_process_has_open_is_left_as_it_is(path):
