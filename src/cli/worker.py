@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +84,7 @@ def worker(
     os.environ.update(session.environment)
     if client is not None:
         os.environ[CLIENT_VARIABLE] = client
+    atexit.register(_ignore_signals)  # before the program is loaded: what that registers ends first
     verbose: int = context.find_root().params["verbose"]
     level = log_level.name if log_level else {0: None, 1: "INFO"}.get(verbose, "DEBUG")
     source = context.get_parameter_source("client")
@@ -95,6 +98,14 @@ def worker(
         raise typer.Exit(code)
     if not _run(where, level, own_client, child, probe_host, probe):
         raise typer.Exit(1)
+
+
+def _ignore_signals() -> None:
+    """Ignore the signals that end a worker. The interpreter gives their handlers up while it ends: a second Ctrl-C
+    would then kill a process whose work is settled, and its exit code would say that work was cut.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _run(where: str, level: str | None, client: str | None, child: str | None, host: str, port: int | None) -> bool:

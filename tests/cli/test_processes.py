@@ -321,6 +321,33 @@ def test_a_child_is_replaced_after_its_messages_and_at_its_memory_and_no_attempt
         assert run.end(signal.SIGHUP) == 0
 
 
+INTERRUPTED_AT_ITS_END = """
+import os
+import signal
+
+from jobs import worker
+
+
+class Interrupts:
+    def __init__(self):
+        self.kill, self.me, self.number = os.kill, os.getpid(), signal.SIGINT
+
+    def __del__(self):  # as the interpreter takes the modules down: it has given the handlers of signals up
+        self.kill(self.me, self.number)
+
+
+interrupts = Interrupts()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["alone", "child"])
+def test_a_second_interrupt_while_the_interpreter_ends_does_not_say_that_work_was_cut(place, options):
+    (place[0] / "ends.py").write_text(INTERRUPTED_AT_ITS_END)
+    with running(place, *options, program="ends:worker") as run:
+        run.await_log("the worker of 'shop' works" if not options else "works, ")
+        assert run.end(signal.SIGINT) == 0
+
+
 def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(place):
     (place[0] / "broken.py").write_text("import nothing_of_that_name\n")
     with running(place, "--processes", "3", program="broken:worker") as run:

@@ -64,7 +64,8 @@ class Schedule:
     tz: the time zone of the cron line, as "Europe/Berlin"; default UTC. Every process that does the upkeep must know
         it, from the system's time zones or the package `tzdata`. In the night in which an hour is skipped, a job
         at a fixed time in that hour runs right after it; if an hour comes twice, it runs in the first one. A job whose
-        line has a `*` or a step in the hour or the minute runs by elapsed time through both nights.
+        hour or minute begins with `*`, as `*/10`, runs by elapsed time through both nights; `5-55/10` does not begin
+        with it, so these are fixed times.
     missed: what happens to ticks that were not published in time, since no worker ran: "skip" them, publish only the
         "last" one, or "all". A tick is late in this sense after 60 s, or once the next one is due.
 

@@ -177,7 +177,7 @@ class Reporter:
         if not unchanged:
             self._registry.follow(list(queues.values()))
             last.changes, last.version, last.followed = changes, version, now
-            self._tell(queues, last)
+            self._tell(queues, consumers, last)
         # 3. Report.
         acts_on, carried = {name: queue.live.changed for name, queue in queues.items()}, self._carried
         takes = {consumer.queue.name for consumer in consumers if consumer.runs.drains() is None}
@@ -193,7 +193,7 @@ class Reporter:
             last.tidied = now
             self._tidy(list(queues.values()))
 
-    def _tell(self, queues: Mapping[str, Subscription], last: _LastReport) -> None:
+    def _tell(self, queues: Mapping[str, Subscription], consumers: list[Reported], last: _LastReport) -> None:
         """Log each change of the settings that others have made: paused, resumed, or another number of threads."""
         for name, queue in queues.items():
             live, before = queue.live, last.live.get(name)
@@ -202,7 +202,11 @@ class Reporter:
                 worker_log.info("queue %r is paused%s: no handler begins until it is resumed", name, who)
             elif before is not None and before.changed != live.changed:
                 verb = "goes on at" if before.concurrency else "is resumed with"
-                worker_log.info("queue %r %s%s%s", name, verb, f" {counted(live.concurrency, 'thread')}", who)
+                own = [one.concurrency for one in consumers if one.queue.name == name]
+                differs = any(threads not in (0, live.concurrency) for threads in own)
+                keeps = f"; this program keeps its own number, {sum(own)}" if differs else ""
+                threads = f" {counted(live.concurrency, 'thread')}"
+                worker_log.info("queue %r %s%s%s%s", name, verb, threads, who, keeps)
         last.live = {name: queue.live for name, queue in queues.items()}
 
     def _report(self, name: str, consumers: list[Reported], counts: Mapping[tuple[str, str], int]) -> WorkerReport:

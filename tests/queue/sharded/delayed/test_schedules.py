@@ -60,6 +60,15 @@ def test_a_job_each_half_hour_runs_by_elapsed_time_through_both_nights():
         assert {later - earlier for earlier, later in pairwise(found)} == {timedelta(minutes=30)}
 
 
+def test_a_step_without_a_star_is_fixed_times_that_run_once_where_an_hour_comes_twice():
+    schedule = Schedule("s", "q", cron="5-55/25 2 * * *", tz="Europe/Berlin")
+    first_hour = ["2026-10-25T00:05:00", "2026-10-25T00:30:00", "2026-10-25T00:55:00"]
+    assert ticks(schedule, "2026-10-24T12:00:00", 4) == [*first_hour, "2026-10-26T01:05:00"]
+    starred = Schedule("s", "q", cron="*/25 2 * * *", tz="Europe/Berlin")
+    both_hours = ["2026-10-25T00:00:00", "2026-10-25T00:25:00", "2026-10-25T00:50:00", "2026-10-25T01:00:00"]
+    assert ticks(starred, "2026-10-24T12:00:00", 4) == both_hours
+
+
 @pytest.mark.parametrize(
     ("missed", "late", "published"),
     [

@@ -76,10 +76,15 @@ def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
-def test_a_worker_logs_each_change_once_with_who_made_it(caplog):
+@pytest.mark.parametrize(
+    ("options", "keeps"), [({}, ""), ({"concurrency": 2}, "; this program keeps its own number, 2")]
+)  # fmt: skip
+def test_a_worker_logs_each_change_once_with_who_made_it_and_the_number_of_threads_that_it_keeps(
+    caplog, options, keeps
+):
     caplog.set_level("INFO", "latchwork.worker")
     stage = Stage()
-    stage.act("worker", working(120, concurrency=2), after=1)
+    stage.act("worker", working(120, **options), after=1)
     stage.act("pauses", changed("pause"), after=20)
     stage.act("late", working(20, upkeep=False), after=30)
     stage.act("resumes", changed("resume"), after=60)
@@ -90,8 +95,8 @@ def test_a_worker_logs_each_change_once_with_who_made_it(caplog):
     assert lines == [
         paused,
         paused,  # as the one that starts meanwhile finds it
-        "queue 'q' is resumed with 1 thread by anna@web-7",
-        "queue 'q' goes on at 3 threads by anna@web-7",
+        f"queue 'q' is resumed with 1 thread by anna@web-7{keeps}",
+        f"queue 'q' goes on at 3 threads by anna@web-7{keeps}",
     ]
 
 
