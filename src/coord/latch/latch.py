@@ -25,7 +25,7 @@ from ...errors import (
 )
 from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, farm_or_default, is_int
-from ...plain import shown
+from ...plain import one_line, shown
 from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
 from ...store.connect import as_store
 from ...store.decode import damaged
@@ -553,7 +553,7 @@ class Latch:
         else:
             why = (
                 f"there is no {latch}: it was not created yet, or has another name, or has ended; "
-                f"`latchwork latch list --client {self._client}` lists the latches that there are"
+                f"`latchwork latch list --client {one_line(self._client)}` lists the latches that there are"
             )
         return NotFound(why, key=self._key)
 

@@ -191,5 +191,8 @@ def test_who_has_read_a_latch_is_told_that_it_has_ended_and_who_has_not_that_the
     with pytest.raises(NotFound, match=f"^there is no {named}: ") as absent:
         CountDownLatch.get(memory, "shop", "night", farm_id="dc1").count()
     assert "latchwork latch list --client shop" in str(absent.value)
+    with pytest.raises(NotFound) as absent:
+        CountDownLatch.get(memory, "a\nshop", "night", farm_id="dc1").count()
+    assert r"latchwork latch list --client a\nshop`" in str(absent.value), "in one line, as every message"
     with pytest.raises(NotFound, match="20 s after its creator"):
         latch.count()
