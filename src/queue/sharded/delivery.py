@@ -338,7 +338,7 @@ class Delivery(Struct, frozen=True, eq=False):
 
     def _effect(self, name: str, result: Any, otherwise: Any, bin: str, keep: Span | None) -> marks.Effect:
         effects = self._effects()
-        token = effects.token(name if name == "" else checked_step(name))
+        token = effects.token("" if isinstance(name, str) and not name else checked_step(name))
         other = marks.NO_RESULT if otherwise is Otherwise.RAISE else otherwise
         return marks.Effect(token, effects.set, kept_for(keep, self.view.pointers.ttl), bin, result, other)
 
