@@ -171,7 +171,7 @@ def unknown(a: Nowhere) -> None: ...  # noqa: F821 - as a name that only the typ
 async def awaited(a: int) -> None: ...
 
 
-@pytest.mark.parametrize("function", [everything, named, by_place, unreadable, unknown])
+@pytest.mark.parametrize("function", [everything, named, by_place, unreadable, unknown, int])
 def test_a_function_whose_parameters_are_no_fields_is_refused_where_it_is_decorated(store, function):
     with pytest.raises(InvalidRequest, match=function.__name__):
         task_of(store, function)

@@ -66,7 +66,10 @@ class Signature:
                 f"{self.name} has a type that is not known where it is defined ({failure}): import it at run time too, "
                 "not only for the type checker"
             ) from None
-        written = inspect.signature(function).parameters.values()
+        try:
+            written = inspect.signature(function).parameters.values()
+        except ValueError as failure:  # of `int` and others that are not written in Python
+            raise InvalidRequest(f"{self.name} does not tell its parameters ({failure}): decorate a function") from None
         own = [one.replace(annotation=hints.get(one.name, one.empty)) for one in written]
         self.delivered = bool(own) and hints.get(own[0].name) in deliveries
         parameters = own[1:] if self.delivered else own
