@@ -33,8 +33,8 @@ MAX_SCHEDULES, MAX_PAYLOAD, MAX_NAME = 1_000, 65_536, 100
 """Schedules of a client in a farm; bytes of a payload as JSON; characters of a name."""
 MAX_TOTAL = 1_000_000
 """Bytes of all schedules of a client in a farm, which share one record: as much as every server takes by default."""
-FIELDS, MAX_CRON = 5, 1_000
-"""Fields and characters of a cron line."""
+FIELDS, MAX_CRON, MAX_ZONE = 5, 1_000, 100
+"""Fields and characters of a cron line; characters of a time zone."""
 MIN_EVERY, MAX_EVERY = timedelta(seconds=1), timedelta(days=366)
 MISSED_AFTER = 60.0
 """Seconds after which a tick that was not published counts as missed."""
@@ -117,6 +117,8 @@ class Schedule:
 
     def _check_times(self) -> None:
         checked_text("tz, the time zone,", self.tz)
+        if len(self.tz) > MAX_ZONE:
+            raise InvalidRequest(f"tz, the time zone, is {shown(self.tz)}; it must have at most {MAX_ZONE} characters")
         if self.every is not None:
             every = span_of("every", self.every)
             if not MIN_EVERY <= every <= MAX_EVERY or every.microseconds:

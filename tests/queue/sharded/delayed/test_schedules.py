@@ -156,6 +156,7 @@ def test_an_interval_is_given_in_seconds_or_as_a_timedelta():
         ),
         ({"cron": ",".join(["0"] * 400_000) + " * * * *"}, "at most 1000 characters"),
         ({"every": MINUTE, "payload": {1: "a", "1": "b"}}, "two keys"),
+        ({"every": MINUTE, "tz": "z" * 101}, "at most 100 characters"),
         ({"every": MINUTE, "missed": "some"}, "skip, last, all"),
         ({"every": MINUTE, "payload": {1, 2}}, "not JSON"),
         ({"every": MINUTE, "payload": float("nan")}, "not JSON"),
