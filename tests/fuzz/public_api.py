@@ -19,6 +19,7 @@ from latchwork.coord import (
     Group,
     LatchLevel,
     LeaseElection,
+    OnceStep,
     RateLimiter,
     ReadWriteLock,
     Semaphore,
@@ -369,7 +370,7 @@ def coordination() -> Iterator[Public]:
         "once",
         lambda _: once,
         {"store": STORE, "key": "k", "keep": 60, "timeout": 0, "lease": 10.0},
-        lambda _, step: step.run(int),
+        lambda _, step: step.run(int) if isinstance(step, OnceStep) else step(add),  # a function as key: a decorator
     )
     yield Public(
         "Delivery.once",
