@@ -34,10 +34,14 @@ class Own:
 
 
 class Delayed(Twins):
-    """One queue; `waits` has when each message is due, `moved` those that are in the queue."""
+    """One queue; `waits` has when each message is due, `moved` those that are in the queue.
+
+    `failed` has those of `waits` that wait for their next attempt. Their ids are free: they wait under other names.
+    """
 
     def start(self):
         self.waits: dict[str, float] = {}
+        self.failed: set[str] = set()
         self.moved: dict[str, float] = {}
         self.cancelled: set[str] = set()
 
@@ -50,8 +54,8 @@ class Delayed(Twins):
     @rule(delay=delays, n=st.integers(1, 3), twice=st.booleans())
     def publish(self, delay, n, twice):
         ids = [f"m{len(self.waits) + len(self.moved) + len(self.cancelled) + place}" for place in range(n)]
-        if twice and self.waits:
-            ids = [min(self.waits)]
+        if twice and (published := self.waits.keys() - self.failed):
+            ids = [min(published)]
         answers = self.both(lambda queue: queue.publish_many(ids, message_ids=ids, delay=delay), self.queue)
         if ids[0] in self.waits:
             assert came_to(answers) is AlreadyExists
@@ -67,6 +71,7 @@ class Delayed(Twins):
         assert bool(cancelled) == (name in self.waits or name in self.moved)
         if cancelled:
             self.waits.pop(name, None)
+            self.failed.discard(name)
             self.moved.pop(name, None)
             self.cancelled.add(name)
 
@@ -85,6 +90,7 @@ class Delayed(Twins):
             assert ready >= {name for name, at in due.items() if at + WIDTH / 1000 <= self.now}, "each one comes"
         for name in ready:
             self.moved[name] = self.waits.pop(name)
+            self.failed.discard(name)
 
     @rule(n=st.integers(1, 4), again=st.booleans())
     def handle(self, n, again):
@@ -97,6 +103,7 @@ class Delayed(Twins):
         if again and names:
             self.both(lambda deliveries: [one.nack(delay=1) for one in deliveries], found)
             self.waits |= dict.fromkeys(names, self.now + 1)
+            self.failed |= set(names)
         else:
             self.both(lambda queue, deliveries: queue.ack_many(deliveries), self.queue, found)
             self.cancelled |= set(names)  # done with; a number is used once

@@ -110,7 +110,8 @@ class ShardedQueue(Subscription):
         key: messages of one key go to one shard, where an ordered consumer handles messages that were published one
             after another in that order.
         message_id: the caller's own id. It may be used twice, but the effects of both messages (`Delivery.operate`,
-            `Delivery.once`) then happen once. `AlreadyExists` while a delayed message has it.
+            `Delivery.once`) then happen once. `AlreadyExists` while a delayed message has it; one that failed and
+            waits for its next attempt does not count.
         delay: seconds or a timedelta, up to the queue's expiry and a year, by the server's clock.
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of

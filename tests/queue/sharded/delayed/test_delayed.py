@@ -280,6 +280,17 @@ def test_an_id_that_waits_is_not_taken_twice(store, clock):
     queue.publish("c", delay=5, message_id="x")
 
 
+def test_the_id_of_a_message_that_waits_for_its_next_attempt_is_taken_again(store, clock):
+    """It waits under another name (P16)."""
+    queue = queue_on(store)
+    queue.publish("a", delay=5, message_id="x")
+    run_until(Timers(Farms(queue)), clock, 10)
+    queue.receive()[0].nack(delay=5)
+    queue.publish("b", delay=5, message_id="x")
+    run_until(Timers(Farms(queue)), clock, 20)
+    assert sorted(payloads(queue)) == ["a", "b"]
+
+
 # ---- refused
 
 
