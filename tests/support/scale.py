@@ -18,6 +18,11 @@ def scaled(times: int, least: int = 1) -> int:
     return max(least, round(times * SCALE))
 
 
+def length(times: int, least: int = 1) -> int:
+    """So many at scale 1 and above: of a test that is done again under other seeds, and is not longer as well."""
+    return min(times, scaled(times, least))
+
+
 TIMES = scaled(1)
 """For what is not made smaller than it is at scale 1, and is done more often in a soak."""
 SEEDS = range(FIRST, FIRST + TIMES)

@@ -16,11 +16,11 @@ import pytest
 from latchwork.coord import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Key, MapPut, Put, SQLiteStore
-from tests.support.scale import SEEDS, scaled
+from tests.support.scale import SEEDS, length
 from tests.support.waiting import until
 
 TALLY = Key("tallies", "lock")
-TURNS = scaled(110, least=20)
+TURNS = length(110, least=20)
 """Holders that are killed or stopped."""
 LEASE = 0.1
 """Seconds; of those that are killed and stopped."""

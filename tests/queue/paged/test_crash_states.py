@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
-from tests.support.scale import FIRST, scaled
+from tests.support.scale import FIRST, length, scaled
 
 from .crashes import KEEPS, SHAPES, explore
 
 SEEDS = scaled(5)
-EACH_STEP = scaled(8, least=len(KEEPS))
+EACH_STEP = length(8, least=len(KEEPS))
 """States that are taken at each step."""
 LEAST = 500
 """States that a seed comes to, on average, in each shape; tests/support/proof.py has the floor of their sum."""

@@ -13,13 +13,13 @@ import pytest
 
 from latchwork.queue.paged.files import File, Files
 from latchwork.queue.paged.queue import PagedQueue
-from tests.support.scale import SEEDS, scaled
+from tests.support.scale import SEEDS, length
 
 from . import storm
 
 CYCLES = 10
 """Writers that are killed, of each kind and under each seed."""
-STORM = scaled(300)
+STORM = length(300)
 """Processes that are killed in a storm."""
 ROOT = Path(__file__).parents[3]
 THREADS = 3
