@@ -7,7 +7,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from unittest import mock
 
+from latchwork.errors import LeaseLost, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.consumer.in_hand import noted_in, settle_for
 from latchwork.queue.sharded.delayed import entries as delayed
 from latchwork.queue.sharded.delayed.entries import CHUNK
 from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
@@ -19,10 +21,12 @@ from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.store import MapRemove, MemoryStore, Update
 from latchwork.store.model.expr import Const
+from latchwork.store.rows import Rows
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
 
 from .common import patched
+from .hand import hand_in, memory_of_few
 
 
 class Term:
@@ -173,6 +177,54 @@ def mover_dies_before_it_counts():
     return True
 
 
+def storing_for_later_is_cut():
+    """P16.15: the calls that store a failed message for later get no answer from one of them on; it is failed again."""
+    for call in range(1, 6):
+        clock = ManualClock()
+        store = FaultyStore(MemoryStore(clock), seams=clock)
+        queue = queue_on(store)
+        queue.publish("m")
+        (delivery,) = queue.receive(1)
+        store.plan = {store._number + call + n: "dropped" for n in range(20)}
+        with suppress(Unavailable):
+            delivery.nack()
+        store.plan = {}
+        with suppress(LeaseLost):  # it was settled by the first
+            delivery.nack()
+        waiting = queue.depth().delayed
+        run(queue, clock, 60)
+        if (waiting, delivered(queue)) != (1, ["m"]):
+            return False
+    return True
+
+
+def killed_while_it_stores_for_later():
+    """P16.15: a consumer is killed beside its siblings while it fails a message; another process settles for it."""
+    for call in range(1, 6):
+        clock, memory = ManualClock(), memory_of_few()
+        inner = MemoryStore(clock)
+        store = FaultyStore(inner, seams=clock)
+        queue, hand = queue_on(store), hand_in(memory)
+        queue.publish("m")
+        deliveries = queue.receive(1)
+        hand.took(deliveries)
+        hand.began(deliveries)
+        store.plan = {store._number + call: "crash_before"}
+        with suppress(Crash):
+            deliveries[0].nack()
+        sibling = queue_on(inner)
+        settle_for(sibling, noted_in(memory), "it was killed", counts=True)
+        run(sibling, clock, 60)
+        if delivered(sibling) != ["m"]:
+            return False
+    return True
+
+
+def taken_for_entered(self, names):
+    """What is there already is in a bucket, too."""
+    return Rows(names)
+
+
 def cancel_meets_a_move():
     """P16.4: a cancel comes when a mover has marked the message, and died."""
     for call in range(3, 9):
@@ -296,6 +348,12 @@ RULES = [
     ("P16.4 marked", cancel_meets_a_move, patched(delayed, "WAITS", Const(value=True))),
     ("P16.14 noted", mover_dies_before_it_counts, patched(QueueTimers, "_count_brought", lambda *_: None)),
     ("P16.14 once", mover_dies_before_it_counts, patched(QueueTimers, "_counting", counted_whoever_did)),
+    ("P16.15 cut", storing_for_later_is_cut, patched(delayed.DelayedMessages, "enter_found", taken_for_entered)),
+    (
+        "P16.15 killed",
+        killed_while_it_stores_for_later,
+        patched(delayed.DelayedMessages, "enter_found", taken_for_entered),
+    ),
     ("P14.2 order", leader_dies_at_a_tick, noted_first),
     ("P14.2 ledger", leader_dies_at_a_tick, each_attempt_for_itself),
 ]

@@ -70,7 +70,8 @@ class ConditionalMessages(DelayedMessages):
         if not safe or (passed is not None and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)
-        failure = self._enter({late: list(safe)}, self.kept, counted=not isinstance(seen, LatchworkError)).get(late)
+        uncounted = None if isinstance(seen, LatchworkError) else ()
+        failure = self._enter({late: list(safe)}, self.kept, uncounted=uncounted).get(late)
         return rows.then(lambda places: [failure or names[n] for n in places])
 
     def note_applied(self, names: Sequence[str]) -> Rows[object]:

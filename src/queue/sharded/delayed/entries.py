@@ -38,7 +38,8 @@ from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, 
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
-from ....store.rows import Rows
+from ....store.rows import Rows, attempted
+from ...rows import read_each, readable
 from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
 from ..hooks import UNCOUNTED, Counting, RowsBeside
@@ -53,6 +54,7 @@ from .stored import (
     LastRetry,
     Waiting,
     horizon_in,
+    ids_in,
     is_retry,
     last_retry_in,
     name_of_retry,
@@ -148,7 +150,8 @@ def bucket_of(due: int) -> int:
 def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Target:
     """Return the delayed messages of a queue as a target for messages in hand, each due then. Two calls.
 
-    An entry has the delivery in its name, so it is stored once, however often that is asked for.
+    An entry has the delivery in its name, so it is stored once, however often that is asked for. Three calls more if it
+    was there already.
     """
 
     def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[str]:
@@ -164,7 +167,8 @@ def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Targe
             return Rows(later(delayed, queue, [due])([one], [envelope])[0] for one, envelope, due in each)
         except LatchworkError as failure:
             return Rows([failure] * len(held))
-        return rows.recover(AlreadyExists, lambda places: [names[n] for n in places])
+        # One that was there already may be in no bucket: an earlier attempt may have ended before that.
+        return rows.recover(AlreadyExists, lambda places: delayed.enter_found([names[n] for n in places]))
 
     return store
 
@@ -353,17 +357,23 @@ class DelayedMessages:
         return None if record is None else Entry.of(record.bins)
 
     def _enter(
-        self, ids: dict[int, list[str]], ttl: int, last: LastRetry | None = None, *, counted: bool = False
+        self,
+        ids: dict[int, list[str]],
+        ttl: int,
+        last: LastRetry | None = None,
+        *,
+        uncounted: Collection[str] | None = None,
     ) -> dict[int, LatchworkError]:
         """Put the ids into their buckets; the errors, by bucket. One call where no record of a bucket was full, two
         where the next one was not; else the last record is searched for.
 
         last: of the messages that have failed, the last one; for people.
-        counted: whether the control record has counted them.
+        uncounted: the ids that the control record has not counted yet; None: all.
         """
         left = {number: list(some) for number, some in ids.items() if some}
         failures: dict[int, LatchworkError] = {}
-        noting = () if counted else counting(IN, RETRY_IN, [one for some in left.values() for one in some])
+        new = [one for some in left.values() for one in some] if uncounted is None else uncounted
+        noting = counting(IN, RETRY_IN, new) if new else ()
         if last is not None:
             noting += (Put(LAST_RETRY, list(last)),)
         crowded: dict[int, bool] = {}  # the buckets whose record was full; whether the next one was, too
@@ -422,7 +432,39 @@ class DelayedMessages:
         ahead: ms until then.
         """
         number = bucket_of(at)
-        return self._enter({number: list(ids)}, self.kept + ahead // 1000, counted=True).get(number)
+        return self._enter({number: list(ids)}, self.kept + ahead // 1000, uncounted=()).get(number)
+
+    def enter_found(self, names: Sequence[str]) -> Rows[str]:
+        """Put entries that were there already into the buckets of their time; return the name of each, or why that
+        failed.
+
+        Who stored them may have died, or may have got no answer, before their ids were in a bucket. Entries that are
+        on their way, cancelled or gone by now are left as they are. Three calls.
+        """
+        return attempted(len(names), lambda: self._enter_found(names))
+
+    def _enter_found(self, names: Sequence[str]) -> Rows[str]:
+        reads = (Read("due"), Read("moving"), Read("cancelled"), Compute(SERVER_NOW))
+        found, failures = self.store.repeat_many([Update(self.entry(name), reads) for name in names]).sift(names)
+        outcomes = {name: row for name, row in failures.items() if not isinstance(row, NotFound)}
+        # 1. When is each due, and is its id in that bucket, or in the present one?
+        dues: dict[str, int] = {}
+        ids: dict[int, list[str]] = defaultdict(list)
+        ahead = 0
+        for name, (due, moving, cancelled, now) in found.items():
+            if moving is None and cancelled is None:
+                dues[name] = Entry.of({"due": due}).due
+                at = max(dues[name], now)
+                ids[bucket_of(at)].append(name)
+                ahead = max(ahead, at - now)
+        numbers = sorted({*map(bucket_of, dues.values()), *ids})
+        records = read_each(self.store, [self.bucket(number, self._k.get(number, 0)) for number in numbers], IDS)
+        entered = {one for record in readable(records) if record for one in ids_in(record.bins.get(IDS))}
+        # 2. Also one whose id is there already: the horizon may have passed it.
+        uncounted = [name for name in dues if name not in entered]
+        errors = self._enter(ids, self.kept + ahead // 1000, uncounted=uncounted)
+        outcomes |= {name: failure for number, failure in errors.items() for name in ids[number]}
+        return Rows(outcomes.get(name, name) for name in names)
 
     def sealing(self, name: str, ttl: int) -> Update:
         """Return the update that creates a cancelled entry: no message will be there."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -159,10 +160,7 @@ def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Term
     """
     queue.open_for_publishing()
     if terms.due is not None:
-        stored: Rows[str] = Rows()
-        for part in chunked(messages, CHUNK):
-            stored += queue.delayed.publish([one.envelope for one in part], [one.shard for one in part], terms.due)
-        return stored
+        return _store_for_later(queue, messages, terms.due)
     if terms.remembered is not None:
         return publish_unless_there(queue, wanted_of(queue, messages), terms.remembered)
     envelopes, keyed = [message.envelope for message in messages], [message.shard for message in messages]
@@ -194,6 +192,26 @@ def wanted_of(queue: QueueHandle, messages: Sequence[Prepared]) -> list[KeyedMes
         KeyedMessage(one.dedup, one.envelope, shard, one.shard is not None)
         for one, shard in zip(messages, shards, strict=True)
     ]
+
+
+def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due) -> Rows[str]:
+    outcomes: Rows[str] = Rows()
+    for part in chunked(messages, CHUNK):
+        envelopes = [message.envelope for message in part]
+        rows = queue.delayed.publish(envelopes, [one.shard for one in part], due)
+        outcomes += rows.recover(AlreadyExists, partial(_there_already, queue, envelopes))
+    return outcomes
+
+
+def _there_already(
+    queue: QueueHandle, envelopes: Sequence[Envelope], places: Mapping[int, LatchworkError]
+) -> list[str | LatchworkError]:
+    """Return why these messages are not stored: others with their ids wait, which is made sure of first.
+
+    Who stored those may have got an error, and publishes them again.
+    """
+    entered = queue.delayed.enter_found([envelopes[n].msg_id for n in places])
+    return [row if isinstance(row, LatchworkError) else places[n] for n, row in zip(places, entered, strict=True)]
 
 
 def ids_or_raise(

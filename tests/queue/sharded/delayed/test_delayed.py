@@ -291,6 +291,56 @@ def test_the_id_of_a_message_that_waits_for_its_next_attempt_is_taken_again(stor
     assert sorted(payloads(queue)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("delay", [5, 0.1])
+def test_a_message_that_was_stored_in_part_comes_once_it_is_published_again_by_its_id(clock, delay):
+    """Its entry was there, in no bucket: it was said to wait, and never came."""
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    queue.publish("other", delay=30)
+    timers = Timers(Farms(queue))
+    store.plan = {store._number + 2 + n: "dropped" for n in range(9)}
+    with pytest.raises(Unavailable):
+        queue.publish("a", delay=delay, message_id="x")
+    store.plan = {}
+    run_until(timers, clock, 1)
+    for _ in range(2):  # it is counted by the first of them
+        with pytest.raises(AlreadyExists, match="'x' waits"):
+            queue.publish("a", delay=delay, message_id="x")
+        assert queue.depth().delayed == 2
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["a"]
+    assert queue.depth().delayed == 1
+
+
+def test_a_message_that_was_failed_twice_is_counted_once(clock):
+    """The first time its entry and its bucket were written, and it could not be removed."""
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    queue.publish("a")
+    (delivery,) = queue.receive(1)
+    store.plan = {store._number + 4 + n: "dropped" for n in range(9)}
+    with pytest.raises(Unavailable):
+        delivery.nack(delay=5)
+    store.plan = {}
+    assert queue.depth().delayed == 1
+    delivery.nack(delay=5)
+    assert queue.depth().delayed == 1
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert payloads(queue) == ["a"]
+    assert queue.depth().delayed == 0
+
+
+def test_an_entry_that_was_cancelled_is_neither_brought_back_nor_counted_by_its_name(store, clock):
+    queue = queue_on(store)
+    queue.publish("a", delay=5, message_id="x")
+    queue.cancel("x")
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert queue.delayed.enter_found(["x", "of nobody"]) == ["x", "of nobody"]
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert payloads(queue) == []
+    assert queue.depth().delayed == 0
+
+
 # ---- refused
 
 
