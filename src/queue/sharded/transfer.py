@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from ...store.model.values import taken
 from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
-from .places import named
+from .places import dropping, named
 from .shards import Shards
 from .slots import Slot, Stamped, WriteResult
 
@@ -184,7 +184,7 @@ class _Loading(Struct, eq=False):
         pending: Sequence[int] = range(len(self.envelopes))
         outcomes: dict[int, Loaded | None] = dict.fromkeys(pending)
         wanted = self.shards
-        doubtful: set[int] = set()
+        doubtful: dict[int, list[Slot]] = defaultdict(list)
         avoided: set[int] = set()
         for _ in range(ROUNDS):
             # 1. Reserve. The clock begins before that, and counts suspended time, as a consumer may wait from then on.
@@ -208,7 +208,7 @@ class _Loading(Struct, eq=False):
                     outcomes[place] = None
                     again.append(place)
                     if result is WriteResult.DONE:
-                        doubtful.add(place)
+                        doubtful[place].append(slot)
                 else:
                     outcomes[place] = slot
             # 4. If a shard is damaged, use another one, unless the message is bound to it.
@@ -219,8 +219,22 @@ class _Loading(Struct, eq=False):
             if not again:
                 break
             pending, wanted = again, [self._sound(self.shards[place], avoided) for place in again]
+        if doubtful:
+            self._drop({place: slots for place, slots in doubtful.items() if type(outcomes[place]) is Slot})
         found = [at if type(at) is Slot else self._failure_of(at, place in doubtful) for place, at in outcomes.items()]
         return Rows(found)
+
+    def _drop(self, late: Mapping[int, Sequence[Slot]]) -> None:
+        """Drop the copies that were written too late, of messages that are safe in another slot by now; but not one
+        that a consumer has. One call.
+
+        If it fails, a copy is delivered too, or stays where nobody looks until it expires.
+        """
+        queue = self.queue
+        me, now = queue.store.seams.unique(), queue.now_ms()
+        copies = [(queue.key(slot), self.envelopes[place].msg_id) for place, some in late.items() for slot in some]
+        with suppress(LatchworkError):
+            queue.store.repeat_many([dropping(key, one, me, now, queue.cancelled_ttl) for key, one in copies])
 
     def _named(self, slots: Mapping[int, Slot]) -> Collection[int]:
         """Let ids name the slots of their messages, once; return which messages leave a trace, as theirs do not."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+
+from latchwork.queue.sharded.pointers import LOAD
 
 from ..faults.kinds import Kind
 from ..faults.network import Change
@@ -17,13 +20,16 @@ if TYPE_CHECKING:
 
 STEP = {"steady": 5, "cron": 60, "changed": 3}
 """Seconds between two ticks of each schedule; all begin at whole multiples."""
+SLOT = re.compile(r"q(|_SIDELINE|_PARKED)_SHARD_(\d+)_(\d+)")
+SWEEPS = {"": "sweepPointers", "_SIDELINE": "sidelineSweep", "_PARKED": "parkedSweep"}
+"""The sweep pointers in a queue's record, by the side of the queue."""
 
 
 class Seen:
     """What the server sees of messages, entries and schedules."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, late: float) -> None:
+        self._world, self._lateness = world, late
         self.writes: list[tuple[Any, Change]] = []
         """Of the queue's record and of the schedules'."""
         self.early: list[tuple[str, float]] = []
@@ -33,6 +39,10 @@ class Seen:
         self.entries: Counter[str] = Counter()
         """How often each message was stored for later."""
         self._live: dict[str, str] = {}  # key -> id
+        self._reserved: dict[str, float] = {}  # key -> when
+        self._late: set[str] = set()
+        """Keys of messages that were written later than this after their reservation, so that they count as spent."""
+        self._swept: dict[str, Any] = {}
 
     def wrote(self, key: Any, change: Change) -> None:
         """A record was written."""
@@ -42,6 +52,11 @@ class Seen:
             self._message(key.name, change)
         elif key.set.endswith("_ignis_queues"):
             self.writes.append((key, change))
+            self._swept.update({bin: change.after[bin] for bin in SWEEPS.values() if bin in change.after})
+        elif key.name.endswith("_POINTERS"):
+            shard = key.name.removesuffix("POINTERS")
+            for pointer in range(change.before.get(LOAD, 0), change.after.get(LOAD, 0)):
+                self._reserved[f"{shard}{pointer + 1}"] = self._world.now
 
     def removed(self, key: Any) -> None:
         """A record was deleted."""
@@ -61,11 +76,19 @@ class Seen:
                 self.made[change.before["msgId"]] -= 1  # withdrawn from a slot that was filled too late
         elif "data" not in change.before:
             self._live[name] = one = change.after["msgId"]
+            if self._world.now - self._reserved[name] > self._lateness:
+                self._late.add(name)
             self.made[one] += "fireTS" not in change.after  # which a sweep and a shovel write
 
     def left(self) -> list[str]:
-        """The ids of the messages that are in the queue."""
-        return list(self._live.values())
+        """The ids of the messages that are in the queue; but for what was written late, so that its publisher counts
+        the slot as spent, and then was not dropped, as that one died or failed: nobody looks there once it was swept.
+        """
+        return [one for name, one in self._live.items() if name not in self._late or not self._was_passed(name)]
+
+    def _was_passed(self, name: str) -> bool:
+        side, shard, pointer = SLOT.fullmatch(name).groups()  # type: ignore[union-attr]  # all names are like this
+        return int(pointer) <= self._swept.get(SWEEPS[side], {}).get(shard, 0)
 
 
 def check(run: Upkept) -> None:

@@ -7,10 +7,11 @@ from contextlib import contextmanager, suppress
 from unittest import mock
 
 from latchwork.errors import LatchworkError, LeaseLost
-from latchwork.queue.sharded import active
+from latchwork.queue.sharded import active, transfer
 from latchwork.queue.sharded import shards as pointers
 from latchwork.queue.sharded.config import QueueConfig
 from latchwork.queue.sharded.registry import QueueRegistry
+from latchwork.queue.sharded.status import State
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 
 from ..stage import Fault, Kind, Stage
@@ -63,6 +64,41 @@ def producer_slower_than_the_sweep():
     stage.play()
     acknowledged = isinstance(stage.said["p"], str)
     return not acknowledged or "m" in stage.said["s"]
+
+
+def copy_that_was_written_behind_the_sweep():
+    """P5.39: as before; the producer writes again, and the message is handled: no copy is said to wait behind it."""
+    stage = Stage({"p": {3: Fault(Kind.PAUSE, 30.0)}, "c": {3: Fault(Kind.CRASH_AFTER)}})
+    stage.act("setup", queue_on)
+
+    def leader(store):
+        queue = queue_on(store)
+        sweeper, handled = Sweeper(queue.registry, Office(Term(1))), []
+        for _ in range(14):
+            store.seams.sleep(5)
+            sweeper.run_once()
+            found = queue.receive(10)
+            queue.ack_many(found)
+            handled += found
+        return [delivery.payload for delivery in handled], queue.status(handled[-1].message_id).state
+
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("c", lambda store: queue_on(store).receive(), after=0.3)
+    stage.act("s", leader, after=1.0)
+    return stage.play().said["s"] == (["m"], State.DONE)
+
+
+def copy_that_nobody_has_claimed():
+    """P5.39: the producer is paused before it writes, and nobody consumes meanwhile: the message comes once."""
+    stage = Stage({"p": {3: Fault(Kind.PAUSE, 30.0)}})
+    stage.act("setup", queue_on)
+    stage.act("p", lambda store: queue_on(store).publish("m"), after=0.1)
+    stage.act("c", lambda store: [one.payload for one in queue_on(store).receive(10)], after=40)
+    return stage.play().said["c"] == ["m"]
+
+
+def not_dropped():
+    return mock.patch.object(transfer._Loading, "_drop")
 
 
 def slot_passed_before_its_producer_writes():
@@ -342,6 +378,8 @@ RULES = [
     ("P5 pointers lost", pointers_lost_below_what_was_swept, rule("sharded", "lost pointers are not noticed")),
     ("P5 acknowledge", acknowledged_by_a_stale_receipt, rule("sharded", "acknowledging without a guard")),
     ("P5 late create", producer_slower_than_the_sweep, rule("sharded", "a late create is acknowledged")),
+    ("P5.39 swept", copy_that_was_written_behind_the_sweep, not_dropped),
+    ("P5.39 unclaimed", copy_that_nobody_has_claimed, not_dropped),
     ("P5 pass", slot_passed_before_its_producer_writes, rule("sharded", "the sweep passes empty slots at once")),
     ("P5 claim", claim_whose_reply_is_lost, rule("store", "retry of an in-doubt add")),
     ("P5 tombstone", producer_slower_than_the_consumers_grace, no_tombstones),

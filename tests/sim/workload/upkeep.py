@@ -118,7 +118,7 @@ class Upkept(Scenario):
         self.lost_leaders = 0
         self.calm_at = self.ended_at = 0.0
         self.drained = False
-        self.seen = promises.Seen(self.world)
+        self.seen = promises.Seen(self.world, SWEEP / 2)
         self.writes = self.seen.writes
         queue = self._queue(self.operator_store)
         for schedule in SCHEDULES:
