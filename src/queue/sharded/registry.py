@@ -287,7 +287,7 @@ class QueueRegistry:
             self._look_again(name)
         for queue in self._adopted().values():
             with self._lock:
-                used = [one for one in self._held[queue.name] if one.used]
+                used = [*filter(lambda one: one.used, self._held[queue.name])]
             if used:
                 with suppress(Corrupt):  # only this one cannot be kept alive
                     self.records.change(queue.config, Touch())

@@ -137,7 +137,7 @@ class Prefetched:
         now = self._seams.monotonic()
         with self._lock:
             self._over = self._over or last
-            goes = [one for one in self.waiting if self._over or not (one.stays or now - one.received < waited)]
+            goes = [*filter(lambda one: self._over or not (one.stays or now - one.received < waited), self.waiting)]
             self.waiting = deque(one for one in self.waiting if one not in goes)
         stays = goes
         try:
