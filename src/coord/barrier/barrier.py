@@ -213,13 +213,17 @@ class Barrier:
 
     def _late(self, meeting: Meeting) -> End:
         """Break the meeting after the timeout, unless it has ended meanwhile; return how it ended."""
+        # An arrival that is repeated after a lost reply is refused if it was applied: only the record says whether the
+        # party is there. It may also have arrived with its last look, as the last one.
+        end = None if meeting.turn is None else meeting.look(arrives=False)
+        if end is not None:
+            return end
         if meeting.turn is None or not meeting.arrived:
             raise WaitTimeout(
                 f"the timeout was over before {meeting.place[1]!r} had arrived at {self!r}, which is open once a party "
                 f"of farm {self._record.home!r} is there: wait longer"
             )
-        # It may have arrived with its last look, as the last one.
-        end = meeting.look() or self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
+        end = self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
         if end is None:
             raise self._record.undecided(meeting.turn)
         return end

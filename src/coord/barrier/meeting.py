@@ -115,8 +115,10 @@ class Meeting:
         self.turn = record.pending.get(place)
         self.arrived, self.watch = False, record.watch()
 
-    def look(self) -> End | None:
-        """Return how the meeting ended; None if it has not. Arrives if that was not done yet."""
+    def look(self, *, arrives: bool = True) -> End | None:
+        """Return how the meeting ended; None if it has not. Arrives if that was not done yet, unless `arrives` is
+        False.
+        """
         record, now = self._record, self._record.look(self.watch)
         if now.names not in (None, record.digest):
             raise InvalidRequest(f"{record} has other parties: name equal parties in all handles, or delete it first")
@@ -131,7 +133,8 @@ class Meeting:
         if now.turn > self.turn:
             return self._ended(now, self.turn)
         if not self.arrived:
-            self._arrive(self.turn)
+            if arrives:
+                self._arrive(self.turn)
             return None
         return self._decide(now, self.turn)
 

@@ -158,6 +158,44 @@ def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, c
         one.wait("p", "another", timeout=5)
 
 
+ARRIVES, ARRIVES_AGAIN = 5, 6
+"""The calls of the first party of a new barrier."""
+
+
+def test_a_party_that_has_arrived_breaks_its_meeting_though_its_repeated_arrival_was_refused(memory, clock):
+    """The reply was lost, and the repeat came after the timeout: it was said that the party had not arrived."""
+    faulty = FaultyStore(memory, {ARRIVES: "reply_lost", ARRIVES_AGAIN: lambda: clock.advance(10)})
+    with pytest.raises(WaitTimeout, match="not all parties arrived"):
+        barrier(faulty).wait("p", "p", timeout=5)
+    assert barrier(memory).progress().last == "late p"
+    assert barrier(memory).progress().arrived == frozenset()
+
+
+def test_a_party_that_was_met_has_met_the_others_though_its_repeated_arrival_was_refused(memory, clock):
+    """It was told of a timeout, and the others that they had met it."""
+    told = []
+
+    def others_meet():
+        told.append(barrier(memory).wait("q", "q", 60))
+        clock.advance(10)
+
+    faulty = FaultyStore(memory, {ARRIVES: "reply_lost", ARRIVES_AGAIN: others_meet})
+    assert barrier(faulty).wait("p", "p", timeout=5) == {"p": "p", "q": "q"}
+    assert told == [{"p": "p", "q": "q"}]
+
+
+def test_a_party_that_did_not_arrive_in_time_leaves_the_next_meeting_as_it_is(memory, clock):
+    def begin_anew():
+        barrier(memory).abort("begin anew")
+        Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+        clock.advance(10)
+
+    with pytest.raises(WaitTimeout, match="before 'p' had arrived"):
+        barrier(FaultyStore(memory, {ARRIVES: begin_anew})).wait("p", "p", timeout=5)
+    assert barrier(memory).progress().last == "aborted begin anew"
+    assert barrier(memory).progress().arrived == {"q"}
+
+
 def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock):
     faulty = FaultyStore(memory, {5: Fault("late")})
     late = barrier(faulty.with_policy(RetryPolicy(attempts=1)))
