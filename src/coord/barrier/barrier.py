@@ -120,7 +120,8 @@ class Barrier:
         Raises `BarrierBroken` if another party's timeout was over, or the meeting was aborted; `NotFound` if the record
         was lost or deleted, or what a party brought (the next wait is then for another meeting); `InvalidRequest` if
         other handles name other parties. In a farm that does not decide: `OutcomeUnknown` if the timeout is over and
-        the deciding farm has not said how the meeting ended; `PartyLost` then has `details["doubt"]`.
+        the deciding farm has not said how the meeting ended; `PartyLost` then has `details["doubt"]`, and also if the
+        record was lost.
         """
         place, text, timeout = self._place(party), checked_payload(payload), checked_timeout(timeout)
         alarm = None if alive is None else Alarm(alive, partial(self._dead, place), repr(self))

@@ -14,7 +14,7 @@ from ...store.decode import damaged
 from ...store.port import Key, RecordStore, Update
 from ..farms import farms_of
 from ..waits import Watch
-from .layout import MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
+from .layout import KEPT_ENDS, MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
@@ -125,6 +125,8 @@ class Meeting:
         if now.turn is None or now.turn < (self.turn or 0):
             self._open()
             return None
+        if self.turn is not None and now.turn > self.turn and self._made_again(now, self.turn):
+            raise self._lost()
         if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
             self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
         if self.turn is None:
@@ -151,10 +153,20 @@ class Meeting:
         if turn is None:
             record.send(record.updates.open.fill(record.key, names=record.digest))
             return
+        raise self._lost()
+
+    def _made_again(self, now: BarrierState, turn: int) -> bool:
+        """Whether this is not the record of this generation: that has the party's arrival, and how it ended."""
+        if self.arrived and now.at.get(self.place, 0) < turn:
+            return True
+        return self._record.decides and turn not in now.ends and len(now.ends) < KEPT_ENDS
+
+    def _lost(self) -> NotFound:
+        """Return the error if the record was lost. The next wait is for another meeting."""
         self.forget()
-        raise NotFound(
-            f"the record of {record} was deleted or has expired, or the store came back older: wait again",
-            key=record.key,
+        return NotFound(
+            f"the record of {self._record} was deleted or has expired, or the store came back older: wait again",
+            key=self._record.key,
         )
 
     def _arrive(self, turn: int) -> None:

@@ -262,6 +262,39 @@ def test_a_record_that_is_lost_or_deleted_is_said_so_and_the_next_wait_begins_an
         one.wait("p", "p", 60)
 
 
+def test_a_party_that_has_arrived_is_told_that_the_record_was_lost_though_it_was_made_again_at_once(memory, clock):
+    """It went on to the new meeting with what it had brought to the old one, which others may have met already."""
+    one = barrier(memory)
+
+    def makes_it_again():
+        one.delete()
+        Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+
+    clock.at(1.0, makes_it_again)
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        one.wait("p", "old", 60)
+    clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
+    assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
+
+
+@pytest.mark.parametrize("arrived", ["crash_before", "crash_after"])
+def test_a_wait_whose_end_is_not_known_is_not_gone_on_with_at_a_record_that_was_made_again(memory, clock, arrived):
+    """Others may have met what it had brought to the old one."""
+    faulty = FaultyStore(memory, {ARRIVES: arrived})
+    one, other = barrier(faulty), barrier(memory)
+    with pytest.raises(BaseException, match="crash"):
+        one.wait("p", "old", 60)
+    faulty.revive()
+    other.delete()
+    Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+    clock.advance(1)
+    Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        one.wait("p", "new", 60)
+    clock.at(1.0, lambda: other.wait("q", "q", 60))
+    assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
+
+
 def test_parties_that_met_and_found_that_what_one_brought_is_lost_meet_again(memory, clock):
     """As where it has expired, since the last one came too late."""
     one, other, told = barrier(memory), barrier(memory), []
