@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from .checkers import latch
 from .checkers import linearizable as checker
 from .checkers.linearizable import Undecided, linearizable
 from .checkers.models import Counter
+from .faults.kinds import Kind
 from .history.record import Entry
 
 
@@ -64,3 +68,57 @@ def test_giving_up_is_undecided_not_accepted(monkeypatch):
     entries += [operation("add", n, None, 2**n, outcome="unknown") for n in range(10, 20)]
     with pytest.raises(Undecided):
         linearizable(entries, Counter())
+
+
+# ---- a latch that is made again under its name: its model, and what may land later
+
+
+def of_latch(tag, name, called, *args, result=None, outcome="ok", doubted=False):
+    entry = operation(name, called, called + 1, *args, result=result, outcome=outcome)
+    entry.tag, entry.doubted = tag, doubted
+    return entry
+
+
+def latch_explains(*entries, fired=()):
+    """Whether the checker of latches finds an order for this history of one that is made again."""
+    found = []
+    latch.each_arrival_counts_once(
+        SimpleNamespace(
+            style="again", farms=("f",), targets={"f": 2}, history=SimpleNamespace(named=lambda *_: entries),
+            happened=lambda *kinds: bool({*kinds} & {*fired}),
+            check_linearizable=lambda parts, model, what: found.append(linearizable(parts, model)),
+        )
+    )  # fmt: skip
+    return found == [True]
+
+
+FIRST_LATCH = (of_latch("one", "create", 1, "f"), of_latch(None, "delete", 3, result=True))
+MADE_IN_DOUBT = of_latch(None, "create", 5, "f", outcome="unknown")
+
+
+def test_a_handle_of_an_earlier_latch_does_not_mean_one_whose_name_nobody_heard():
+    """Found by seed 90015955: it was thought that an unknown name may be any, also that of the latch before."""
+    not_found = of_latch("one", "count", 7, outcome="NOT_FOUND")
+    assert latch_explains(*FIRST_LATCH, MADE_IN_DOUBT, not_found, of_latch("two", "count", 9, result=2))
+    for name, args, result in (("count", (), 2), ("count_down", ("f", 1), 1), ("count_party", ("f", "p"), 1)):
+        hit = of_latch("one", name, 7, *args, result=result)
+        assert not latch_explains(*FIRST_LATCH, MADE_IN_DOUBT, hit), name
+
+
+def test_who_means_a_latch_of_unknown_name_first_names_it():
+    named = of_latch("two", "count_down", 7, "f", 1, result=1)
+    assert latch_explains(*FIRST_LATCH, MADE_IN_DOUBT, named, of_latch("two", "count", 9, result=1))
+    assert not latch_explains(*FIRST_LATCH, MADE_IN_DOUBT, named, of_latch("three", "count", 9, result=1))
+    assert not latch_explains(*FIRST_LATCH, MADE_IN_DOUBT, named, of_latch("two", "count", 9, outcome="NOT_FOUND"))
+
+
+@pytest.mark.parametrize("name", ["create", "join"])
+@pytest.mark.parametrize("kind", [Kind.LATE, Kind.DUPLICATE])
+def test_only_a_create_of_which_a_request_may_land_later_makes_a_deleted_latch_again(name, kind):
+    made, deleted = FIRST_LATCH
+    outcome, tag = ("ok", "one") if name == "join" else ("ALREADY_EXISTS", None)
+    found = of_latch("two", "count", 9, result=2)
+    for doubted in (True, False):
+        entry = of_latch(tag, name, 2, "f", outcome=outcome, doubted=doubted)
+        assert latch_explains(made, entry, deleted, found, fired=[kind]) is (doubted or kind is Kind.DUPLICATE)
+        assert not latch_explains(made, entry, deleted, found)

@@ -120,7 +120,8 @@ class Barrier:
         Raises `BarrierBroken` if another party's timeout was over, or the meeting was aborted; `NotFound` if the record
         was lost or deleted, or what a party brought (the next wait is then for another meeting); `InvalidRequest` if
         other handles name other parties. In a farm that does not decide: `OutcomeUnknown` if the timeout is over and
-        the deciding farm has not said how the meeting ended; `PartyLost` then has `details["doubt"]`.
+        the deciding farm has not said how the meeting ended; `PartyLost` then has `details["doubt"]`, and also if the
+        record was lost.
         """
         place, text, timeout = self._place(party), checked_payload(payload), checked_timeout(timeout)
         alarm = None if alive is None else Alarm(alive, partial(self._dead, place), repr(self))
@@ -213,13 +214,17 @@ class Barrier:
 
     def _late(self, meeting: Meeting) -> End:
         """Break the meeting after the timeout, unless it has ended meanwhile; return how it ended."""
+        # An arrival that is repeated after a lost reply is refused if it was applied: only the record says whether the
+        # party is there. It may also have arrived with its last look, as the last one.
+        end = None if meeting.turn is None else meeting.look(arrives=False)
+        if end is not None:
+            return end
         if meeting.turn is None or not meeting.arrived:
             raise WaitTimeout(
                 f"the timeout was over before {meeting.place[1]!r} had arrived at {self!r}, which is open once a party "
                 f"of farm {self._record.home!r} is there: wait longer"
             )
-        # It may have arrived with its last look, as the last one.
-        end = meeting.look() or self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
+        end = self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
         if end is None:
             raise self._record.undecided(meeting.turn)
         return end

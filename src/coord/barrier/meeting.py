@@ -14,7 +14,7 @@ from ...store.decode import damaged
 from ...store.port import Key, RecordStore, Update
 from ..farms import farms_of
 from ..waits import Watch
-from .layout import MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
+from .layout import KEPT_ENDS, MET, SAID, BarrierState, BarrierUpdates, Brought, End, Place, payload_key
 
 BARRIER_POLL = Poll(low=0.005, high=0.1, factor=1.5)
 """Half of all meetings are seen within 50 ms; 10 reads a second after a while."""
@@ -115,14 +115,18 @@ class Meeting:
         self.turn = record.pending.get(place)
         self.arrived, self.watch = False, record.watch()
 
-    def look(self) -> End | None:
-        """Return how the meeting ended; None if it has not. Arrives if that was not done yet."""
+    def look(self, *, arrives: bool = True) -> End | None:
+        """Return how the meeting ended; None if it has not. Arrives if that was not done yet, unless `arrives` is
+        False.
+        """
         record, now = self._record, self._record.look(self.watch)
         if now.names not in (None, record.digest):
             raise InvalidRequest(f"{record} has other parties: name equal parties in all handles, or delete it first")
         if now.turn is None or now.turn < (self.turn or 0):
             self._open()
             return None
+        if self.turn is not None and now.turn > self.turn and self._made_again(now, self.turn):
+            raise self._lost()
         if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
             self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
         if self.turn is None:
@@ -131,7 +135,8 @@ class Meeting:
         if now.turn > self.turn:
             return self._ended(now, self.turn)
         if not self.arrived:
-            self._arrive(self.turn)
+            if arrives:
+                self._arrive(self.turn)
             return None
         return self._decide(now, self.turn)
 
@@ -148,10 +153,20 @@ class Meeting:
         if turn is None:
             record.send(record.updates.open.fill(record.key, names=record.digest))
             return
+        raise self._lost()
+
+    def _made_again(self, now: BarrierState, turn: int) -> bool:
+        """Whether this is not the record of this generation: that has the party's arrival, and how it ended."""
+        if self.arrived and now.at.get(self.place, 0) < turn:
+            return True
+        return self._record.decides and turn not in now.ends and len(now.ends) < KEPT_ENDS
+
+    def _lost(self) -> NotFound:
+        """Return the error if the record was lost. The next wait is for another meeting."""
         self.forget()
-        raise NotFound(
-            f"the record of {record} was deleted or has expired, or the store came back older: wait again",
-            key=record.key,
+        return NotFound(
+            f"the record of {self._record} was deleted or has expired, or the store came back older: wait again",
+            key=self._record.key,
         )
 
     def _arrive(self, turn: int) -> None:

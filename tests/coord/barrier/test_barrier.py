@@ -158,6 +158,44 @@ def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, c
         one.wait("p", "another", timeout=5)
 
 
+ARRIVES, ARRIVES_AGAIN = 5, 6
+"""The calls of the first party of a new barrier."""
+
+
+def test_a_party_that_has_arrived_breaks_its_meeting_though_its_repeated_arrival_was_refused(memory, clock):
+    """The reply was lost, and the repeat came after the timeout: it was said that the party had not arrived."""
+    faulty = FaultyStore(memory, {ARRIVES: "reply_lost", ARRIVES_AGAIN: lambda: clock.advance(10)})
+    with pytest.raises(WaitTimeout, match="not all parties arrived"):
+        barrier(faulty).wait("p", "p", timeout=5)
+    assert barrier(memory).progress().last == "late p"
+    assert barrier(memory).progress().arrived == frozenset()
+
+
+def test_a_party_that_was_met_has_met_the_others_though_its_repeated_arrival_was_refused(memory, clock):
+    """It was told of a timeout, and the others that they had met it."""
+    told = []
+
+    def others_meet():
+        told.append(barrier(memory).wait("q", "q", 60))
+        clock.advance(10)
+
+    faulty = FaultyStore(memory, {ARRIVES: "reply_lost", ARRIVES_AGAIN: others_meet})
+    assert barrier(faulty).wait("p", "p", timeout=5) == {"p": "p", "q": "q"}
+    assert told == [{"p": "p", "q": "q"}]
+
+
+def test_a_party_that_did_not_arrive_in_time_leaves_the_next_meeting_as_it_is(memory, clock):
+    def begin_anew():
+        barrier(memory).abort("begin anew")
+        Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+        clock.advance(10)
+
+    with pytest.raises(WaitTimeout, match="before 'p' had arrived"):
+        barrier(FaultyStore(memory, {ARRIVES: begin_anew})).wait("p", "p", timeout=5)
+    assert barrier(memory).progress().last == "aborted begin anew"
+    assert barrier(memory).progress().arrived == {"q"}
+
+
 def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock):
     faulty = FaultyStore(memory, {5: Fault("late")})
     late = barrier(faulty.with_policy(RetryPolicy(attempts=1)))
@@ -222,6 +260,39 @@ def test_a_record_that_is_lost_or_deleted_is_said_so_and_the_next_wait_begins_an
     clock.at(2.0, lambda: said(lambda: barrier(memory).wait("q", "q", 60)))
     with pytest.raises(NotFound, match="the value of p has expired"):
         one.wait("p", "p", 60)
+
+
+def test_a_party_that_has_arrived_is_told_that_the_record_was_lost_though_it_was_made_again_at_once(memory, clock):
+    """It went on to the new meeting with what it had brought to the old one, which others may have met already."""
+    one = barrier(memory)
+
+    def makes_it_again():
+        one.delete()
+        Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+
+    clock.at(1.0, makes_it_again)
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        one.wait("p", "old", 60)
+    clock.at(1.0, lambda: barrier(memory).wait("q", "q", 60))
+    assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
+
+
+@pytest.mark.parametrize("arrived", ["crash_before", "crash_after"])
+def test_a_wait_whose_end_is_not_known_is_not_gone_on_with_at_a_record_that_was_made_again(memory, clock, arrived):
+    """Others may have met what it had brought to the old one."""
+    faulty = FaultyStore(memory, {ARRIVES: arrived})
+    one, other = barrier(faulty), barrier(memory)
+    with pytest.raises(BaseException, match="crash"):
+        one.wait("p", "old", 60)
+    faulty.revive()
+    other.delete()
+    Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+    clock.advance(1)
+    Meeting(barrier(memory)._record, ("a", "q"), '"q"').look()
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        one.wait("p", "new", 60)
+    clock.at(1.0, lambda: other.wait("q", "q", 60))
+    assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
 
 
 def test_parties_that_met_and_found_that_what_one_brought_is_lost_meet_again(memory, clock):

@@ -21,7 +21,7 @@ BROKEN = ("BARRIER_BROKEN", "PARTY_LOST", "WAIT_TIMEOUT")
 def check(run: Meetings) -> None:
     """All promises of a barrier."""
     all_meet_in_the_end(run)
-    if run.happened(*FORGETFUL, Kind.EXPIRY):
+    if run.happened(*FORGETFUL, Kind.EXPIRY, Kind.RESURRECT):
         return  # who was there is not known any more
     each_generation_ends_once(run)
     nobody_arrives_out_of_turn(run)
@@ -102,14 +102,24 @@ def waits(run: Meetings) -> dict[str, Entry]:
 
 
 def all_meet_or_all_hear_that_it_is_broken(run: Meetings) -> None:
-    """What was brought by one who heard that it is broken is in no meeting."""
+    """What was brought by one who heard that it is broken is in no meeting.
+
+    Who hears that a party has died once the record is deleted is not told how the meeting ended: not promised (P11).
+    """
     by_brought = waits(run)
     for entry in met(run):
         for brought in entry.result.values():
+            other = by_brought[brought]
             run.require(
-                by_brought[brought].outcome not in BROKEN, "all meet, or all hear that it is broken",
-                f"{entry.actor} met {brought!r}, which heard {by_brought[brought].outcome}",
+                other.outcome not in BROKEN or (other.outcome == "PARTY_LOST" and deleted_while(run, other)),
+                "all meet, or all hear that it is broken",
+                f"{entry.actor} met {brought!r}, which heard {other.outcome}",
             )  # fmt: skip
+
+
+def deleted_while(run: Meetings, wait: Entry) -> bool:
+    """Whether the record may have been deleted during this wait."""
+    return any(wait.order < one.returned and one.order < wait.returned for one in run.history.named("delete"))
 
 
 def nobody_meets_what_is_over(run: Meetings) -> None:

@@ -66,22 +66,27 @@ def each_arrival_counts_once(run: LatchScenario) -> None:
             part
             for entry in run.history.named(*names)
             if not entry.args or entry.args[0] == farm
-            for part in _parts(entry, gone=run.style == "again", twice=run.happened(Kind.DUPLICATE))
+            for part in _parts(entry, gone=run.style == "again", later=_may_land_later(run, entry))
         ]
         run.check_linearizable(entries, Model(run, farm), "a latch")
 
 
-def _parts(entry: Entry, *, gone: bool, twice: bool) -> list[Entry]:
+def _may_land_later(run: LatchScenario, entry: Entry) -> bool:
+    """Whether a request of the entry may land after its end: it is delivered twice, or an attempt in doubt is late."""
+    return run.happened(Kind.DUPLICATE) or (entry.doubted and run.happened(Kind.LATE))
+
+
+def _parts(entry: Entry, *, gone: bool, later: bool) -> list[Entry]:
     """A count that repeats another, or follows doubt, has its effect at one moment and reads at another.
 
-    A create that was refused, and whose request comes once more when the latch is gone, makes it again: not promised.
+    A create that was refused, and of which a request lands when the latch is gone, makes it again: not promised (P8).
     One of a job that joined the latch was refused, too.
     """
     if entry.name in COUNTS and entry.ok and (entry.doubted or entry.name == "count_party"):
         return [replace(entry, result=None), replace(entry, name="count", args=())]
-    if gone and twice and entry.outcome == "ALREADY_EXISTS":
+    if gone and later and entry.outcome == "ALREADY_EXISTS":
         return [entry, replace(entry, outcome="unknown")]
-    if gone and twice and entry.name == "join" and entry.ok:
+    if gone and later and entry.name == "join" and entry.ok:
         return [entry, replace(entry, name="create", outcome="unknown", tag=None)]
     if gone and entry.name in COUNTS and entry.outcome == "NOT_FOUND":
         return [replace(entry, outcome="unknown")]
@@ -98,16 +103,15 @@ def released_once_the_target_is_reached(run: LatchScenario) -> None:
         run.require(final is not None and final.ok and final.result, "released once the target is reached", f"{final}")
 
 
-def _means(entry: Entry, latch: str) -> bool:
-    """Whether the entry's handle was made for this latch; one whose creator crashed has no known name."""
-    return entry.tag is None or latch in (UNNAMED, entry.tag)
-
-
 class Model:
-    """A farm's counter as one caller at a time would see it: which latch, what remains (None: no latch), parties."""
+    """A farm's counter as one caller at a time would see it: which latch, what remains (None: no latch), parties.
+
+    And `others`: what the present latch is not, if its name is not known. Nobody heard the name of one whose creator
+    crashed, or was told that its creation is unknown; the first who means it says it.
+    """
 
     def __init__(self, run: LatchScenario, farm: str) -> None:
-        self.initial: Any = (None, None, frozenset())
+        self.initial: Any = (None, None, frozenset(), frozenset())
         self.floored = run.style != "farms"
         self.target = run.targets[farm]
         self.named = frozenset(run.named(farm)) if run.style == "parties" else None
@@ -116,24 +120,43 @@ class Model:
         if entry.outcome == "UNAVAILABLE":
             return (state,)
         if entry.outcome == "NOT_FOUND":
-            return (state,) if state[0] is None or not _means(entry, state[0]) else ()
+            return self._without(state, entry)
         if entry.outcome == "INVALID_REQUEST":
             return () if self._is_named(entry) else (state,)
         return getattr(self, "_" + entry.name)(state, entry)
 
+    def _without(self, state: Any, entry: Entry) -> Sequence[Any]:
+        """The entry's latch is gone: there is none, or another one."""
+        latch, remaining, parties, others = state
+        if latch == UNNAMED and entry.tag is not None:
+            return ((latch, remaining, parties, others | {entry.tag}),)
+        return (state,) if latch is None or entry.tag not in (None, latch) else ()
+
+    def _with(self, state: Any, entry: Entry) -> Sequence[Any]:
+        """The entry's latch is there, and is named by its handle."""
+        latch, remaining, parties, others = state
+        if latch is None or entry.tag in (None, latch):
+            return (state,) if latch is not None else ()
+        return ((entry.tag, remaining, parties, others),) if latch == UNNAMED and entry.tag not in others else ()
+
+    def _created(self, state: Any, entry: Entry) -> Sequence[Any]:
+        return ((entry.tag or UNNAMED, self.target, frozenset(), state[3]),)
+
     def _create(self, state: Any, entry: Entry) -> Sequence[Any]:
         if entry.outcome == "ALREADY_EXISTS":
             return (state,) if state[0] is not None else ()
-        return ((entry.tag or UNNAMED, self.target, frozenset()),) if state[0] is None else ()
+        return self._created(state, entry) if state[0] is None else ()
 
     def _join(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (state,) if state[0] is not None else ((entry.tag or UNNAMED, self.target, frozenset()),)
+        return self._created(state, entry) if state[0] is None else self._with(state, entry)
 
     def _is_named(self, entry: Entry) -> bool:
         return self.named is None or entry.name != "count_party" or entry.args[1] in self.named
 
     def _delete(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (self.initial,) if entry.unknown or entry.result == (state[0] is not None) else ()
+        latch, _, _, others = state
+        gone = (None, None, frozenset(), others | {latch} - {None, UNNAMED})
+        return (gone,) if entry.unknown or entry.result == (latch is not None) else ()
 
     def _count_down(self, state: Any, entry: Entry) -> Sequence[Any]:
         return self._change(state, entry, -entry.args[1])
@@ -142,23 +165,27 @@ class Model:
         return self._change(state, entry, entry.args[1])
 
     def _change(self, state: Any, entry: Entry, amount: int) -> Sequence[Any]:
-        latch, remaining, parties = state
-        if latch is None or not _means(entry, latch):
-            return ()
+        return [after for meant in self._with(state, entry) for after in self._changed(meant, entry, amount)]
+
+    def _changed(self, state: Any, entry: Entry, amount: int) -> Sequence[Any]:
+        latch, remaining, parties, others = state
         after = max(remaining + amount, 0) if self.floored else remaining + amount
-        return ((latch, after, parties),) if entry.unknown or entry.result in (after, None) else ()
+        return ((latch, after, parties, others),) if entry.unknown or entry.result in (after, None) else ()
 
     def _count_party(self, state: Any, entry: Entry) -> Sequence[Any]:
-        latch, remaining, parties = state
-        if latch is None or not _means(entry, latch) or not self._is_named(entry):
+        if not self._is_named(entry):
             return ()
-        if entry.args[1] in parties:
-            return (state,)
+        return [self._counted(meant, entry.args[1]) for meant in self._with(state, entry)]
+
+    def _counted(self, state: Any, party: str) -> Any:
+        latch, remaining, parties, others = state
+        if party in parties:
+            return state
         after = max(remaining - 1, 0) if self.floored else remaining - 1
-        return ((latch, after, parties | {entry.args[1]}),)
+        return latch, after, parties | {party}, others
 
     def _count(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (state,) if state[1] == entry.result and _means(entry, state[0]) else ()
+        return self._with(state, entry) if state[1] == entry.result else ()
 
     def _wait(self, state: Any, entry: Entry) -> Sequence[Any]:
-        return (state,) if state[1] is not None and state[1] <= 0 and _means(entry, state[0]) else ()
+        return self._with(state, entry) if state[1] is not None and state[1] <= 0 else ()

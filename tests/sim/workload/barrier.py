@@ -1,7 +1,8 @@
-"""Barriers: parties who meet again and again, are late, die, and are started again; and one who aborts."""
+"""Barriers: parties who meet again and again, are late, die, and are started again; who aborts, and who deletes."""
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
 from latchwork.coord import Barrier, Group
@@ -27,7 +28,7 @@ class Meetings(Scenario):
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,
     )  # fmt: skip
-    rare = (Kind.RESURRECT,)
+    rare = (Kind.RESURRECT,)  # of runs in which somebody deletes
 
     def setup(self) -> None:
         self.changes = self.server.watch(RECORD)
@@ -41,6 +42,9 @@ class Meetings(Scenario):
             self.person(party, self._party)
         if self.rng.random() < 0.4:
             self.person("aborts", self._aborts)
+        # Drawn apart, so that a seed's other people do what they did before there was this one.
+        if random.Random(self.rng.getstate()[1][3]).random() < 0.3:
+            self.person("deletes", self._deletes)
 
     def barrier(self, store: SimStore) -> Barrier:
         return Barrier(store, "c", "barrier", parties=self.parties, farm_id="a")
@@ -69,6 +73,10 @@ class Meetings(Scenario):
     def _aborts(self, process: Process, store: SimStore) -> None:
         self.idle(process, 3.0)
         self.call(process, "abort", lambda: self.barrier(store).abort("no reason"))
+
+    def _deletes(self, process: Process, store: SimStore) -> None:
+        self.idle(process, 1.5)
+        self.call(process, "delete", self.barrier(store).delete)
 
     def settle(self) -> None:
         """Once what the dead have left is aborted, all meet: as many threads of one process."""

@@ -25,7 +25,6 @@ class Presence(Scenario):
     environment = (
         Kind.SERVER_CLOCK, Kind.CLIENT_CLOCK, Kind.SUSPEND, Kind.RESTART_EMPTY, Kind.RESTART_STALE, Kind.EXPIRY,
     )  # fmt: skip
-    rare = (Kind.RESURRECT,)
 
     def setup(self) -> None:
         self.changes = self.server.watch(RECORD)
