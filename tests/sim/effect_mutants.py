@@ -140,7 +140,7 @@ EFFECT_RULES = (
     ("the end of a step needs no fence", "P23.9: guarded by the fence",
      _swap(step.StepContender, "_keep", _kept_by_anybody)),
     ("a step is released before it is done", "P23.10: one update", _swap(step.StepContender, "_keep", _released_first)),
-    ("each handle watches a lease anew", "P23.12: handles share what they have seen",
+    ("each handle watches a lease from the start", "P23.12: handles share what they have seen",
      _swap(step, "_observed", _Nothing()), False, 2_000),
     ("nobody asks whether the message was lost", "P23.11: asked where it was applied before",
      _swap(Delivery, "_check_held", lambda self: None)),

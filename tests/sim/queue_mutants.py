@@ -88,7 +88,7 @@ ORDERED_RULES = (
      _swap(ShardLocks, "_end", _released_at_the_end)),
     ("a claim in doubt is forgotten", "P5: a claim in doubt is gone on with",
      _swap(PendingSlots, "put_doubt", lambda self, *args: None)),
-    ("a claim in doubt is made anew", "P5: with its own token", _swap(Shards, "claim", _claimed_anew)),
+    ("a claim in doubt is made with another token", "P5: with its own token", _swap(Shards, "claim", _claimed_anew)),
     ("nothing is taken over", "P5: what the last holder had in hand comes first",
      _swap(Subqueue, "take_over", lambda self, *args: None)),
     ("claims of a former holder count", "P5: sealed by the fence", _swap(pointers, "_IN_TURN", UNSEALED), True),

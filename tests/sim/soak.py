@@ -236,7 +236,7 @@ class Soak:
             lines = done.output.splitlines()
             with self.counting:
                 if done.status:
-                    told = [line for line in lines if line.startswith(("FAILED", "ERROR"))] or [str(done)]
+                    told = [line for line in lines if line.startswith(("FAILED ", "ERROR tests/"))] or [str(done)]
                     self.failures += [f"{line} ({' '.join(files)}; {seeds})" for line in told]
                     _say(done.output)
                 self.skipped.update(line for line in lines if " skipped: " in line)
