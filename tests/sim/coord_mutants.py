@@ -247,6 +247,8 @@ BARRIER_RULES: tuple[Rule, ...] = (
      _swap(meeting.BarrierRecord, "all_here", lambda self, now, turn: len(now.at) == len(self.places))),
     ("a wait in doubt is forgotten", "P11.4: the next wait goes on with it",
      _swap(meeting.Meeting, "__init__", _anew_each_time)),
+    ("a record that was made again goes unnoticed", "P11.6: the record has the waiter's generation",
+     _swap(meeting.Meeting, "_made_again", lambda self, now, turn: False)),
     ("what was brought may change", "P11.2: once a generation",
      _meeting(put_payload=_guarded(lambda home: TRUE)), True),
 )  # fmt: skip
