@@ -84,7 +84,7 @@ class Seen:
         """An entry of the delayed messages was written: a failed one, if its name says of which attempt."""
         parts = name.split("#")
         if len(parts) == 1 and not change.before and _payload(change.after) in self.loaded:
-            self.copied.add(_payload(change.after))  # its publisher's first request comes late, after its repeat moved on
+            self.copied.add(_payload(change.after))  # the first request of its publisher came after the repeat
         if len(parts) != 3:
             return
         if name not in self.created:
