@@ -154,9 +154,10 @@ def test_a_leaders_write_is_refused_once_a_later_epoch_was_seen(stand):
     first.resign()
     new = until(lambda: second.leadership)
     new.seal(resource)
-    old.lost.is_set = lambda: False  # it believes still, as if paused between the check and the write
-    with pytest.raises(FencedOut, match=str(new.epoch)):
-        old.operate(resource, Put("by", "a"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(old.lost, "is_set", lambda: False)  # as if paused between the check and the write
+        with pytest.raises(FencedOut, match=str(new.epoch)):
+            old.operate(resource, Put("by", "a"))
     assert stand.store.get(resource).bins["by"] == "a"
     new.operate(resource, Put("by", "b"))
 
