@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import islice
@@ -100,6 +101,13 @@ class Story:
             return True
         last = self.handled[place][-1][1]
         return last in self.killed and self.begun[place][last] > sum(who == last for who, _ in self.ended[place])
+
+    def lines_about(self, text: str) -> Iterator[str]:
+        """The lines of the log that are of an id in the text, or of a leader's moves."""
+        for line in self._log.read_text().splitlines():
+            _, word, _, _, payload, i = line.split()
+            if word in ("moving", "moved") or re.search(rf"\b({re.escape(payload)}|{re.escape(i)})\b", text):
+                yield line
 
     # ---- what must hold
 

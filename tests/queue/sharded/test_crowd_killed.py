@@ -38,6 +38,8 @@ class Crowd:
         self._wake: dict[int, float] = {}
         self.killed: set[str] = set()
         self.stopped = 0
+        self.done: list[str] = []
+        """What was done to whom, and when."""
 
     def _started(self, role: str) -> subprocess.Popen:
         return subprocess.Popen([*self._command, role, *self._told], cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -56,7 +58,7 @@ class Crowd:
                 continue
             place = chance.randrange(len(ROLES))
             if chance.random() < 0.3:
-                self.processes[place].send_signal(signal.SIGSTOP)
+                self._signal(place, signal.SIGSTOP)
                 self._wake[place] = time.monotonic() + chance.uniform(0.05, 1.5 * crowd_worker.SWEEP)
                 self.stopped += 1
             else:
@@ -66,11 +68,15 @@ class Crowd:
 
     def _wake_up(self, now: float) -> None:
         for place in [one for one, until in self._wake.items() if until < now]:
-            self.processes[place].send_signal(signal.SIGCONT)
+            self._signal(place, signal.SIGCONT)
             del self._wake[place]
 
+    def _signal(self, place: int, number: signal.Signals) -> None:
+        self.done.append(f"{time.monotonic():.4f} {number.name} {self.processes[place].pid} {ROLES[place]}")
+        self.processes[place].send_signal(number)
+
     def kill(self, place: int) -> None:
-        self.processes[place].kill()
+        self._signal(place, signal.SIGKILL)
         self.processes[place].wait()
         self._wake.pop(place, None)
         self.killed.add(str(self.processes[place].pid))
@@ -132,6 +138,9 @@ def test_groups_batches_and_keys_lose_and_double_nothing_however_processes_die(u
         "processes", f"groups and batches, {url.partition(':')[0]}", killed=killed, stopped=crowd.stopped,
         **figures,
     )  # fmt: skip
-    assert story.wrong() == []
+    wrong = story.wrong()
+    if wrong:  # the log is gone when somebody reads this
+        print(*crowd.done, *story.lines_about(" ".join(wrong)), sep="\n")
+    assert wrong == []
     assert open_ == []
     assert figures["published"] > PUBLISHED
