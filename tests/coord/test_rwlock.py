@@ -100,9 +100,9 @@ def test_a_wish_to_write_holds_new_readers_off_and_is_over_with_the_writing(stor
 
 
 def test_kept_alive_grants_are_renewed_until_they_are_released(store, name):
-    lock = ReadWriteLock(store, name, lease=3)
+    lock = ReadWriteLock(store, name, lease=5)
     with lock.read(5, keep_alive=True) as grant:
-        assert grant.lost.wait(4) is False
+        assert grant.lost.wait(6) is False
         assert lock.try_write() is None
     assert grant.lost.is_set()
 

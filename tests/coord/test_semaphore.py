@@ -335,8 +335,8 @@ def test_a_paused_holder_finds_its_lease_lost_and_frees_nobody(memory, clock):
 
 
 def test_kept_alive_permits_are_renewed_until_they_are_released(store, name):
-    with Semaphore(store, name, permits=1, lease=3).acquire(timeout=5, keep_alive=True) as permits:
-        assert permits.lost.wait(4) is False
+    with Semaphore(store, name, permits=1, lease=5).acquire(timeout=5, keep_alive=True) as permits:
+        assert permits.lost.wait(6) is False
         assert Semaphore(store, name, permits=1).try_acquire() is None
     assert permits.lost.is_set()
 

@@ -142,11 +142,11 @@ def local(request, tmp_path):
 
 
 def test_a_lock_is_held_and_kept_alive_in_its_block(local):
-    lock = FencedLock(local, "lock", lease=3)
+    lock = FencedLock(local, "lock", lease=5)
     assert lock.grant is None
     with lock as grant:
         assert lock.grant is grant
-        grant.lost.wait(4)
+        grant.lost.wait(6)
         grant.check()
         assert FencedLock(local, "lock").try_acquire() is None
     assert lock.grant is None
