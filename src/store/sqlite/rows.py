@@ -203,17 +203,17 @@ def matching(
     if bin is not None:
         where += f" AND latchwork_bin(bins, {quoted(bin)}) = ?"
     questions = f"{_ANY} {where}", f"SELECT id FROM records {where}", _ANY  # noqa: S608 - names are quoted
-    rows = _each_readable(connection, questions, values, pass_over)
+    rows = each_readable(connection, questions, values, pass_over)
     found = [FoundRow(connection, Key(set, name), number, Columns(*row)) for name, number, *row in rows]
     for name, *between in messages.lanes_of(connection, set):  # no index has the bins of messages: all are read
-        rows = _each_readable(connection, (_OF_LANE, _NUMBERS_OF_LANE, messages.ANY), between, pass_over)
+        rows = each_readable(connection, (_OF_LANE, _NUMBERS_OF_LANE, messages.ANY), between, pass_over)
         found += [
             FoundRow(connection, messages.key(set, name, number), number, MessageRow(*row)) for number, *row in rows
         ]
     return found
 
 
-def _each_readable(
+def each_readable(
     connection: Connection, questions: tuple[str, str, str], values: Sequence[Any], pass_over: Callable[[int], None]
 ) -> list[tuple[Any, ...]]:
     """Return the rows of a question; if the file is damaged, the ones that can be read one by one.

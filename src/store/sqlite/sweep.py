@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 from ...errors import Corrupt, LatchworkError
@@ -12,7 +13,7 @@ from . import messages
 from .file import Connection
 from .messages import MessageRow
 from .pool import SQLitePool
-from .rows import FoundRow, remove
+from .rows import FoundRow, each_readable, remove
 from .seal import Columns
 
 log = Log(__name__)
@@ -26,10 +27,9 @@ LOOKED_AT = 1_000
 
 _EXPIRED = "SELECT id FROM records WHERE expires <= ? ORDER BY expires LIMIT ?"
 _ROW = "SELECT set_name, name, generation, updated, expires, bins FROM records WHERE id = ?"
-_MESSAGES = "SELECT id, expires FROM messages WHERE id > ? ORDER BY id LIMIT ?"
-_NUMBERS = "SELECT id FROM messages WHERE id > ? ORDER BY id LIMIT ?"
-_EXPIRES = "SELECT expires FROM messages WHERE id = ?"
-_DAMAGED = object()
+_AFTER = "WHERE id > ? ORDER BY id LIMIT ?"
+_EXPIRES = "SELECT id, expires FROM messages"
+_MESSAGES = f"{_EXPIRES} {_AFTER}", f"SELECT id FROM messages {_AFTER}", _EXPIRES  # noqa: S608 - texts of ours
 _LISTED = "SELECT 1 FROM records INDEXED BY records_expires WHERE expires <= ? AND +id = ?"
 
 
@@ -84,23 +84,14 @@ class Sweep:
         return found
 
     def _messages(self) -> list[tuple[int, Any]]:
-        """Return the numbers of the messages that are looked at next, and when each expires, unless it is damaged."""
+        """Return the numbers of the messages that are looked at next, and when each expires; None = it is damaged."""
+        damaged: list[int] = []
         about = (self._next_message, LOOKED_AT)
-        try:
-            return self._pool.read(lambda one: one.execute(_MESSAGES, about).fetchall())
-        except Corrupt:
-            numbers = self._pool.read(lambda one: one.execute(_NUMBERS, about).fetchall())
-        found = [(number, self._expires(number)) for (number,) in numbers]
-        damaged = [number for number, expires in found if expires is _DAMAGED and number not in self._left_messages]
-        self._left_messages.update(self._warned("messages", damaged))
-        return found
-
-    def _expires(self, number: int) -> Any:
-        try:
-            (expires,) = self._pool.read(lambda one: one.execute(_EXPIRES, (number,)).fetchone()) or (None,)
-        except Corrupt:
-            return _DAMAGED
-        return expires
+        rows = self._pool.read(lambda one: each_readable(one, _MESSAGES, about, damaged.append))
+        self._left_messages.update(
+            self._warned("messages", [number for number in damaged if number not in self._left_messages])
+        )
+        return sorted([*rows, *((number, None) for number in damaged)], key=itemgetter(0))
 
     def _remove(
         self, what: str, rows: list[int], removed: Callable[[Connection, int, int], bool], now: int
