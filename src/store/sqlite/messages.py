@@ -78,7 +78,7 @@ _LANE_OF = "SELECT id FROM lanes WHERE set_name = ? AND name = ?"
 _LANE_PAST_THE_INDEX = "SELECT 1 FROM lanes NOT INDEXED WHERE set_name = ? AND name = ?"
 _NAME_OF = "SELECT set_name, name FROM lanes WHERE id = ?"
 _LANES_OF = "SELECT id, name FROM lanes WHERE set_name = ?"
-_NO_KEY = Key("", None)  # type: ignore[arg-type]
+_NO_KEY = Key("", None)  # type: ignore[arg-type] # of a lane whose name is no text
 LAST_AHEAD = "SELECT id, updated FROM messages WHERE id BETWEEN ? AND ? AND ahead = 1 ORDER BY id DESC LIMIT 1"
 COUNTED = "UPDATE messages SET ahead = NULL WHERE id BETWEEN ? AND ? AND ahead = 1"
 _MAKE_LANE = "INSERT INTO lanes (set_name, name) VALUES (?, ?)"

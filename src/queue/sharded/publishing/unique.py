@@ -132,10 +132,10 @@ class _Attempt:
         now = self._seams.monotonic()
         is_young = holder.is_young and now - self._seen.setdefault(holder.message_id, now) < YOUNG / 1000
         find, seal = self._find(holder.message_id), None
-        if not is_young and find.first is None:
-            seal = self._queue.delayed.sealing(holder.message_id, int(self._queue.pointers.sweep) + 1)
-        elif not is_young and find.first is not None:
-            seal = self._queue.pointers.sealing(find.first.slot)
+        if not is_young:
+            queue, at = self._queue, find.first
+            later = int(queue.pointers.sweep) + 1
+            seal = queue.delayed.sealing(holder.message_id, later) if at is None else queue.pointers.sealing(at.slot)
         found = find_message(find, seal)
         is_known = found.status.state in LIVES or found.status.state is State.PARKED or not is_young
         return found if is_known and found.certain else None
