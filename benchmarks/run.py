@@ -24,9 +24,10 @@ DOCS = HERE.parent / "docs"
 REPORT, CHART = DOCS / "benchmarks.md", DOCS / "benchmarks.png"
 ORDER = (
     "store", "latch", "lock", "election", "poller", "latency", "coordset", "large_queue", "sharded_queue", "delayed",
-    "effects", "one_message", "groups", "sweep", "paged_queue", "spark", "sqlite", "aio", "observe",
+    "effects", "one_message", "groups", "sweep", "paged_queue", "spark", "stream", "sqlite", "start", "aio",
+    "observe",
 )  # fmt: skip
-OWN_TIME = ("election", "latency", "poller")
+OWN_TIME = ("election", "latency", "poller", "start", "stream")
 """Benchmarks that decide for themselves how long they run."""
 TIMEOUT = 1_200
 

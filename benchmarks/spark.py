@@ -53,8 +53,6 @@ HEAD = (
 def main() -> None:
     options = arguments(__doc__.partition("\n")[0])
     messages = int(20_000 * options.seconds)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     rows = []
     with aerospike_url(options.url) as url:
         for cores in (1, 2):
@@ -188,6 +186,9 @@ def plain_python(processes: int):
 
 @contextmanager
 def session(cores: int):
+    """A Spark session that knows the source and the sink."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.master(f"local[{cores}]").appName("latchwork-benchmark")
     for name in ("spark.driver.host", "spark.driver.bindAddress"):
         builder = builder.config(name, "127.0.0.1")

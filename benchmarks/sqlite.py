@@ -9,25 +9,40 @@ network; it has no target.
 The second table holds the queue against other embedded ones at equal durability: huey and persist-queue force every
 commit (`full`), litequeue does not (`normal`). Targets: as quick as huey and persist-queue, 0.8 of litequeue's put. One
 that is not installed is left out, with a line that says how to install it.
+
+The third holds eight processes that publish and handle on one file beside one that does, and says what a process with a
+consumer writes while there is nothing to do. Targets: at least as many messages a second as one; no writes.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import statistics
 import tempfile
+import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from itertools import count
+from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks._harness import INSTALL, Case, CountingStore, arguments, interleaved, table
 from benchmarks.targets import Verdict, judged
 from latchwork.coord import CountDownLatch, FencedLock
-from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
+from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import SQLiteStore
 
 PAYLOAD = b"x" * 256
 HUNDRED = 100
 RUNS = 50
+OF_RAW = {"count_down": 0.3, "count_down(party=)": 0.3, "lock: acquire, release": 0.3,
+          "queue: the same in hundreds": 0.3}  # fmt: skip
+"""The ratios that these have to reach."""
+PROCESSES, TURNS, SOON = 8, 3, 0.5
+"""On one file at once; turns of one process and of all; seconds until all begin."""
+IDLE_AFTER, IDLE = 5.0, 60.0
+"""Seconds after which a consumer without messages is idle, and for which its writes are counted."""
 
 
 class Raw:
@@ -186,6 +201,58 @@ def beside_others(directory: Path, seconds: float) -> tuple[str, list[Verdict]]:
     return table(("case", "durability", "a second", "beside", "a second", "ratio"), rows), verdicts
 
 
+# ---- many processes, and one that is idle
+
+
+def published_and_handled(path: str, begin: float, seconds: float) -> int:
+    """How many messages one process handles meanwhile."""
+    with closing(SQLiteStore(path, synchronous="normal")) as store:
+        queue = QueueRegistry(store, "bench").get("many")
+        queue.depth()
+        time.sleep(max(0.0, begin - time.monotonic()))
+        handled = 0
+        while time.monotonic() < begin + seconds:
+            queue.publish(PAYLOAD)
+            for delivery in queue.receive():
+                delivery.ack()
+                handled += 1
+        return handled
+
+
+def processes(path: Path, seconds: float) -> tuple[str, list[Verdict]]:
+    """One process, then all at once, in turns."""
+    with closing(SQLiteStore(path, synchronous="normal")) as store:
+        QueueRegistry(store, "bench").create(QueueConfig("many", shards=4, codec="bytes"))
+    rates: dict[int, list[float]] = {1: [], PROCESSES: []}
+    with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
+        list(pool.map(time.sleep, [SOON] * PROCESSES))  # all have started
+        for _ in range(TURNS):
+            for crowd, found in rates.items():
+                begin = time.monotonic() + SOON
+                done = pool.map(published_and_handled, [str(path)] * crowd, [begin] * crowd, [seconds] * crowd)
+                found.append(sum(done) / seconds)
+    one, many = rates.values()
+    ratio = statistics.median(more / alone for more, alone in zip(many, one, strict=True))
+    rows = [("1", statistics.median(one), 1.0), (str(PROCESSES), statistics.median(many), ratio)]
+    verdict = Verdict(f"SQLite, {PROCESSES} processes on one file / 1", 1.0, ratio)
+    return table(("processes", "messages a second", "x one"), rows), [verdict]
+
+
+def idle(path: Path) -> tuple[str, list[Verdict]]:
+    """The calls that write of a process whose consumer has nothing to do."""
+    writes = ("operate", "operate_many", "delete", "delete_many")
+    with closing(SQLiteStore(path)) as inner:
+        store = CountingStore(inner)
+        queue = QueueRegistry(store, "bench").create(QueueConfig("idle"))
+        with Consumer(queue, lambda _: None):
+            time.sleep(IDLE_AFTER)
+            before = sum(store.calls[verb] for verb in writes)
+            time.sleep(IDLE)
+            minute = (sum(store.calls[verb] for verb in writes) - before) * 60 / IDLE
+    line = f"A process whose consumer has had nothing to do for {IDLE_AFTER:g} s makes {minute:.0f} writes a minute."
+    return line, [Verdict("SQLite, idle process: writes a minute", 0, minute, at_least=False)]
+
+
 def main() -> None:
     options = arguments(__doc__.partition("\n")[0])
     with tempfile.TemporaryDirectory() as directory:
@@ -200,10 +267,16 @@ def main() -> None:
             calls = calls_of(as_calls, store)  # a store that counts has no transactions: each call is by itself
             rows.append((case.name, rates.rate(case.name), rates.rate("raw"), rates.ratio(case.name, "raw"), calls))
             verdicts.append(Verdict(f"SQLite, {case.name}: calls a message", allowed, calls, at_least=False))
+            if case.name in OF_RAW:
+                verdicts.append(Verdict(f"SQLite, {case.name} / raw", OF_RAW[case.name], rates.ratio(case.name, "raw")))
         print(table(("case", "a second", "as many raw transactions", "x raw", "calls a message"), rows), end="\n\n")
-        compared, judgements = beside_others(Path(directory), options.seconds)
-        verdicts += judgements
-        print(compared, end="\n\n")
+        for text, judgements in (
+            beside_others(path, options.seconds),
+            processes(path / "many.db", options.seconds),
+            idle(path / "idle.db"),
+        ):
+            verdicts += judgements
+            print(text, end="\n\n")
         print(judged(verdicts))
 
 
