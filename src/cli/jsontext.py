@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any
 
 from ..errors import InvalidRequest
@@ -26,10 +27,10 @@ def to_json(value: Any) -> str:
 def from_json(text: str) -> Any:
     """Return the value of a JSON document. Raises `ValueError`; `InvalidRequest` for a document that no store can keep.
 
-    Such a document has a number beyond the largest float, or is nested too deeply.
+    Such a document has a number beyond the largest float, or the same key twice in one object, or is nested too deeply.
     """
     try:
-        return json.loads(text, parse_constant=_no_json, parse_float=_finite)
+        return json.loads(text, parse_constant=_no_json, parse_float=_finite, object_pairs_hook=_object)
     except RecursionError:
         raise InvalidRequest(f"{shown(text)} is nested too deeply: put it in quotes, as one JSON text") from None
 
@@ -58,6 +59,15 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return _text(value)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object. One that names a key twice would lose a value without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InvalidRequest(f"the key {shown(twice)} is there twice in one object: give it once")
+    return found
 
 
 def _no_json(name: str) -> Any:

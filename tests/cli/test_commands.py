@@ -963,7 +963,15 @@ def test_an_entry_that_json_has_no_word_for_is_shown_all_the_same(lw, sqlite_url
 NOT_JSON = pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python 3.14 reads it to its end: text, not JSON")
 
 
-@pytest.mark.parametrize("text", ["1e999", '{"a": [-1e400]}', pytest.param("[" * 50_000, marks=NOT_JSON, id="deep")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1e999",
+        '{"a": 1, "b": {"c": 1, "c": 2}}',
+        '{"a": [-1e400]}',
+        pytest.param("[" * 50_000, marks=NOT_JSON, id="deep"),
+    ],
+)
 def test_an_entry_that_would_not_be_kept_as_it_is_written_is_refused(lw, text):
     lw("large", "create", "bus", "100")
     lw("queue", "create", "q", *SHOP, "--shards", "1")
