@@ -187,7 +187,9 @@ def run(
     context: typer.Context,
     name: Name,
     command: Command,
-    timeout: Annotated[float | None, typer.Option(help="seconds to wait for leadership; no limit by default")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="seconds to wait for leadership, above 0; no limit by default")
+    ] = None,
     lease: Annotated[float, typer.Option(help="seconds without renewal after which leadership is lost")] = 10.0,
     grace: Grace = GRACE,
     zookeeper: ZooKeeper = None,

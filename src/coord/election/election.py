@@ -173,7 +173,8 @@ class Election(Unpicklable, ABC):
     def run(self, fn: Callable[[Leadership], T], timeout: float | None = None) -> T:
         """Wait to be elected, call `fn(leadership)`, give up the term, and return or raise what `fn` did.
 
-        timeout: seconds to wait to be elected; None = no limit.
+        timeout: seconds to wait to be elected; None = no limit. An election takes a few calls, so 0 is always too
+            short.
 
         If the candidate already takes part (`start`), this uses its present or next term, and it continues to take part
         afterwards. If the term is lost before `fn` has returned, `leadership.lost` is set, and the candidate waits for
