@@ -38,8 +38,7 @@ LEASE = 10.0
 LISTED = 60.0
 """Seconds for which a candidate is listed after each of its reports: they are for people, and for finding farms."""
 LOOKS = Poll(low=3.0, high=4.0)
-"""How often a candidate looks at the lease. With its reports and its heartbeats, a process makes 0.4 calls a second;
-the leader makes 0.7, and the calls of its duties."""
+"""How often a candidate looks at the lease. docs/operations.md says what the upkeep costs a process in all."""
 SWEEP_AT_MOST, SWEEP_AT_LEAST = 900.0, 1.0
 """Seconds between two sweeps: half of the shortest sweep duration, within these bounds."""
 DUTY_BACKOFF = Poll(low=1.0, high=60.0, factor=2.0, jitter=0.5)
