@@ -219,7 +219,8 @@ class Shoveling:
             seams, name = queue.store.seams, (queue.registry.farm_id, queue.name)
             if shovel is not None:  # 0 means "as soon as a message is due": a consumer's pause is short enough
                 interval = max(shovel.interval.total_seconds(), 1.0)
-            if seams.monotonic() - self._last.get(name, float("-inf")) >= interval:
+            # One sum for both, as a difference may round the other way: then nothing is due, and the pause is 0 s.
+            if seams.monotonic() >= self._last.get(name, float("-inf")) + interval:
                 self._last[name] = seams.monotonic()
                 self._pass(queue, leadership)
             pause = min(pause, self._last[name] + interval - seams.monotonic())

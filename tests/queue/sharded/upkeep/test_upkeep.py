@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,8 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, ShovelConfig, 
 from latchwork.queue.sharded import registry
 from latchwork.queue.sharded.upkeep import farms
 from latchwork.queue.sharded.upkeep import upkeep as module
-from latchwork.queue.sharded.upkeep.upkeep import LEASE, election_name, upkeep_of
+from latchwork.queue.sharded.upkeep.upkeep import LEASE, Shoveling, election_name, upkeep_of
+from latchwork.seams import Seams
 from latchwork.store import Exists, Key, MemoryStore, Put
 from tests.sim.stage import Stage
 
@@ -307,6 +309,29 @@ def test_a_queue_whose_shovel_fails_keeps_no_other_waiting(monkeypatch):
     stage.act("process", body)
     stage.play()
     assert handled == [1, 2]
+
+
+def test_a_shovel_is_due_when_it_said_so_however_the_clock_rounds(monkeypatch):
+    clock = Ticking()
+    queue = queue_on(MemoryStore(seams=clock))
+    farms = SimpleNamespace(queues=lambda: [queue], failure_log=lambda: None)
+    passes = []
+    monkeypatch.setattr(Shoveling, "_pass", lambda *_: passes.append(clock.now))
+    for number in range(1000):
+        passes.clear()
+        duty, clock.now = Shoveling(farms), number * 1.001
+        while (pause := duty.run(None)) and len(passes) == 1:
+            clock.now += pause
+        assert len(passes) == 2, f"it asked to be called again in {pause} s, at {clock.now}, and made no pass"
+
+
+class Ticking(Seams):
+    """A clock that stands still unless it is set."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
 
 
 def _named(name):
