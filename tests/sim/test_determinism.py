@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from .runner import simulate
+from .stage import Stage
 from .workload import SCENARIOS
 
 ROOT = Path(__file__).parents[2]
@@ -41,3 +42,18 @@ def test_the_history_does_not_depend_on_the_process():
 def test_tracing_changes_nothing():
     for kind in SCENARIOS.values():
         assert simulate(kind, 5).digest() == simulate(kind, 5, trace=True).digest()
+
+
+def test_a_thread_that_never_waits_is_told_of_and_ends():
+    stage = Stage()
+
+    def hasty(store):
+        end = store.seams.monotonic() + 5.0
+        while store.seams.monotonic() < end:
+            pass
+
+    stage.act("hasty", hasty)
+    stage.play()
+    ((name, failure),) = stage.world.failures
+    assert (name, str(failure)) == ("hasty", "a thread reads the clock again and again")
+    assert "hasty" in stage.said, "it came to its end"

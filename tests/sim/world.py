@@ -17,6 +17,8 @@ EPOCH = 1_700_000_000.0
 
 SPIN = 1e-5
 """Seconds that a call takes which needs none."""
+STILL = 100_000
+"""Times that a process reads its clock at one moment: then a thread does so in a loop, and never waits."""
 
 
 class Process:
@@ -127,6 +129,22 @@ class SimSeams(Seams):
         self.process = process
         self.world = process.world
         self.rng = process.world.rng
+        self._moment, self._reads, self._loops = 0.0, 0, False
+
+    def _read(self) -> None:
+        """Note that the clock is read. A thread that reads it in a loop has failed; from then on each read takes time,
+        so that the run ends.
+        """
+        world = self.world
+        if self._loops and getcurrent() is not world.greenlet:
+            world.pause(0.001)
+        elif world.now != self._moment:
+            self._moment, self._reads = world.now, 0
+        elif (reads := self._reads + 1) < STILL:
+            self._reads = reads
+        else:
+            self._loops = True
+            world.failures.append((self.process.name, RuntimeError("a thread reads the clock again and again")))
 
     def _preempted(self) -> None:
         """Between a clock being read and what is done about it, anything may happen."""
@@ -135,12 +153,14 @@ class SimSeams(Seams):
             world.pause(self.rng.choice((0.0, 0.001, 0.02)))
 
     def monotonic(self) -> float:
+        self._read()
         process = self.process
         value = self.world.now + process.boot - process.suspended
         self._preempted()
         return value
 
     def boottime(self) -> float:
+        self._read()
         value = self.world.now + self.process.boot
         self._preempted()
         return value
