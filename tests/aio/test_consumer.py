@@ -17,6 +17,7 @@ from datetime import timedelta
 import pytest
 
 from latchwork import aio
+from latchwork.coord import RateLimiter
 from latchwork.errors import Interrupted, InvalidMessageHandler, TooManyConsumers
 from latchwork.queue import BatchingConfig, QueueConfig
 from latchwork.store import MemoryStore
@@ -125,19 +126,27 @@ def test_an_ordered_consumer_handles_the_messages_of_a_key_one_after_another(mem
     run(main())
 
 
-def test_handlers_begin_at_the_rate_that_a_limiter_allows(memory, run):
+def test_as_many_handlers_begin_as_a_limiter_allows(memory, run, monkeypatch):
+    decisions, ask = [], RateLimiter.try_acquire
+
+    def noted(limiter, n=1):
+        decisions.append(ask(limiter, n))
+        return decisions[-1]
+
+    monkeypatch.setattr(RateLimiter, "try_acquire", noted)
+
     async def main():
         queue = await queue_of(memory)
         await queue.publish_many(list(range(6)))
         begun = []
 
         async def handle(delivery):
-            begun.append(time.monotonic())
+            begun.append(delivery.payload)
 
-        limiter = aio.RateLimiter(memory, "api", 2, 0.3)
+        limiter = aio.RateLimiter(memory, "api", 2, timedelta(hours=1))
         async with aio.Consumer(queue, handle, concurrency=20, rate=limiter, upkeep=False):
-            await until(lambda: len(begun) == 6)
-        assert all(later - sooner >= 0.25 for sooner, later in zip(begun, begun[2:], strict=False))
+            await until(lambda: len(begun) == 2 and any(not decision.allowed for decision in decisions))
+        assert (len(begun), sum(decision.allowed for decision in decisions)) == (2, 2)
 
     run(main())
 
