@@ -40,16 +40,31 @@ def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def lag_of(work):
-    """The longest time for which the loop did not answer while `work` ran."""
-    worst, before = 0.0, time.perf_counter()
-    task = asyncio.ensure_future(work)
+class Gated(DelegatingStore):
+    """A store whose calls wait, each in its thread, until the loop lets them go on; a blocked loop never does."""
+
+    def __init__(self, inner, patience=10.0):
+        super().__init__(inner)
+        self.patience, self.begun, self.gate = patience, 0, threading.Semaphore(0)
+
+    def _operate(self, update):
+        self.begun += 1
+        assert self.gate.acquire(timeout=self.patience), "the loop is blocked"
+        return super()._operate(update)
+
+
+async def done_on_a_free_loop(work, gated):
+    """Run it. Each call goes on after some rounds of the loop, in which the other tasks get to the mutex."""
+    task, let = asyncio.ensure_future(work), 0
     while not task.done():
+        if gated.begun > let:
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert gated.begun == let + 1, "only one of them has the mutex"
+            let += 1
+            gated.gate.release()
         await asyncio.sleep(0.001)
-        now = time.perf_counter()
-        worst, before = max(worst, now - before), now
-    await task
-    return worst
+    return await task
 
 
 def test_a_call_of_the_store_does_not_block_the_loop(run):
@@ -137,7 +152,7 @@ def test_a_block_belongs_to_its_task_and_a_second_one_of_it_is_refused(memory, r
 
 def test_a_task_that_waits_for_the_loss_of_a_grant_is_woken_by_the_thread_that_renews_it(store, run):
     async def main():
-        lock = aio.FencedLock(store, "x", lease=0.5)
+        lock = aio.FencedLock(store, "x", lease=2.0)
         grant = await lock.acquire(1, keep_alive=True)
         lost = asyncio.ensure_future(grant.lost.wait(10))
         await asyncio.sleep(0.05)
@@ -151,11 +166,10 @@ def test_a_task_that_waits_for_the_loss_of_a_grant_is_woken_by_the_thread_that_r
 
 
 def test_a_mutex_that_is_held_across_a_call_of_the_store_delays_a_task_and_not_the_loop(run):
-    slow = Slow(MemoryStore(), 0.2)
-    store = aio.Store(slow)
+    gated = Gated(MemoryStore())
+    store = aio.Store(gated)
     store.bridged._is_instant = False
-    seams = store.bridged.seams
-    mutex = seams.lock()
+    mutex = store.bridged.seams.lock()
     assert isinstance(mutex, LoopLock)
 
     async def main():
@@ -164,13 +178,10 @@ def test_a_mutex_that_is_held_across_a_call_of_the_store_delays_a_task_and_not_t
                 store.of.operate(Key("s", str(n)), Put("n", n), exists=Exists.ANY)
                 return n
 
-        worst = 0.0
-
         async def work():
-            assert await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(3))) == [0, 1, 2]
+            return await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(3)))
 
-        worst = await lag_of(asyncio.wait_for(work(), 10))
-        assert worst < 0.19
+        assert await done_on_a_free_loop(work(), gated) == [0, 1, 2]
         await store.close()
 
     run(main())

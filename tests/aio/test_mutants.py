@@ -20,7 +20,7 @@ from latchwork.seams import SYSTEM
 from latchwork.store import Exists, Key, MemoryStore, Put
 
 from .table import row_of
-from .test_loops import Slow, lag_of, looks_at_a_held_mutex
+from .test_loops import Gated, done_on_a_free_loop, looks_at_a_held_mutex
 
 # ---- what is checked
 
@@ -41,7 +41,8 @@ def ways_out_are_completed():
 
 
 def a_loop_goes_on_while_a_mutex_is_held():
-    store = aio.Store(Slow(MemoryStore(), 0.1))
+    gated = Gated(MemoryStore(), patience=2.0)
+    store = aio.Store(gated)
     store.bridged._is_instant = False
     mutex = store.bridged.seams.lock()
 
@@ -50,10 +51,10 @@ def a_loop_goes_on_while_a_mutex_is_held():
             store.of.operate(Key("s", str(n)), Put("n", n), exists=Exists.ANY)
 
     async def work():
-        await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(3)))
+        await asyncio.gather(*(store._run(lambda n=n: held(n)) for n in range(2)))
 
     async def main():
-        assert await lag_of(work()) < 0.3
+        await done_on_a_free_loop(work(), gated)
         await store.close()
 
     asyncio.run(main())
@@ -73,9 +74,7 @@ def an_event_set_in_between_is_noticed():
     async def main():
         Gate.__init__ = sets_it
         try:
-            began = time.monotonic()
-            await store._run(lambda: event.wait(2.0))
-            assert time.monotonic() - began < 1.0
+            await asyncio.wait_for(store._run(lambda: event.wait(30.0)), 3)
         finally:
             Gate.__init__ = made
 
@@ -88,12 +87,10 @@ def a_thread_wakes_a_task(times=1):
     async def main():
         for _ in range(times):
             event = LoopSeams(SYSTEM).event()
-            task = asyncio.ensure_future(store._run(lambda event=event: event.wait(2.0)))
+            task = asyncio.ensure_future(store._run(lambda event=event: event.wait(30.0)))
             await asyncio.sleep(0.05)
-            began = time.monotonic()
             threading.Thread(target=event.set).start()
-            await asyncio.wait_for(task, 3)  # else a fault would hang here
-            assert time.monotonic() - began < 1.0
+            await asyncio.wait_for(task, 3)
 
     asyncio.run(main())
 
@@ -105,9 +102,9 @@ def a_thread_wakes_tasks_one_after_another():
 def a_busy_loop_keeps_its_lock():
     async def main():
         store = aio.Store(MemoryStore())
-        grant = await aio.FencedLock(store, "x", lease=0.3).acquire(1, keep_alive=True)
+        grant = await aio.FencedLock(store, "x", lease=1.5).acquire(1, keep_alive=True)
         await asyncio.sleep(0.05)
-        time.sleep(0.9)
+        time.sleep(2.2)
         assert not grant.lost.is_set()
         await grant.release()
 
@@ -159,7 +156,7 @@ async def _torn(verb):
 
 
 def _blocks(mutex, blocking=True, timeout=-1):
-    return mutex._lock.acquire(timeout=0.5)
+    return mutex._lock.acquire(timeout=3.0)
 
 
 def _looks_once(flag, timeout=None):
