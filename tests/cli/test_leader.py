@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 def test_a_leader_steps_down_by_the_command_and_it_is_kept_who_did_it_and_why(lw, sqlite_url):
     store = latchwork.connect(sqlite_url)
-    election = LeaseElection(store, "office", candidate="web-1", lease=1)
+    election = LeaseElection(store, "office", candidate="web-1", lease=3)
     election.start()
     try:
         epoch = until(lambda: election.leadership).epoch
@@ -38,7 +38,7 @@ def test_a_leader_steps_down_by_the_command_and_it_is_kept_who_did_it_and_why(lw
 def test_a_leader_over_all_farms_steps_down_in_the_farm_where_it_leads(lw, tmp_path):
     urls = {farm: f"sqlite:{tmp_path / farm}.db?synchronous=off" for farm in ("eu", "us")}
     stores = {farm: latchwork.connect(url) for farm, url in urls.items()}
-    election = LeaseElection(stores["us"], "office", candidate="us/web-1", lease=1)
+    election = LeaseElection(stores["us"], "office", candidate="us/web-1", lease=3)
     election.start()
     try:
         epoch = until(lambda: election.leadership).epoch
