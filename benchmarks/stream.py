@@ -53,23 +53,24 @@ def queue(spark: Any, url: str, folder: str) -> tuple[list[float], float]:
         now = time.monotonic()
         lags.extend((now - at) * 1000 for at in payloads)
 
-    store = ours(url)
-    stream = spark.readStream.format("latchwork").options(store=store, clientId="latency", queue=QUEUE)
-    query = stream.load().writeStream.foreachBatch(note).option("checkpointLocation", f"{folder}/queue").start()
+    at = {"store": ours(url), "clientId": "latency", "queue": QUEUE, "streamId": "bench"}
+    query = (
+        spark.readStream.format("latchwork")
+        .options(**at)
+        .load()
+        .writeStream.foreachBatch(note)
+        .option("checkpointLocation", f"{folder}/queue")
+        .start()
+    )
     with closing(Role(sys.executable, "latchwork", "publish", url, QUEUE)) as publisher:
         publisher.has_said(1)
-        publish(publisher, WARM, lags)
-        lags.clear()
-        publish(publisher, RATE * SECONDS, lags)
+        for number in (WARM, RATE * SECONDS):
+            lags.clear()
+            publisher.process.stdin.write(f"{QUEUE} {number} {RATE}\n")
+            publisher.process.stdin.flush()
+            until(lambda number=number: len(lags) >= number, query, number / RATE + PATIENCE)
+            publisher.has_said(1)
     return lags, ended(query)
-
-
-def publish(publisher: Role, number: int, lags: list[float]) -> None:
-    """Publish so many, and wait until all have arrived."""
-    publisher.process.stdin.write(f"{QUEUE} {number} {RATE}\n")
-    publisher.process.stdin.flush()
-    publisher.has_said(1, timeout=number / RATE + PATIENCE)
-    until(lambda: len(lags) >= number, f"{number} messages")
 
 
 def spark_alone(spark: Any, folder: str) -> float:
@@ -81,7 +82,7 @@ def spark_alone(spark: Any, folder: str) -> float:
 
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
     query = stream.writeStream.foreachBatch(note).option("checkpointLocation", f"{folder}/alone").start()
-    until(lambda: len(done) >= BATCHES, f"{BATCHES} batches")
+    until(lambda: len(done) >= BATCHES, query, PATIENCE)
     return ended(query)
 
 
@@ -92,12 +93,12 @@ def ended(query: Any) -> float:
     return statistics.median(batches)
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def until(holds: Callable[[], bool], query: Any, seconds: float) -> None:
     """Wait until it holds."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + seconds
     while not holds():
-        if time.monotonic() > end:
-            raise SystemExit(f"{what} have not come within {PATIENCE:g} s")
+        if not query.isActive or time.monotonic() > end:
+            raise SystemExit(f"not all has come within {seconds:g} s: {query.exception()}")
         time.sleep(0.02)
 
 
