@@ -179,6 +179,17 @@ def test_what_groups_or_a_stream_read_is_not_replaced(store):
     assert again(queue)
 
 
+def test_what_groups_have_is_not_replaced_while_it_waits_for_its_retry(store):
+    queue = made(store, shards=1)
+    audit = queue.group("audit")
+    again(queue)
+    audit.receive()[0].ack()
+    queue.receive()[0].nack("exception")
+    with pytest.raises(AlreadyExists, match="groups or a stream"):
+        again(queue, on_duplicate="replace")
+    assert (audit.depth().ready, queue.depth().retrying) == (0, 1)
+
+
 def test_a_parked_message_that_comes_back_has_its_key_again_unless_another_one_has_taken_it(store, clock):
     queue = made(store)
     of, held = in_state(queue, clock, "running")

@@ -19,7 +19,7 @@ from ....store import Bin, Param, Put, Update, exists, missing
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..delayed.entries import Due
-from ..delayed.stored import IF, Entry
+from ..delayed.stored import IF, Entry, is_retry
 from ..handles import QueueHandle
 from ..places import MAIN, TAKEN, dropping, named
 from ..pointers import STREAM
@@ -163,11 +163,19 @@ class _Attempt:
         if found.status.state is State.RUNNING or found.status.cancelled or GROUPS in found.bins:
             return True
         place = found.place
-        if place is None or place.slot is None or place.side != MAIN:
+        if place is None:
             return False
+        if place.slot is None:
+            # Groups have the message that failed. With no attempts it would be a new one for them.
+            shard = max(0, Entry.of(found.bins).shard)
+            return is_retry(place.entry) and bool(self._read_of_shard(shard, GROUPS))
         # A stream reads messages twice, and they must not differ.
-        shard = self._store.get(self._queue.pointers.pointers_key(place.slot.shard), STREAM)
-        return shard is not None and STREAM in shard.bins
+        return place.side == MAIN and self._read_of_shard(place.slot.shard, STREAM) is not None
+
+    def _read_of_shard(self, shard: int, bin: str) -> Any:
+        """Return a bin of a shard's pointers. One call."""
+        found = self._store.get(self._queue.pointers.pointers_key(shard), bin)
+        return None if found is None else found.bins.get(bin)
 
     def _replaced(self, holder: Holder, found: Found) -> bool:
         """Put this message in its place; False where it has moved meanwhile."""
