@@ -66,6 +66,10 @@ class Signature:
                 f"{self.name} has a type that is not known where it is defined ({failure}): import it at run time too, "
                 "not only for the type checker"
             ) from None
+        except Exception as failure:  # noqa: BLE001 - a type is code of the user's
+            raise InvalidRequest(
+                f"{self.name} has a type that cannot be read ({type(failure).__name__}: {failure}): correct it"
+            ) from None
         try:
             written = inspect.signature(function).parameters.values()
         except ValueError as failure:  # of `int` and others that are not written in Python
