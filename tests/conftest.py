@@ -175,6 +175,7 @@ def pytest_configure(config):
     folder's conftest.py only for those that stand before a file of the folder above (pytest issue 14971).
     """
     config.args.sort(key=lambda argument: str(Path(argument).absolute()))
+    gc.disable()  # until all tests are collected: nothing of them is garbage
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
@@ -231,7 +232,7 @@ def pytest_collection_finish():
     """Let the garbage collector pass over what is there now: a third of a simulation's time went into looking through
     all collected tests again and again.
     """
-    gc.collect()
+    gc.enable()
     gc.freeze()
     gc.set_threshold(5_000)
 

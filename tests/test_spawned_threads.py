@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 import warnings
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -78,8 +79,9 @@ def case(*places):
     return add
 
 
+@cache
 def places():
-    """The places where a thread is started, by the lines of the call."""
+    """The places where a thread is started, by the lines of the call. It reads all of the source."""
     found = {}
     for file in sorted(SOURCE.rglob("*.py")):
         name = file.relative_to(SOURCE).as_posix()
@@ -98,9 +100,6 @@ def _calls(node, within):
             if called in STARTS:
                 yield range(child.lineno, child.end_lineno + 1), f"{within} {called}"
         yield from _calls(child, within)
-
-
-PLACES = places()
 
 
 class Away(logging.Handler):
@@ -143,7 +142,7 @@ def _noted(spawn, thread):
     def noted(seams, run, name):
         frame = sys._getframe(1)
         file, line = frame.f_code.co_filename, frame.f_lineno
-        here = {place for (where, lines), place in PLACES.items() if where == file and line in lines}
+        here = {place for (where, lines), place in places().items() if where == file and line in lines}
 
         def known():
             thread.places = getattr(thread, "places", set()) | here
@@ -624,7 +623,7 @@ def run_of_the_console(tmp_path):
 
 
 def test_each_place_where_a_thread_is_started_has_a_case():
-    assert set(PLACES.values()) == set(CASES)
+    assert set(places().values()) == set(CASES)
     assert len([place for place in CASES if place.endswith(" spawn")]) >= 15
 
 
