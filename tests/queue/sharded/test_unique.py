@@ -327,7 +327,7 @@ def test_two_publishers_a_worker_that_stops_and_one_that_cancels_leave_one_messa
         return delivery.payload % 3 > 0
 
     def publisher(n):
-        while not stop.is_set() and len(ids) < 40:
+        while not stop.is_set() and len(ids) < 20:
             with suppress(AlreadyExists, Unavailable):  # the other one publishes, and cancels, all the time
                 ids.add(queue.publish(n, unique="k", on_duplicate=ON_DUPLICATE[n % 3]))
             n += 1
@@ -339,7 +339,7 @@ def test_two_publishers_a_worker_that_stops_and_one_that_cancels_leave_one_messa
         with Consumer(queue, handler, concurrency=4):
             for thread in threads:
                 thread.start()
-            until(lambda: len(ids) >= 20)
+            until(lambda: len(ids) >= 10)
     finally:
         stop.set()
         for thread in threads:
