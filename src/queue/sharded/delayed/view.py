@@ -132,7 +132,8 @@ class DelayedView(ConditionalMessages):
         Three calls, and two a message, or more as for `discard`. They are stored there first, then cancelled here. A
         message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
 
-        Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids waits there.
+        Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids is stored there: also
+        what a move that failed has left. `discard` it there, and move the message again.
         """
         if not isinstance(getattr(queue, "delayed", None), DelayedView):
             raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
