@@ -316,6 +316,24 @@ def test_a_message_that_sqlite_cannot_read_keeps_no_other_from_the_sweep(store, 
     assert "messages" in told
 
 
+@pytest.mark.parametrize(("damaged", "swept"), [("messages", "records"), ("records_expires", "messages")])
+def test_a_damaged_page_of_one_table_keeps_the_other_one_from_no_sweep(store, clock, damaged, swept, caplog):
+    store.operate(Key("c_data_set", "q_SHARD_0_1"), Put("data", "text"), exists=Exists.CREATE, ttl=LIFE)
+    store.close()
+    data = bytearray(store.path.read_bytes())
+    data[(trees(store.path)[damaged] - 1) * int.from_bytes(data[16:18], "big")] = 0xFF  # the kind of its first page
+    store.path.write_bytes(data)
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    connection = sqlite3.connect(store.path)
+    assert connection.execute(f"SELECT count(*) FROM {swept} WHERE expires IS NOT NULL").fetchone() == (0,)  # noqa: S608
+    connection.close()
+    (told,) = caplog.messages
+    assert str(store.path) in told
+
+
 def test_an_index_entry_of_a_row_that_is_not_there_is_passed_over_by_the_sweep(store, clock, caplog):
     store.delete_many([Removal(GOOD), Removal(LAST)])
     expires = int((clock.wall() + LIFE) * 1000).to_bytes(6, "big")
