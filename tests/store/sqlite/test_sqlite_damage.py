@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +16,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import messages as sqlite_messages
 from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
@@ -314,6 +317,27 @@ def test_a_message_that_sqlite_cannot_read_keeps_no_other_from_the_sweep(store, 
     raises(Corrupt, store.get, keys[1])
     (told,) = caplog.messages
     assert "messages" in told
+
+
+def test_a_lane_that_another_process_makes_while_it_is_looked_for_is_no_damage(store):
+    """Its first message came between the look into the index and the one into the table: an index was said to be
+    damaged.
+    """
+    made, set, lane = Key("c_data_set", "q_SHARD_0_1"), "c_data_set", "q_SHARD_0"
+    connection = sqlite3.connect(store.path)
+
+    class Between:
+        lanes: ClassVar = {}
+
+        def execute(self, *given):
+            found = connection.execute(*given).fetchone()
+            if store.get(made) is None:
+                store.operate(made, Put("data", "text"), exists=Exists.CREATE)
+            return SimpleNamespace(fetchone=lambda: found)
+
+    number = sqlite_messages.lane_of(Between(), set, lane)
+    assert connection.execute("SELECT id FROM lanes").fetchall() == [(number,)]
+    connection.close()
 
 
 @pytest.mark.parametrize(("damaged", "swept"), [("messages", "records"), ("records_expires", "messages")])
