@@ -207,7 +207,7 @@ class Barrier:
         except PartyLost as lost:
             end = None if meeting.turn is None else self._record.end(meeting.turn, End(LOST, tuple(lost.parties)))
             if end is None:
-                lost.details["doubt"] = meeting.arrived
+                lost.details["doubt"] = meeting.arrived is not False
                 raise
             return end
         return None

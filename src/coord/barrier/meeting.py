@@ -56,12 +56,14 @@ class BarrierRecord:
         """Return a wait for the barrier."""
         return Watch(self.store, self.key, (), BARRIER_POLL)
 
-    def send(self, update: Update) -> bool:
-        """Whether it was done; False where it was refused. Every update of a barrier may be repeated."""
+    def send(self, update: Update) -> bool | None:
+        """Whether it was done; False where it was refused, None where an attempt before that may have done it. Every
+        update of a barrier may be repeated.
+        """
         try:
             self.store.repeat(update)
-        except (Refused, NotFound):
-            return False
+        except (Refused, NotFound) as refusal:
+            return None if refusal.details["doubt"] else False
         return True
 
     def end(self, turn: int, end: End) -> End | None:
@@ -108,12 +110,18 @@ class BarrierRecord:
 
 
 class Meeting:
-    """The wait of one party. `turn` is the generation that it is for, once that is known; `watch` waits for changes."""
+    """The wait of one party.
+
+    turn: the generation that it is for, once that is known.
+    arrived: whether the party is there, as far as the record was read; None = it may be.
+    watch: waits for changes.
+    """
 
     def __init__(self, record: BarrierRecord, place: Place, payload: str) -> None:
         self._record, self.place, self._payload = record, place, payload
         self.turn = record.pending.get(place)
-        self.arrived, self.watch = False, record.watch()
+        self.arrived: bool | None = False
+        self.watch = record.watch()
 
     def look(self, *, arrives: bool = True) -> End | None:
         """Return how the meeting ended; None if it has not. Arrives if that was not done yet, unless `arrives` is

@@ -35,6 +35,7 @@ _DELIVERY = Bin("delivery", str)
 _MINE = Bin(CANCELLED, str).eq(Param("me", str))
 _IS_IT = exists("data") & Bin("msgId", str).eq(Param("id", str))
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, "delivery") if bin != "batch")
+_DROP_COPY = tuple(Put(bin, None) for bin in (*CONTENT, "delivery", "msgId", "keepId", TAKEN))
 _WAITS = _IS_IT & ALONE & (missing("delivery") | _DELIVERY.eq(SEEN))
 ASKING = Form(Put("cancel", Param("me", str)), when=_IS_IT & ALONE & exists("delivery") & _DELIVERY.ne(SEEN))
 """Asks the consumer that has a message to stop."""
@@ -44,6 +45,13 @@ def dropping(key: Key, message_id: str, me: str, now_ms: int, ttl: int) -> Updat
     """Return the update that deletes a message which nobody has, and reads its place in a batch. A tombstone stays."""
     ops: tuple[Op, ...] = (*_DROP, Put(TAKEN, me), Put("modified_at", now_ms), Read("batch"))
     return Update(key, ops, Bound(_WAITS, {"id": message_id}), ttl=ttl)
+
+
+def dropping_copy(key: Key, message_id: str, now_ms: int, ttl: int) -> Update:
+    """Return the update that deletes a copy which nobody has, of a message that is elsewhere. A tombstone stays, which
+    says nothing of the message: it was not cancelled.
+    """
+    return Update(key, (*_DROP_COPY, Put("modified_at", now_ms)), Bound(_WAITS, {"id": message_id}), ttl=ttl)
 
 
 def named(queue: str, unique: str, seconds: int, slot: Slot) -> str:

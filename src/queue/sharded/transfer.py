@@ -16,7 +16,7 @@ from ...store.model.values import taken
 from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
-from .places import dropping, named
+from .places import dropping_copy, named
 from .shards import Shards
 from .slots import Slot, Stamped, WriteResult
 
@@ -230,11 +230,10 @@ class _Loading(Struct, eq=False):
 
         If it fails, a copy is delivered too, or stays where nobody looks until it expires.
         """
-        queue = self.queue
-        me, now = queue.store.seams.unique(), queue.now_ms()
+        queue, now, ttl = self.queue, self.queue.now_ms(), self.queue.cancelled_ttl
         copies = [(queue.key(slot), self.envelopes[place].msg_id) for place, some in late.items() for slot in some]
         with suppress(LatchworkError):
-            queue.store.repeat_many([dropping(key, one, me, now, queue.cancelled_ttl) for key, one in copies])
+            queue.store.repeat_many([dropping_copy(key, one, now, ttl) for key, one in copies])
 
     def _named(self, slots: Mapping[int, Slot]) -> Collection[int]:
         """Let ids name the slots of their messages, once; return which messages leave a trace, as theirs do not."""

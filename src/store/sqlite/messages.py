@@ -117,14 +117,22 @@ def lane_of(connection: Any, set: str, name: str, *, is_new: bool = False) -> in
     would get their slots.
     """
     lane: int | None = connection.lanes.get((set, name))
-    if lane is None:
-        found = connection.execute(_LANE_OF, (set, name)).fetchone()
-        if found is None or type(found[0]) is not int:
-            if not is_new and connection.execute(_LANE_PAST_THE_INDEX, (set, name)).fetchone():
-                raise Corrupt(f"an index is damaged and hides the messages of {set}/{name}; `reindex` rebuilds it")
-            return None
-        lane = connection.lanes[set, name] = found[0]
+    if lane is not None:
+        return lane
+    lane = _indexed(connection, set, name)
+    if lane is None and not is_new and connection.execute(_LANE_PAST_THE_INDEX, (set, name)).fetchone():
+        lane = _indexed(connection, set, name)  # it may have been made between the two reads
+        if lane is None:
+            raise Corrupt(f"an index is damaged and hides the messages of {set}/{name}; `reindex` rebuilds it")
+    if lane is not None:
+        connection.lanes[set, name] = lane
     return lane
+
+
+def _indexed(connection: Any, set: str, name: str) -> int | None:
+    """Return the number that the index has for a lane."""
+    found = connection.execute(_LANE_OF, (set, name)).fetchone()
+    return None if found is None or type(found[0]) is not int else found[0]
 
 
 def made_number(connection: Any, of: Key) -> int:

@@ -47,7 +47,7 @@ class Sweep:
         self._left: set[int] = set()
         self._next_message = -1
         self._left_messages: set[int] = set()
-        self._has_failed = False
+        self._failed = set[str]()
 
     def run(self, now: int) -> None:
         """Remove some, where it is time to."""
@@ -55,18 +55,22 @@ class Sweep:
         if self._next - EVERY <= now < self._next:
             return
         self._next = now + EVERY
-        try:
-            expired, messages = self._expired(now), self._expired_messages(now)
-            self._left.update(self._remove("rows", expired, _removed, now))
-            self._left_messages.update(self._remove("messages", messages, _removed_message, now))
-        except Corrupt as failure:
-            if not self._has_failed:
-                log.warning("expired records stay there: %s", failure)
-            self._has_failed = True
-        except LatchworkError:
-            """A write finds it too, and raises the error."""
-        else:
-            self._next = now if AT_MOST in (len(expired), len(messages)) else self._next
+        # Each table by itself: where pages of one are damaged, the other is swept.
+        for what, find, removed, left in (
+            ("rows", self._expired, _removed, self._left),
+            ("messages", self._expired_messages, _removed_message, self._left_messages),
+        ):
+            try:
+                expired = find(now)
+                left.update(self._remove(what, expired, removed, now))
+            except Corrupt as failure:
+                if what not in self._failed:
+                    log.warning("expired records stay there (%s): %s", what, failure)
+                self._failed.add(what)
+            except LatchworkError:
+                """A write finds it too, and raises the error."""
+            else:
+                self._next = now if len(expired) == AT_MOST else self._next
 
     def _expired(self, now: int) -> list[int]:
         """Return the rows that expired first, as the index says."""

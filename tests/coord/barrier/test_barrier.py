@@ -445,6 +445,26 @@ def test_the_farm_that_decides_says_met_and_the_other_one_hears_it_when_it_is_ba
         assert heard == [{"east/p": "P", "west/q": "Q"}]
 
 
+def test_a_party_that_may_have_arrived_is_told_so_where_the_deciding_farm_does_not_answer(memory, clock):
+    """Its arrival was applied, the repeat was refused, and a party was seen to be dead before the record was read."""
+    faulty = FaultyStore(memory, seams=clock)
+    parties, level = ["east/p", "west/q"], LatchLevel.XDC
+    east = Barrier(memory, "shop", "b", parties=parties, farm_id="east", level=level)
+    west = Barrier(faulty, "shop", "b", parties=parties, farm_id="west", level=level)
+    Group(memory, "g", farm_id="east").join("p", lease=0.5, keep_alive=False)
+
+    def opens():
+        said(lambda: east.wait("p", timeout=0))
+        arrives = faulty._number + 3
+        faulty.plan = {arrives: "reply_lost", arrives + 1: lambda: clock.advance(0.6)}
+
+    clock.at(0.3, opens)
+    with pytest.raises(PartyLost) as lost:
+        west.wait("q", timeout=30, alive=Group(memory, "g", farm_id="west"))
+    assert east.progress().arrived == {"west/q"}
+    assert lost.value.details["doubt"] is True
+
+
 # ---- bad input, handles that travel, damage
 
 

@@ -42,6 +42,8 @@ class Seen:
         self._reserved: dict[str, float] = {}  # key -> when
         self._late: set[str] = set()
         """Keys of messages that were written later than this after their reservation, so that they count as spent."""
+        self._moved: set[str] = set()
+        """Keys of messages that came from another slot."""
         self._swept: dict[str, Any] = {}
 
     def wrote(self, key: Any, change: Change) -> None:
@@ -72,13 +74,16 @@ class Seen:
 
     def _message(self, name: str, change: Change) -> None:
         if "data" not in change.after:
-            if self._live.pop(name, None) and "msgId" not in change.after:
+            if self._live.pop(name, None) and "msgId" not in change.after and name not in self._moved:
                 self.made[change.before["msgId"]] -= 1  # withdrawn from a slot that was filled too late
         elif "data" not in change.before:
             self._live[name] = one = change.after["msgId"]
             if self._world.now - self._reserved[name] > self._lateness:
                 self._late.add(name)
-            self.made[one] += "fireTS" not in change.after  # which a sweep and a shovel write
+            if "fireTS" in change.after:  # which a sweep and a shovel write
+                self._moved.add(name)
+            else:
+                self.made[one] += 1
 
     def left(self) -> list[str]:
         """The ids of the messages that are in the queue; but for what was written late, so that its publisher counts

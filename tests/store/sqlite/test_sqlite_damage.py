@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -14,6 +16,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Bin, Exists, Key, Put, Read, Removal, SQLiteStore, Update
 from latchwork.store.contract.records import raises
 from latchwork.store.sqlite import file as sqlite_file
+from latchwork.store.sqlite import messages as sqlite_messages
 from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
@@ -314,6 +317,45 @@ def test_a_message_that_sqlite_cannot_read_keeps_no_other_from_the_sweep(store, 
     raises(Corrupt, store.get, keys[1])
     (told,) = caplog.messages
     assert "messages" in told
+
+
+def test_a_lane_that_another_process_makes_while_it_is_looked_for_is_no_damage(store):
+    """Its first message came between the look into the index and the one into the table: an index was said to be
+    damaged.
+    """
+    made, set, lane = Key("c_data_set", "q_SHARD_0_1"), "c_data_set", "q_SHARD_0"
+    connection = sqlite3.connect(store.path)
+
+    class Between:
+        lanes: ClassVar = {}
+
+        def execute(self, *given):
+            found = connection.execute(*given).fetchone()
+            if store.get(made) is None:
+                store.operate(made, Put("data", "text"), exists=Exists.CREATE)
+            return SimpleNamespace(fetchone=lambda: found)
+
+    number = sqlite_messages.lane_of(Between(), set, lane)
+    assert connection.execute("SELECT id FROM lanes").fetchall() == [(number,)]
+    connection.close()
+
+
+@pytest.mark.parametrize(("damaged", "swept"), [("messages", "records"), ("records_expires", "messages")])
+def test_a_damaged_page_of_one_table_keeps_the_other_one_from_no_sweep(store, clock, damaged, swept, caplog):
+    store.operate(Key("c_data_set", "q_SHARD_0_1"), Put("data", "text"), exists=Exists.CREATE, ttl=LIFE)
+    store.close()
+    data = bytearray(store.path.read_bytes())
+    data[(trees(store.path)[damaged] - 1) * int.from_bytes(data[16:18], "big")] = 0xFF  # the kind of its first page
+    store.path.write_bytes(data)
+    clock.advance(LIFE)
+    for n in range(1, 4):
+        assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
+        clock.advance(sqlite_sweep.EVERY / 1000)
+    connection = sqlite3.connect(store.path)
+    assert connection.execute(f"SELECT count(*) FROM {swept} WHERE expires IS NOT NULL").fetchone() == (0,)  # noqa: S608
+    connection.close()
+    (told,) = caplog.messages
+    assert str(store.path) in told
 
 
 def test_an_index_entry_of_a_row_that_is_not_there_is_passed_over_by_the_sweep(store, clock, caplog):

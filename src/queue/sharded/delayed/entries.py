@@ -34,12 +34,27 @@ from ....errors import (
 )
 from ....inputs import checked_seconds
 from ....plain import exact_time, shown
-from ....store import Add, Bin, Compute, Exists, Key, MapPut, Param, Put, Read, RecordStore, Update, exists, missing
+from ....store import (
+    Add,
+    Bin,
+    Compute,
+    Exists,
+    Key,
+    MapPut,
+    Param,
+    Put,
+    Read,
+    Record,
+    RecordStore,
+    Update,
+    exists,
+    missing,
+)
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
 from ....store.port import NEVER, Row
-from ....store.rows import Rows, attempted
-from ...rows import read_each, readable
+from ....store.rows import Rows, attempted, chunked
+from ...rows import read_each
 from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
 from ..hooks import UNCOUNTED, Counting, RowsBeside
@@ -66,6 +81,8 @@ WIDTH = 250
 """Milliseconds of a bucket. Its messages are due at its end."""
 CHUNK = 500
 """Ids in one record of a bucket."""
+BUCKETS = 1_000
+"""Records of buckets, or messages, read in one call."""
 LEAPS = tuple(2**n for n in range(10))
 """How far behind a full record others are looked for: so as few calls find the last of many as its number has digits in
 binary.
@@ -150,8 +167,8 @@ def bucket_of(due: int) -> int:
 def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Target:
     """Return the delayed messages of a queue as a target for messages in hand, each due then. Two calls.
 
-    An entry has the delivery in its name, so it is stored once, however often that is asked for. Three calls more if it
-    was there already.
+    An entry has the delivery in its name, so it is stored once, however often that is asked for. Three calls more, or
+    as many as `DelayedMessages.enter_found` says, if it was there already.
     """
 
     def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[str]:
@@ -435,36 +452,67 @@ class DelayedMessages:
         return self._enter({number: list(ids)}, self.kept + ahead // 1000, uncounted=()).get(number)
 
     def enter_found(self, names: Sequence[str]) -> Rows[str]:
-        """Put entries that were there already into the buckets of their time; return the name of each, or why that
-        failed.
+        """Make sure that entries that were there already are in buckets that will be looked at; return the name of
+        each, or why that failed.
 
         Who stored them may have died, or may have got no answer, before their ids were in a bucket. Entries that are
-        on their way, cancelled or gone by now are left as they are. Three calls.
+        on their way, cancelled or gone by now are left as they are. Two calls; some more where buckets have several
+        records, or one has to be written.
         """
         return attempted(len(names), lambda: self._enter_found(names))
 
     def _enter_found(self, names: Sequence[str]) -> Rows[str]:
+        # 1. When is each due, and up to where may buckets have been passed?
         reads = (Read("due"), Read("moving"), Read("cancelled"), Compute(SERVER_NOW))
-        found, failures = self.store.repeat_many([Update(self.entry(name), reads) for name in names]).sift(names)
+        *rows, seen = self.store.repeat_many([
+            *(Update(self.entry(name), reads) for name in names), Update(self.control, AS_FAR)
+        ])  # fmt: skip
+        passed = None if isinstance(seen, LatchworkError) else may_have_passed(*seen)
+        found, failures = Rows(rows).sift(names)
         outcomes = {name: row for name, row in failures.items() if not isinstance(row, NotFound)}
-        # 1. When is each due, and is its id in that bucket, or in the present one?
-        dues: dict[str, int] = {}
+        times = {
+            name: (Entry.of({"due": due}).due, now)
+            for name, (due, moving, cancelled, now) in found.items()
+            if moving is None and cancelled is None
+        }
+        # 2. Which bucket has the id of each?
+        entered = self._buckets_with(times)
+        # 3. Those in none, or in one that may have been passed, or is next, go into that of their time, or of now.
         ids: dict[int, list[str]] = defaultdict(list)
         ahead = 0
-        for name, (due, moving, cancelled, now) in found.items():
-            if moving is None and cancelled is None:
-                dues[name] = Entry.of({"due": due}).due
-                at = max(dues[name], now)
-                ids[bucket_of(at)].append(name)
-                ahead = max(ahead, at - now)
-        numbers = sorted({*map(bucket_of, dues.values()), *ids})
-        records = read_each(self.store, [self.bucket(number, self._k.get(number, 0)) for number in numbers], IDS)
-        entered = {one for record in readable(records) if record for one in ids_in(record.bins.get(IDS))}
-        # 2. Also one whose id is there already: the horizon may have passed it.
-        uncounted = [name for name in dues if name not in entered]
-        errors = self._enter(ids, self.kept + ahead // 1000, uncounted=uncounted)
-        outcomes |= {name: failure for number, failure in errors.items() for name in ids[number]}
+        for name, (due, now) in times.items():
+            if name not in entered or passed is None or (entered[name] - 1) * WIDTH <= passed:
+                ids[bucket_of(max(due, now))].append(name)
+                ahead = max(ahead, due - now)
+        if ids:
+            uncounted = [name for name in times if name not in entered]
+            errors = self._enter(ids, self.kept + ahead // 1000, uncounted=uncounted)
+            outcomes |= {name: failure for number, failure in errors.items() for name in ids[number]}
         return Rows(outcomes.get(name, name) for name in names)
+
+    def _buckets_with(self, times: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+        """Return for each entry a bucket that has its id, among those of its time, and of now. One call, and one more
+        for each binary digit of the number of records that a bucket has.
+
+        times: when each is due, and the server's time.
+        """
+        numbers = set[int]()
+        for due, now in times.values():  # of messages that are stored together, the last one decides on the bucket
+            numbers |= {*range(bucket_of(due), bucket_of(due + round(SKEW * 1000)) + 1), bucket_of(max(due, now))}
+        found: dict[str, int] = {}
+        first, size = 0, 1
+        while numbers and len(found) < len(times):
+            places = [(number, k) for number in sorted(numbers) for k in range(first, first + size)]
+            for some in chunked(places, BUCKETS):
+                records = read_each(self.store, [self.bucket(*place) for place in some], IDS)
+                for (number, _), record in zip(some, records, strict=True):
+                    if record is None:
+                        numbers.discard(number)  # behind it nobody looks
+                    ids = ids_in(record.bins.get(IDS)) if isinstance(record, Record) and number in numbers else []
+                    # An id in a bucket that ends before it is due is taken out, as too early.
+                    found |= {one: number for one in ids if one in times and times[one][0] <= number * WIDTH}
+            first, size = first + size, 2 * size
+        return found
 
     def sealing(self, name: str, ttl: int) -> Update:
         """Return the update that creates a cancelled entry: no message will be there."""

@@ -19,11 +19,9 @@ from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
-from .entries import HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
+from .entries import BUCKETS, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
-BUCKETS = 1_000
-"""Records of buckets, or messages, read in one call."""
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0
 """Seconds from now in which messages are due that are searched, by default and at most."""
 
@@ -132,7 +130,8 @@ class DelayedView(ConditionalMessages):
         Three calls, and two a message, or more as for `discard`. They are stored there first, then cancelled here. A
         message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
 
-        Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids waits there.
+        Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids is stored there: also
+        what a move that failed has left. `discard` it there, and move the message again.
         """
         if not isinstance(getattr(queue, "delayed", None), DelayedView):
             raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")

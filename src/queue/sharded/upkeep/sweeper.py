@@ -304,8 +304,8 @@ class Sweeper:
         return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
     def _rescue(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
-        """Return the task that moves all messages of a shard to the sideline, because its pointers are damaged and
-        nothing can be received from it.
+        """Return the task that moves all messages of a shard as abandoned ones, to other shards of the queue or into
+        the sideline, because its pointers are damaged and nothing can be received from it.
 
         It moves nothing in the shard of a stream.
         """

@@ -128,6 +128,26 @@ def test_the_follow_up_comes_once_after_the_last_message_is_done(queue):
     )
 
 
+def test_a_batch_waits_for_a_handler_that_was_asked_to_stop_though_a_copy_of_its_message_was_written_too_late():
+    """The dropped copy was taken for the message, which was said to be discarded: the follow-up came too early."""
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    batch = queue.batch("b", then=Publish(NEXT))
+    store.plan = {store._number + 3: lambda: clock.advance(queue.pointers.sweep / 2 + 1)}  # before its create
+    message_id = batch.publish("a")
+    batch.close()
+    (delivery,) = queue.receive(10)
+    assert queue.cancel(message_id) is Outcome.ASKED
+    upkeep(queue)
+    assert not batch.wait(0)
+    assert drain(queue) == []
+    delivery.ack()
+    assert batch.wait(0)
+    assert batch.progress().done == 1
+    assert drain(queue) == [NEXT]
+
+
 def test_nothing_follows_before_the_batch_is_closed(alone):
     batch = alone.batch("b", then=Publish(NEXT))
     batch.publish("a")

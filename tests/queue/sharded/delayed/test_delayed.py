@@ -330,6 +330,32 @@ def test_a_message_that_was_failed_twice_is_counted_once(clock):
     assert queue.depth().delayed == 0
 
 
+@pytest.mark.parametrize("many", [1, 2 * CHUNK])
+@pytest.mark.parametrize("later", [0, 1])
+def test_messages_that_wait_are_neither_counted_nor_entered_again_if_they_are_published_again(
+    store, clock, many, later, monkeypatch
+):
+    """Those in another record of their bucket, or in the bucket of the last one of their call, were counted each time,
+    and all were entered again.
+    """
+    queue, ids = queue_on(store), [str(number) for number in range(many)]
+    buckets = entries.DelayedMessages._buckets
+    with monkeypatch.context() as patch:
+        last = lambda *given: {place: number + later for place, number in buckets(*given).items()}  # noqa: E731
+        patch.setattr(entries.DelayedMessages, "_buckets", last)
+        queue.publish_many(ids, message_ids=ids, delay=60)
+    for process in (queue, queue_on(store)):
+        with pytest.raises(AlreadyExists):
+            process.publish_many(ids, message_ids=ids, delay=60)
+        assert queue.depth().delayed == many
+        store.reset()
+        assert process.delayed.enter_found(ids) == ids
+        assert store.total == (2 if many == 1 else 3), "they were read, and no more"
+    run_until(Timers(Farms(queue)), clock, 66, step=2)
+    assert len(payloads(queue)) == many
+    assert queue.depth().delayed == 0
+
+
 def test_an_entry_that_was_cancelled_is_neither_brought_back_nor_counted_by_its_name(store, clock):
     queue = queue_on(store)
     queue.publish("a", delay=5, message_id="x")

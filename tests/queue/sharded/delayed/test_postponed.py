@@ -178,6 +178,22 @@ def test_an_id_that_waits_there_already_is_told(queue, other):
         queue.delayed.move(["a"], queue)
 
 
+def test_what_a_move_that_failed_has_left_there_is_discarded_and_the_message_is_moved_again(queue, other, store, clock):
+    queue.publish("a", delay=30, message_id="a")
+    other.publish("b", delay=1)
+    fails(store, range(3, 12), "dropped")  # from the bucket of the copy on
+    with pytest.raises(Unavailable):
+        queue.delayed.move(["a"], other)
+    store.plan = {}
+    with pytest.raises(AlreadyExists, match="cancel it"):
+        queue.delayed.move(["a"], other)
+    assert other.delayed.discard(["a"]) == {"a": DONE}
+    assert queue.delayed.move(["a"], other) == {"a": DONE}
+    run_until(Timers(Farms(queue, other)), clock, 40)
+    assert (payloads(queue), payloads(other)) == ([], ["b", "a"])
+    assert (queue.depth().delayed, other.depth().delayed) == (0, 0)
+
+
 def test_a_discard_that_may_have_been_made_is_unknown_and_one_that_was_not_is_raised(queue, store):
     queue.publish_many(["a", "b"], delay=5, message_ids=["a", "b"])
     fails(store, range(1, 9), "reply_lost")
