@@ -18,7 +18,7 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
-from .at_once import take_at_once
+from .at_once import take_at_once, takes_at_once
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -241,8 +241,8 @@ class Subqueue(Unpicklable, Source):
         #    repeated by its own token, which the end of a transaction does not return.
         wanted, claimed = most - len(held), list[ClaimedSlot]()
         if wanted > 0 and (ask.shards is None or not self.pending.slots(ask.shards)):
-            plain = ask.is_plain and self.store.steps is not None
-            together = self.store.together() if ask.shards is None and not plain else nullcontext()
+            at_once = ask.is_plain and takes_at_once(self.pointers)
+            together = self.store.together() if ask.shards is None and not at_once else nullcontext()
             claim = partial(self._claim, wanted, ask.with_more() if held else ask, claimed, now=now)
             try:
                 if type(together) is nullcontext:
