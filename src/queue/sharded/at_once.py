@@ -53,6 +53,11 @@ def publish_all_at_once(queue: Shards, messages: Sequence[Envelope], shards: Seq
     return [next(following[shard]) for shard in shards]
 
 
+def takes_at_once(queue: Shards) -> bool:
+    """Whether `take_at_once` claims and stamps nearly all messages of this queue. No call."""
+    return queue.store.steps is not None and type(queue) is Shards
+
+
 def take_at_once(
     queue: Shards, shard: int, n: int, me: str
 ) -> tuple[Claim | None, dict[Slot, Envelope | StampMiss]] | None:
@@ -62,7 +67,7 @@ def take_at_once(
     Raises `Unavailable`, `OutcomeUnknown` and the store's other errors.
     """
     steps = queue.store.steps
-    if steps is None or type(queue) is not Shards:
+    if steps is None or not takes_at_once(queue):
         return None
     try:
         took = queue.store.policy.run(queue.store.seams, steps.take, queue.at(shard), n, me, queue.now_ms())

@@ -186,7 +186,8 @@ class Delivery(Struct, frozen=True, eq=False):
         self, reason: str = Reason.REJECTED.value, *, error: str | None = None, delay: timedelta | float | None = None
     ) -> None:
         """Fail the message: it is delivered again after the queue's backoff, or parked if this was its last attempt. If
-        the queue does not retry, or has a shovel, it goes into the sideline. Three calls.
+        the queue does not retry, or has a shovel, it goes into the sideline. Three calls; one more if it was received,
+        or extended last, more than half a sweep duration ago.
 
         reason: one of the closed set of reasons.
         error: text, of which the first 1,000 bytes are kept.
@@ -194,8 +195,9 @@ class Delivery(Struct, frozen=True, eq=False):
 
         Raises `InvalidRequest` for a reason outside the closed set, and for an error that is not text. Raises
         `LeaseLost` if this delivery was acknowledged or failed before (nothing changes), or if the message has been
-        handed to another consumer or deleted (it was stored for later too, and may be delivered a second time). Raises
-        the store's error if it could not be stored for later: then it stays for the sweeper.
+        handed to another consumer or deleted (if that was at this moment, it is stored for later too, and may be
+        delivered a second time). Raises the store's error if it could not be stored for later: then it stays for the
+        sweeper.
         """
         if delay is None:
             self.view.fail(self, reason, error)

@@ -124,7 +124,7 @@ def _waiting_slots(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> dict[
     for queue, states in parts:  # the store may have come back empty
         for state in states:
             if queue.known_gone.get(state.shard, 0) > state.loaded:
-                del queue.known_gone[state.shard]
+                queue.known_gone.pop(state.shard, None)  # or another thread has done it
     return {
         (n, state.shard): (max(state.fired, queue.known_gone.get(state.shard, 0)) + 1, state.loaded)
         for n, (queue, states) in enumerate(parts)

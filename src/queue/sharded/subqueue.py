@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from ...store.rows import Rows, attempted, chunked
 from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
-from .at_once import take_at_once
+from .at_once import take_at_once, takes_at_once
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
@@ -241,8 +241,8 @@ class Subqueue(Unpicklable, Source):
         #    repeated by its own token, which the end of a transaction does not return.
         wanted, claimed = most - len(held), list[ClaimedSlot]()
         if wanted > 0 and (ask.shards is None or not self.pending.slots(ask.shards)):
-            plain = ask.is_plain and self.store.steps is not None
-            together = self.store.together() if ask.shards is None and not plain else nullcontext()
+            at_once = ask.is_plain and takes_at_once(self.pointers)
+            together = self.store.together() if ask.shards is None and not at_once else nullcontext()
             claim = partial(self._claim, wanted, ask.with_more() if held else ask, claimed, now=now)
             try:
                 if type(together) is nullcontext:
@@ -512,10 +512,10 @@ class Subqueue(Unpicklable, Source):
     def fail_many(self, deliveries: Sequence[Delivery], verdicts: Sequence[tuple[str, str | None]]) -> Rows[bool]:
         """Fail messages of this queue, each with its reason and error, as `Delivery.nack` does: three calls per 1,000.
 
-        For each: True = done; False = it is stored for later, but had been handed to another consumer or deleted, so
-        that it may be delivered twice, or this delivery was settled before and nothing changes; an error = it stays for
-        the sweeper, or may be delivered twice. Raises `InvalidRequest` for a reason outside the closed set, or an error
-        that is not text, before anything is moved; raises no error of the store.
+        For each: True = done; False = it had been handed to another consumer or deleted, and is perhaps stored for
+        later too, so that it may be delivered twice, or this delivery was settled before and nothing changes; an error
+        = it stays for the sweeper, or may be delivered twice. Raises `InvalidRequest` for a reason outside the closed
+        set, or an error that is not text, before anything is moved; raises no error of the store.
         """
         envelopes = [
             failed(self.pointers, delivery.held, self.failure_policy.backoff, reason_of(reason), error)
@@ -542,22 +542,41 @@ class Subqueue(Unpicklable, Source):
 
     def _move(self, deliveries: Sequence[Delivery], target: Target, envelopes: Sequence[Envelope]) -> Rows[bool]:
         """Move messages in hand, 1,000 at a time, and mark them as settled; nothing is done to those that are already,
-        whose outcome is False.
+        whose outcome is False, and to those that are another delivery's by now.
         """
         outcomes = Rows([False] * len(deliveries))
         for some in chunked(range(len(deliveries)), CHUNK):
-            open_ = [n for n in some if not deliveries[n].settled]
+            open_ = self._still_ours([n for n in some if not deliveries[n].settled], deliveries, outcomes)
             held = [deliveries[n].held for n in open_]
             rows = move(held, target, [envelopes[n] for n in open_], self.pointers.remove)
             mark_settled([deliveries[n] for n in open_], rows)
             outcomes.merge(open_, rows)
         return outcomes
 
+    def _still_ours(self, places: list[int], deliveries: Sequence[Delivery], outcomes: Rows[Any]) -> list[int]:
+        """Return which of these are still ours; the outcomes of the others are set. One call where a sweep may have
+        taken some, as in a pause of this process: what is stored elsewhere then would come beside what the sweep has
+        moved (P5.40).
+        """
+        late = [n for n in places if self._may_be_swept(deliveries[n])]
+        if not late:
+            return places
+        held = [deliveries[n].held for n in late]
+        outcomes.merge(late, attempted(len(late), partial(self.pointers.extend, held)))
+        gone = {n for n in late if outcomes[n] is False or isinstance(outcomes[n], LatchworkError)}
+        return [n for n in places if n not in gone]
+
+    def _may_be_swept(self, delivery: Delivery) -> bool:
+        """Whether it was received, or extended last, more than half a sweep duration ago."""
+        since = max(delivery.received, delivery.extended)
+        return self.store.seams.monotonic() - since > self.pointers.sweep / 2
+
     def hand_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages that were not begun to the queue: a `move` to the tail, without counting the attempts.
 
-        For each: True = done; False = it is there, but had been handed to another consumer or deleted, so it may be
-        delivered twice; an error = it is still in hand, or may be delivered twice. Raises no error of the store.
+        For each: True = done; False = it had been handed to another consumer or deleted, and is perhaps there too, so
+        it may be delivered twice; an error = it is still in hand, or may be delivered twice. Raises no error of the
+        store.
         """
         envelopes = [not_begun(delivery.held.envelope) for delivery in deliveries]
         outcomes = self._move(deliveries, into(self.pointers), envelopes)

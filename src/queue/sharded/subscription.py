@@ -101,9 +101,9 @@ class Subscription(Subqueue):
     def put_off(self, delivery: Delivery, delay: float) -> Settled:
         """Deliver a message that was not begun again after `delay` seconds, without counting the attempt. Four calls.
 
-        True = done; False = it comes again, but had been handed to another consumer or deleted; an error = it comes
-        again, and the sweeper may bring it a second time. Raises the store's errors if it was not stored for later, or
-        perhaps not.
+        True = done; False = it had been handed to another consumer or deleted, and perhaps comes again; an error = it
+        comes again, and the sweeper may bring it, also a second time. Raises the store's errors if it was not stored
+        for later, or perhaps not.
         """
         return self._postpone(delivery, not_begun(delivery.held.envelope), delay, "handed_back")
 

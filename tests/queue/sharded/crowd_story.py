@@ -5,16 +5,27 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from .crowd_worker import GROUPS, SWEEP, follow_up
 
 READERS = ("own", *GROUPS)
-FAILED = {"failed", "lost", "slow", "unknown"}
-"""After which a message may come again."""
+FAILED = {"failed": 1, "lost": 1, "slow": 1, "unknown": 1, "doubled": 2}
+"""After which a message may come again, and how often."""
 LONG = 10.0
 """Seconds that a leader may have moved messages for when it was killed, being stopped meanwhile."""
+
+
+@dataclass
+class Attempt:
+    """One attempt to publish a payload: by whom, from when to when, and whether that one was told that it is safe."""
+
+    who: str
+    begun: float
+    ended: float = float("inf")
+    told: bool = False
 
 
 class Story:
@@ -33,10 +44,14 @@ class Story:
         """By reader and id: when, and by whom."""
         self.ended: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
         """By reader and id: by whom, and how."""
-        self.begun: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-        """By reader and id: who began to acknowledge it, or to fail it. Whoever was killed then may have done it."""
+        self.begun: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
+        """By reader and id: who is about to acknowledge it, or to fail it. Whoever was killed then may have done it."""
         self.ids: dict[tuple[str, str], set[str]] = defaultdict(set)
         """By reader and payload."""
+        self.payloads: dict[str, str] = {}
+        """By id."""
+        self.attempts: dict[str, list[Attempt]] = defaultdict(list)
+        """By payload. Of one with a key, and of a follow-up, there are many."""
         self.begun_at: dict[str, tuple[float, str]] = {}
         """By id: when its publisher began, and who that is."""
         self.since: dict[str, tuple[float, str]] = {}
@@ -65,10 +80,18 @@ class Story:
             self.made.add(whom)
         elif word == "publishing":
             self.begun_at[i] = at, who
+            self._begin(payload, who, at)
+        elif word == "following":
+            self._begin(payload, who, at)
+        elif word == "followed":
+            self._end(payload, who, at, told=True)
         elif word == "unsafe":
+            self._end(payload, who, at, told=False)
             if at - self.begun_at[i][0] >= SWEEP / 2:
                 self.late.add(i)
         elif word in ("published", "late"):
+            self._end(payload, who, at, told=True)
+            self.payloads[i] = payload
             self.safe[payload].add(i)
             self.since.setdefault(i, (at, who))
             if whom != "-":
@@ -78,15 +101,24 @@ class Story:
         elif word == "handled":
             self.handled[place].append((at, who))
             self.ids[whom, payload].add(i)
+            self.payloads[i] = payload
             self.first.setdefault((whom, payload), at)
-        elif word == "settling":
-            self.begun[place][who] += 1
+        elif word in ("settling", "failing"):
+            self.begun[place][who] = word
         elif word == "moving":
             self.moves[who].append((at, float("inf")))
         elif word == "moved":
             self.moves[who][-1] = (self.moves[who][-1][0], at)
         else:
             self.ended[place].append((who, word))
+            self.begun[place].pop(who, None)
+
+    def _begin(self, payload: str, who: str, at: float) -> None:
+        self.attempts[payload].append(Attempt(who, at))
+
+    def _end(self, payload: str, who: str, at: float, *, told: bool) -> None:
+        mine = [one for one in self.attempts[payload] if one.who == who and one.ended == float("inf")]
+        mine[-1].ended, mine[-1].told = at, told
 
     def waited_for(self) -> Iterator[tuple[str, str]]:
         """Each reader and payload that is not acknowledged yet, though it was published or has to follow."""
@@ -100,7 +132,7 @@ class Story:
         if any(how in ("acked", "slow") for _, how in self.ended[place]):
             return True
         last = self.handled[place][-1][1]
-        return last in self.killed and self.begun[place][last] > sum(who == last for who, _ in self.ended[place])
+        return last in self.killed and self.begun[place].get(last) == "settling"
 
     def lines_about(self, text: str) -> Iterator[str]:
         """The lines of the log that are of an id in the text, or of a leader's moves."""
@@ -142,27 +174,34 @@ class Story:
 
     def explained(self, place: tuple[str, str]) -> Counter[str]:
         """Why a message may have come again, and how often."""
-        why = Counter(how for _, how in self.ended[place] if how in FAILED)
+        why = Counter[str]()
+        for _, how in self.ended[place]:
+            why[how] += FAILED.get(how, 0)
         settled = Counter(who for who, _ in self.ended[place])
         had = Counter(who for _, who in self.handled[place])
         why["killed"] = sum((had - settled)[who] for who in self.killed)
+        # It may be stored for later, and here still.
+        why["killed as it failed it"] = sum(self.begun[place].get(who) == "failing" for who in self.killed)
         why["published late"] = place[1] in self.late
-        why["published by one that died"] = self._died_publishing(place[1])
+        why["published by one that died, or by several"] = self._published_again(place[1])
         first, last = self.handled[place][0][0], self.handled[place][-1][0]
         safe, _ = self.since.get(place[1], (first, ""))
         why["a leader killed or slow"] = self._moves_broken(min(first, safe) - SWEEP, last)
         return +why
 
-    def _died_publishing(self, i: str) -> bool:
-        """Whether its publisher was killed before it was told, or another completed the message and a sweep, which may
-        have passed its slot, had run since it was begun.
+    def _published_again(self, i: str) -> bool:
+        """Whether its publisher was killed before it was told; or several were at work on the message, and a sweep had
+        run since it was begun, which may have passed its slot for a group (P17.10).
         """
-        if i not in self.begun_at:
+        attempts = self.attempts[self.payloads[i]]
+        if not attempts:
             return False
-        begun, publisher = self.begun_at[i]
-        safe, told = self.since.get(i, (float("inf"), ""))
-        swept = any(at < safe and begun < end for moves in self.moves.values() for at, end in moves)
-        return publisher in self.killed if not told else told != publisher and swept
+        begun, publisher = self.begun_at.get(i, (attempts[0].begun, attempts[0].who))
+        told = min((one.ended for one in attempts if one.told and one.ended >= begun), default=float("inf"))
+        if told == float("inf"):
+            return publisher in self.killed
+        several = sum(one.begun <= told and begun <= one.ended for one in attempts) > 1
+        return several and any(at < told and begun < end for moves in self.moves.values() for at, end in moves)
 
     def _moves_broken(self, since: float, until: float) -> int:
         """Leaders that were killed, or stopped for a sweep duration, while they moved messages at that time."""

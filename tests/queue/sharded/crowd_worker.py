@@ -18,6 +18,7 @@ from latchwork.background import FailureLog
 from latchwork.coord import LeaseElection
 from latchwork.errors import LatchworkError, LeaseLost
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
+from latchwork.queue.sharded.batches import ends
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 
@@ -105,39 +106,55 @@ class Publishing:
 
 
 class Handling:
-    """Handles messages: some fail, some are acknowledged one by one, others together."""
+    """Handles messages: some fail, some are acknowledged one by one, others together.
+
+    began: what it has, it has not had before.
+    """
 
     def __init__(self, view, whom: str, log: Log, chance: random.Random) -> None:
         self.view, self.whom, self.log, self.chance = view, whom, log, chance
+        self.began = 0.0
 
     def step(self) -> None:
-        began = time.monotonic()
+        if not self.view.awaits():  # else the next message may be one that it waits for since then
+            self.began = time.monotonic()
         found = self.view.receive(20, timeout=0.2)
         self.note("handled", found)
         time.sleep(0.03)  # the work, in the middle of which it may be killed
         failed = [one for one in found if self.chance.random() < 0.01]
         for one in failed:
-            self.settled([one], one.nack, "failed", began)
+            self.settled([one], one.nack, "failing", "failed")
         left = [one for one in found if one not in failed]
         if self.chance.random() < 0.8:
-            self.settled(left, lambda: self.view.ack_many(left), "acked", began)
+            self.settled(left, lambda: self.view.ack_many(left), "settling", "acked")
         else:
             for one in left:
-                self.settled([one], one.ack, "acked", began)
+                self.settled([one], one.ack, "settling", "acked")
 
-    def settled(self, some, settle, word: str, began: float) -> None:
-        """Settle these, and note what became of it. Had for so long that they may have been swept: `slow`."""
-        self.note("settling", some)
+    def settled(self, some, settle, before: str, after: str) -> None:
+        """Settle these, and note what became of each.
+
+        slow: acknowledged, though it was had for so long that a sweep may have moved it.
+        doubled: failed, and stored for later, but perhaps not removed here: both may come. Who has it for half a sweep
+            duration asks before it stores anything, so one that was lost is not stored if that did not take long.
+        """
+        self.note(before, some)
+        asked, lost, word = time.monotonic(), [], after
         try:
             settle()
-        except LeaseLost:
-            had = time.monotonic() - began
-            word = "lost" if len(some) > 1 or had >= SWEEP else f"taken_after_{had:.3f}_s"
+        except LeaseLost as failure:
+            lost = failure.details["message_ids"]
         except LatchworkError:
-            word = "unknown"
-        if word == "acked" and time.monotonic() - began >= SWEEP:
+            word = "unknown" if after == "acked" else "doubled"
+        now = time.monotonic()
+        had = now - self.began
+        if word == "acked" and had >= SWEEP:
             word = "slow"
-        self.note(word, some)
+        taken = "lost" if had >= SWEEP else f"taken_after_{had:.3f}_s"
+        if taken == "lost" and after == "failed" and now - asked >= SWEEP / 2:
+            taken = "doubled"
+        self.note(word, [one for one in some if one.message_id not in lost])
+        self.note(taken, [one for one in some if one.message_id in lost])
 
     def note(self, word: str, some) -> None:
         self.log.write(word, self.whom, [(one.payload, one.message_id) for one in some])
@@ -154,6 +171,18 @@ class Farm:
 
     def failure_log(self):
         return FailureLog(self.registry.store.seams, logs.Log(__name__))
+
+
+def noted(follow, log: Log):
+    """Return what publishes the follow-up of a batch, with a note before and another after it."""
+
+    def noting(home, state, then, **more) -> None:
+        payloads = [(follow_up(state.name), "-")]
+        log.write("following", state.name, payloads)
+        follow(home, state, then, **more)
+        log.write("followed", state.name, payloads)
+
+    return noting
 
 
 def lead(registry, election, log: Log):
@@ -182,6 +211,7 @@ def lead(registry, election, log: Log):
 def main(role: str, url: str, client: str, path: str) -> None:
     log, queue = Log(path), queue_of(url, client)
     chance = random.Random(log.who)
+    ends.follow = noted(ends.follow, log)
     if role == "publish":
         work = Publishing(queue, log, chance)
     else:

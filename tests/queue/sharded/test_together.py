@@ -101,6 +101,19 @@ def test_each_verb_is_one_transaction(store, queue):
     assert [one.payload for one in got] == [*range(1, 20)]
 
 
+def test_a_group_receives_in_one_transaction_as_no_step_does_that(tmp_path):
+    """A consumer that dies between the claim and the stamp would leave its messages to the sweep."""
+    store = SQLiteStore(tmp_path / "steps.db", synchronous="off")
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    group, got = queue.group("g"), []
+    queue.publish(-1)
+    group.receive()[0].ack()
+    queue.publish_many(range(3))
+    assert commits(store, lambda: got.extend(group.receive(3))) == 1
+    assert [one.payload for one in got] == [0, 1, 2]
+    store.close()
+
+
 def test_a_claim_in_order_is_a_transaction_of_its_own(store, queue):
     """Its token has to be known if its outcome is not."""
     queue.publish(-1)

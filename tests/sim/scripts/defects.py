@@ -1,18 +1,22 @@
 """Steps that fail, of themselves or as the store is away (P5): a consumer's hand is open to the queue, whatever a step
-of it raises; and it settles again only what is still its own.
+of it raises; and it settles, or settles again, only what is still its own.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from latchwork.coord import RateLimiter
-from latchwork.errors import Unavailable
-from latchwork.queue import Consumer
+from latchwork.errors import LeaseLost, Unavailable
+from latchwork.queue import Consumer, Sweeper
 from latchwork.queue.sharded.consumer import settlements
 from latchwork.queue.sharded.consumer.settlements import Settlements
 from latchwork.queue.sharded.consumer.state import ConsumerState
 from latchwork.queue.sharded.envelope import Reason
+from latchwork.queue.sharded.subqueue import Subqueue
 
 from ..stage import Fault, Kind, Stage
+from ..workload.sharded import Office, Term
 from .common import patched, rule
 from .interrupted import queue_on
 
@@ -54,6 +58,25 @@ def a_failure_that_is_settled_late():
     return stage.play().said["c"] == 0
 
 
+def a_failure_after_a_pause():
+    """P5.40: a consumer is paused with a message until a sweep has moved it; then its handler fails."""
+    stage = Stage()
+
+    def fails(store):
+        queue = queue_on(store)
+        (delivery,) = queue.receive(1)
+        store.seams.sleep(10)
+        with suppress(LeaseLost):
+            delivery.nack()
+        depth = queue.depth()
+        return depth.ready + depth.delayed
+
+    stage.act("p", lambda store: queue_on(store).publish("m"))
+    stage.act("c", fails, after=0.5)
+    stage.act("s", lambda store: Sweeper(queue_on(store).registry, Office(Term(1))).run_once(), after=6)
+    return stage.play().said["c"] == 1
+
+
 RULES = [
     (
         "P5.31",
@@ -64,5 +87,10 @@ RULES = [
         "P5.38",
         a_failure_that_is_settled_late,
         patched(settlements, "_still_ours", lambda _: True),
+    ),
+    (
+        "P5.40",
+        a_failure_after_a_pause,
+        patched(Subqueue, "_may_be_swept", lambda *_: False),
     ),
 ]

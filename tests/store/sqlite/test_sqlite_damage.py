@@ -352,7 +352,7 @@ def test_a_damaged_page_of_one_table_keeps_the_other_one_from_no_sweep(store, cl
         assert store.operate(OTHER, Add("n", 1), Read("n")) == (n,)
         clock.advance(sqlite_sweep.EVERY / 1000)
     connection = sqlite3.connect(store.path)
-    assert connection.execute(f"SELECT count(*) FROM {swept} WHERE expires IS NOT NULL").fetchone() == (0,)  # noqa: S608
+    assert connection.execute(f"SELECT count(*) FROM {swept} WHERE expires IS NOT NULL").fetchone() == (0,)
     connection.close()
     (told,) = caplog.messages
     assert str(store.path) in told

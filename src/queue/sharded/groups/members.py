@@ -46,11 +46,16 @@ class Members(Readers):
         """Remember what was read in one step. What was read when LOAD was lower is older. Damaged bins name
         no group.
         """
+        self._noted(shard, loaded, groups)
+
+    def _noted(self, shard: int, loaded: int, groups: Any) -> _Joined:
+        """Remember what was read, and return what is known now."""
         known = self._seen.get(shard)
         if known is None or known.loaded <= loaded:
             there = groups if groups is not None and isinstance(groups, Mapping) else _NO_GROUPS
             joined = {tag: at for tag, at in there.items() if is_int(at) and type(tag) is str} if there else _NO_GROUPS
-            self._seen[shard] = _Joined(loaded, joined)
+            known = self._seen[shard] = _Joined(loaded, joined)
+        return known
 
     def forget(self) -> None:
         """Forget everything: a noted reservation was undone, and LOAD is lower than noted."""
@@ -65,26 +70,30 @@ class Members(Readers):
         """Return the groups of each slot, or why the pointers of its shard cannot be read. No call where this process
         has reserved it, or one above it.
         """
-        unknown = sorted({s for s, pointer in slots if s not in self._seen or self._seen[s].loaded < pointer})
-        damaged = self._look(unknown) if unknown else {}
+        seen = {shard: self._seen.get(shard) for shard, _ in slots}  # another thread may forget them meanwhile
+        unknown = sorted({s for s, pointer in slots if (known := seen[s]) is None or known.loaded < pointer})
+        there = seen | self._look(unknown) if unknown else seen
         found: Rows[tuple[str, ...]] = Rows()
         for shard, pointer in slots:
-            if shard in damaged:
-                found.append(damaged[shard])
-                continue
-            groups = self._seen[shard].groups
-            found.append(tuple(sorted([tag for tag, start in groups.items() if start < pointer])) if groups else ())
+            joined = there[shard]
+            if isinstance(joined, LatchworkError):
+                found.append(joined)
+            elif joined is None or not joined.groups:
+                found.append(())
+            else:
+                found.append(tuple(sorted([tag for tag, start in joined.groups.items() if start < pointer])))
         return found
 
-    def _look(self, shards: Sequence[int]) -> dict[int, LatchworkError]:
-        """Note the groups of these shards; return the errors of the ones that cannot be read. One call."""
+    def _look(self, shards: Sequence[int]) -> dict[int, _Joined | LatchworkError]:
+        """Note and return the groups of these shards, or the error of one that cannot be read. One call."""
         keys = [self._queue.pointers_key(shard) for shard in shards]
         records, damaged = read_each(self._store, keys, LOAD, GROUPS).sift(shards)
+        found: dict[int, _Joined | LatchworkError] = {**damaged}
         for shard, record in records.items():
             bins = record.bins if record else {}
             loaded = bins.get(LOAD, 0)
-            self.note(shard, loaded if is_int(loaded) else 0, bins.get(GROUPS))
-        return damaged
+            found[shard] = self._noted(shard, loaded if is_int(loaded) else 0, bins.get(GROUPS))
+        return found
 
     def tags(self, names: tuple[str, ...], envelope: Envelope, *, moved: bool) -> tuple[Put, ...]:
         """Return the operation that names the groups in a new message. A message that was handed out before they joined

@@ -94,7 +94,7 @@ class SharedPointers(Shards):
             if groups is None:
                 raise NotFound(f"the group {self.tag!r} of queue {self.name!r} was dropped: ask for it again")
             there = ShardPointers.read(shard, self.queue_key(shard), queues)
-            self._loaded[shard] = max(there.loaded, self._loaded.get(shard, 0))
+            self._note(shard, there)
             here = ShardPointers.read(shard, self.pointers_key(shard), groups)
             bins = groups.bins if isinstance(groups, Record) else None
             if bins is not None:
@@ -104,6 +104,16 @@ class SharedPointers(Shards):
             known = here._replace(loaded=loaded, before=before, fire_missing=False)
             states.append(known if here.damage is None else here)
         return states
+
+    def _note(self, shard: int, there: ShardPointers) -> None:
+        """Note how far the queue's shard is reserved; and forget more, where the store has come back empty, or older:
+        else the group would claim slots that are not reserved (P17.2).
+        """
+        known = self._loaded.setdefault(shard, 0)
+        if there.damage is None:
+            if there.loaded < known:
+                self.readers.forget()
+            self._loaded[shard] = max(there.loaded, self.readers.loaded(shard))
 
     def follow(self, readers: Readers) -> None:
         """Note what a publisher of this process has reserved."""

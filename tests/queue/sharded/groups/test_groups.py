@@ -15,7 +15,7 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import FIRE
-from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import inject_everywhere
@@ -219,6 +219,24 @@ def test_an_empty_slot_from_before_it_joined_is_passed_without_a_tombstone(world
     assert world.store.get(queue.pointers.key(Slot(0, 1))) is None
     producer.write([Slot(0, 1)], [Envelope('"slow"', "slow")])
     assert payloads(queue) == ["slow"]
+
+
+def test_a_publisher_names_the_groups_though_another_thread_forgets_them_meanwhile(simulated, monkeypatch):
+    """It does so where its own reservation was undone."""
+    queue = simulated.process().queue
+    group, members = queue.group("g"), queue.pointers.readers
+    look = members._look
+
+    def meanwhile(shards):
+        found = look(shards)
+        members.forget()
+        return found
+
+    monkeypatch.setattr(members, "_look", meanwhile)
+    reserved = queue.pointers.reserve({0: 1})
+    members.forget()
+    assert queue.pointers.write([Slot(0, reserved[0])], [Envelope("7", "m", 0)]) == [WriteResult.DONE]
+    assert payloads(group) == [7]
 
 
 def test_a_slow_publisher_whose_slot_a_group_gave_up_publishes_again_to_all(world, queue):

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import FencedOut, InvalidRequest, LatchworkError
+from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, LeaseLost, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
 from latchwork.queue.sharded.redrive import take
 from latchwork.queue.sharded.slots import Slot
@@ -267,3 +267,42 @@ def test_started_it_waits_ten_minutes_and_then_sweeps_every_fifteen():
     sweeper.start()
     assert swept == [600, 1500, 2400]
     assert sweeper.stop()
+
+
+@pytest.mark.parametrize("reader", ["", "g"])
+def test_a_message_that_a_sweep_has_moved_in_a_pause_is_not_stored_once_more_as_it_fails(world, reader):
+    process = world.process()
+    view = process.queue.group(reader) if reader else process.queue
+    process.queue.publish_many(["a", "b", "c"])
+    failed, back, later = view.receive(3)
+    world.lapse()
+    assert process.sweeper().run_once().rehomed == 3
+    with pytest.raises(LeaseLost):
+        failed.nack()
+    assert view.hand_back([back]) == [False]
+    with pytest.raises(LeaseLost):
+        later.nack(delay=1)
+    depth = view.depth()
+    assert (depth.ready, depth.delayed, depth.sideline) == (0, 0, 3)
+
+
+def test_a_message_that_no_sweep_has_moved_in_a_pause_fails_as_any_other(world):
+    process = world.process()
+    process.queue.publish("a")
+    (delivery,) = process.queue.receive()
+    world.lapse()
+    delivery.nack()
+    assert process.queue.depth().sideline == 1
+
+
+def test_a_message_of_which_it_is_not_known_who_has_it_is_not_stored_as_it_fails(simulated):
+    process = simulated.process()
+    process.queue.publish("a")
+    (delivery,) = process.queue.receive()
+    simulated.lapse()
+    process.fails((1, 2, 3), "dropped")
+    with pytest.raises(Unavailable):
+        delivery.nack()
+    assert process.queue.depth().sideline == 0
+    delivery.nack()
+    assert process.queue.depth().sideline == 1
