@@ -122,9 +122,9 @@ payments: java $(STAMP) ## 8 workers killed and stopped for 10 minutes, 100,000 
 replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
 	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"
 
-bench: java $(STAMP) ## every row of docs/benchmarks.md, side by side with its anchor
+bench: java $(STAMP) ## the rows of docs/benchmarks.md beside their anchors: all, or make bench ONLY=latch,lock
 	@$(COMPILE)
-	@$(PYTHON) -m benchmarks.run
+	@$(PYTHON) -m benchmarks.run $(if $(ONLY),--only $(ONLY) --write)
 
 # The script that draws the diagrams is 3.6 MB: it is copied from a package, where npm is there, and is not in the repository.
 MERMAID = mermaid@11.17.2

@@ -30,6 +30,13 @@ ORDER = (
 OWN_TIME = ("election", "latency", "poller", "start", "stream")
 """Benchmarks that decide for themselves how long they run."""
 TIMEOUT = 1_200
+HEAD = """# Benchmarks
+
+Written by `make bench`, on a real Aerospike server on loopback; each section says when, and at which commit.
+
+Only ratios inside one run and counts of calls mean anything: on a machine that others use the same case moves by a
+third, or more, from run to run. Every case takes turns with its anchor in short slices, and a ratio is the median of
+the ratios within the turns."""
 
 
 def main() -> int:
@@ -39,14 +46,15 @@ def main() -> int:
         print(f"== {name}", flush=True)
         done[name] = run(name, options.seconds)
         print(done[name].stdout, done[name].stderr[-2_000:] if done[name].returncode else "", sep="", flush=True)
-    if not options.only:
+    if options.write or not options.only:
         write(done)
     return 1 if any(one.returncode for one in done.values()) else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", type=names, help="these, with commas; prints, and writes nothing")
+    parser.add_argument("--only", type=names, help="these, with commas; prints, and writes nothing without --write")
+    parser.add_argument("--write", action="store_true", help="with --only: put what it prints into the report")
     parser.add_argument("--seconds", type=float, help="for each case of those that take it")
     return parser.parse_args()
 
@@ -73,24 +81,28 @@ def run(name: str, seconds: float | None) -> subprocess.CompletedProcess[str]:
 
 
 def write(done: dict[str, subprocess.CompletedProcess[str]]) -> None:
-    """The report, and its chart."""
-    verdicts = [verdict for one in done.values() for verdict in found(one.stdout)]
+    """The report, and its chart. What was not run stays in the report as it is."""
+    sections = written() | {title_of(name): section(name, one) for name, one in done.items()}
+    there = [sections[title] for title in map(title_of, ORDER) if title in sections]
+    verdicts = found("\n".join(there))
     draw(verdicts, CHART)
-    parts = [head(), summary(verdicts), *(section(name, one) for name, one in done.items())]
-    REPORT.write_text("\n\n".join(parts) + "\n")
+    REPORT.write_text("\n\n".join([HEAD, summary(verdicts), *there]) + "\n")
     print(f"written to {REPORT.relative_to(HERE.parent)}")
 
 
-def head() -> str:
+def written() -> dict[str, str]:
+    """The sections of the report, by title."""
+    parts = REPORT.read_text().split("\n\n## ")[1:] if REPORT.exists() else []
+    return {part.partition("\n")[0]: f"## {part.strip()}" for part in parts}
+
+
+def measured_at() -> str:
+    """When, of what, and where."""
     when = time.strftime("%Y-%m-%d")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return (
-        "# Benchmarks\n\n"
-        f"Written by `make bench` on {when}, commit {commit.stdout.strip() or 'unknown'}, Python "
-        f"{platform.python_version()}, {os.cpu_count()} cores, a real Aerospike server on loopback.\n\n"
-        "Only ratios inside one run and counts of calls mean anything: on a machine that others use the same case "
-        "moves by a third, or more, from run to run. Every case takes turns with its anchor in short slices, and a "
-        "ratio is the median of the ratios within the turns."
+        f"Measured on {when}, commit {commit.stdout.strip() or 'unknown'}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores."
     )
 
 
@@ -108,12 +120,20 @@ def summary(verdicts: list[Verdict]) -> str:
     return "\n\n".join(lines)
 
 
+def title_of(name: str) -> str:
+    """The first line of the benchmark's own words."""
+    return _words(name).partition("\n\n")[0].rstrip(".")
+
+
 def section(name: str, done: subprocess.CompletedProcess[str]) -> str:
     """The benchmark's own words, then what it printed."""
-    told = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())) or name
-    title, _, rest = told.partition("\n\n")
+    rest = _words(name).partition("\n\n")[2]
     body = done.stdout.strip() if not done.returncode else f"**It failed**: `{done.stderr.strip().splitlines()[-1]}`"
-    return f"## {title.rstrip('.')}\n\n{rest}\n\n{body}"
+    return f"## {title_of(name)}\n\n{rest}\n\n{measured_at()}\n\n{body}"
+
+
+def _words(name: str) -> str:
+    return ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())) or name
 
 
 if __name__ == "__main__":
