@@ -330,6 +330,26 @@ def test_a_message_that_was_failed_twice_is_counted_once(clock):
     assert queue.depth().delayed == 0
 
 
+def test_a_message_whose_bucket_was_passed_comes_once_it_is_published_again_by_its_id(clock):
+    """Its publisher was late, and failed before the leader was told to look at its bucket again."""
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    queue.publish("other", delay=1)
+    timers, first = Timers(Farms(queue_on(store.inner))), store._number
+    plan = {first + 2: lambda: run_until(timers, clock, 30, step=2)}
+    store.plan = plan | {first + 3 + n: "dropped" for n in range(9)}
+    with pytest.raises(OutcomeUnknown):
+        queue.publish("a", delay=1, message_id="x")
+    store.plan = {}
+    run_until(timers, clock, 10, step=2)
+    assert payloads(queue) == ["other"]
+    with pytest.raises(AlreadyExists, match="'x' waits"):
+        queue.publish("a", delay=1, message_id="x")
+    run_until(timers, clock, 10, step=2)
+    assert payloads(queue) == ["a"]
+    assert queue.depth().delayed == 0
+
+
 @pytest.mark.parametrize("many", [1, 2 * CHUNK])
 @pytest.mark.parametrize("later", [0, 1])
 def test_messages_that_wait_are_neither_counted_nor_entered_again_if_they_are_published_again(
