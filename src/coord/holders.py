@@ -148,7 +148,9 @@ class SharedContender(BaseContender, ABC):
     def dead(self, seen: Holders) -> list[HolderEntry]:
         """Return the holders that were seen unchanged for their whole lease."""
         now = self.store.seams.monotonic()
-        return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
+        return [
+            entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.stamp, entry.lease, now)
+        ]
 
     @abstractmethod
     def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
@@ -185,8 +187,8 @@ class SharedContender(BaseContender, ABC):
 
     def passes(self, seen: Holders | None) -> dict[str, Any]:
         """Return the parameters of `NOT_HELD_OFF` that ignore a wish which was not repeated in time."""
-        wish = seen.wish if seen else None
-        if seen is None or wish is None or not self._wishes.lasts(wish, WISH_LASTS, self.store.seams.monotonic()):
+        wish, clock = seen.wish if seen else None, self.store.seams.monotonic
+        if seen is None or wish is None or not self._wishes.lasts(wish, seen.wished, WISH_LASTS, clock()):
             return {"passed": "", "beat": 0}
         return {"passed": wish, "beat": seen.wished}
 

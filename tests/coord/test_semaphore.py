@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from unittest.mock import patch
 
 import pytest
 
 from latchwork.coord import Semaphore
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
+from latchwork.coord.waits import read
 from latchwork.errors import (
     Corrupt,
     FencedOut,
@@ -254,6 +256,20 @@ def test_threads_may_share_a_handle_while_one_of_them_sees_that_a_holder_is_gone
     contender._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
     assert contender.due(wishes=False) == float("inf")
     assert contender.dead(seen) == []
+
+
+def test_a_holder_that_renews_is_not_taken_for_dead_as_a_thread_of_the_same_handle_was_paused(memory, name, clock):
+    held = Semaphore(memory, name, permits=1, lease=1.0).acquire()
+    shared = Semaphore(memory, name, permits=1)._contender
+    before_the_pause = read(memory, shared.key, ())
+    clock.advance(0.9)
+    held.renew()
+    clock.advance(0.6)
+    seen = shared.look()
+    with patch.object(shared, "_read", lambda watch, *, waiting: before_the_pause):
+        shared.look()  # the other thread goes on, and says what it had read 1.5 s ago
+    assert shared.dead(seen) == []
+    assert shared.passes(seen) == {"passed": "", "beat": 0}
 
 
 def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):

@@ -317,11 +317,13 @@ class Watcher:
         """
         answer = watch.read() if watch else read(self._store, self._key, ())
         seen = Seen.of(self._key, answer.record.bins if answer.record else {})
-        self._members = dict(seen.members)
-        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
-        for place, one in self._members.items():
+        members = self._members = dict(seen.members)
+        stamps = {place: (one.id, one.stamp) for place, one in members.items()}
+        self._still.see(stamps, answer.answered)
+        for place, one in members.items():
             # What was read was so when it was asked for, however long it took to come.
-            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._remove(one)):
+            is_dead = self._still.lasts(place, stamps[place], one.lease, answer.asked)
+            if is_dead and (one.farm != self._farm or self._remove(one)):
                 seen.without(one)
         self._tidy(seen)
         return seen

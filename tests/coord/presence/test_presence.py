@@ -8,6 +8,7 @@ import pytest
 
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
 from latchwork.coord.presence.layout import ABOUT, BEAT, FENCE, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
+from latchwork.coord.waits import read
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
@@ -180,6 +181,53 @@ def test_watching_shows_who_leaves_joins_again_and_is_superseded(memory, clock):
     clock.at(3.0, lambda: group.join("p", lease=60, keep_alive=False))
     kinds = told(group, 4)
     assert kinds == [("joined", "p"), ("left", "p"), ("joined", "p"), ("left", "p"), ("joined", "p")]
+
+
+@pytest.fixture
+def while_looking(monkeypatch):
+    """Let something happen once in another thread, right after a watcher has noted what it has read."""
+
+    def plan(watcher, action):
+        note = watcher._still.see
+
+        def noting(*noted):
+            note(*noted)
+            monkeypatch.undo()
+            action()
+
+        monkeypatch.setattr(watcher._still, "see", noting)
+
+    return plan
+
+
+class Paused:
+    """What a thread has read before it was paused."""
+
+    def __init__(self, memory):
+        self._answer = read(memory, Key(GROUPS, "g"), ())
+
+    def read(self):
+        return self._answer
+
+
+def test_a_member_that_beats_is_not_removed_as_a_thread_of_the_same_handle_was_paused(memory, clock, while_looking):
+    member, group = Group(memory, "g").join("p", lease=1.0, keep_alive=False), Group(memory, "g")
+    paused = Paused(memory)
+    clock.advance(0.9)
+    member.renew()
+    clock.advance(0.6)
+    while_looking(group._watcher, lambda: group._watcher.look(paused))
+    assert names(group) == [("local", "p")]
+    member.renew()
+
+
+def test_a_thread_looks_at_a_group_while_another_still_knows_a_member_that_has_left(memory, clock, while_looking):
+    left, group = Group(memory, "g", farm_id="west").join("p", lease=1.0, keep_alive=False), Group(memory, "g")
+    paused = Paused(memory)
+    left.leave()
+    clock.advance(1.5)
+    while_looking(group._watcher, lambda: group._watcher.look(paused))
+    assert group.members() == []
 
 
 # ---- limits, cost, doubt
