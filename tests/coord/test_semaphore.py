@@ -272,6 +272,27 @@ def test_a_holder_that_renews_is_not_taken_for_dead_as_a_thread_of_the_same_hand
     assert shared.passes(seen) == {"passed": "", "beat": 0}
 
 
+def test_a_thread_goes_by_the_size_that_it_has_read_while_another_of_the_same_handle_reads_another(memory, name):
+    shared = Semaphore(memory, name, permits=4)
+    shared.resize(2)
+    two = read(memory, shared._contender.key, ())
+    shared.resize(4)
+    acquisition, seen, held_off = shared._acquisition(3), shared._contender.look(), shared._contender.held_off
+
+    def smaller():
+        with patch.object(shared._contender, "_read", lambda watch, *, waiting: two):
+            shared._contender.look()
+
+    def and_held_off(seen, me):
+        smaller()
+        return held_off(seen, me)
+
+    smaller()
+    with patch.object(shared._contender, "held_off", and_held_off):
+        assert acquisition._try(seen, waiting=False) is not None
+    assert len(acquisition.slots) == 3
+
+
 def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):
     semaphore = Semaphore(memory, "s", permits=3)
     semaphore.acquire(timeout=0)
