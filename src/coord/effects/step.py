@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -243,7 +244,7 @@ class OnceStep:
         seams = self._store.seams
         with Deadline(seams, self._timeout) as deadline:
             acquisition = StepAcquisition(self._contender)
-            claim = outlive(seams, deadline, acquisition.take, passing=may_pass) or acquisition.look()
+            claim = outlive(seams, deadline, acquisition.at_once, passing=may_pass)
             if claim is None and self._timeout != 0:
                 # Without marks of waiting parties: with them the record would not expire.
                 claim = acquisition.wait(LOCK_POLL, deadline=deadline, mark=False)
@@ -262,7 +263,8 @@ class OnceStep:
     def _as_done(self, done: DoneStep) -> Step:
         """Return the step as an earlier attempt has done it. No call; one once half of its time is over."""
         if 0 < self._contender.left < self._keep / 2:
-            self._store.operate(self._key, Touch(), ttl=self._keep, repeatable=True)
+            with suppress(LatchworkError):  # what it has read counts; the next attempt that finds it does so
+                self._store.operate(self._key, Touch(), ttl=self._keep, repeatable=True)
         self._store.seams.note("effects", kind="step", outcome="found")
         return Step(self._label, self.token, done.fence, done=done)
 
@@ -452,7 +454,8 @@ class StepContender(Contender):
         known.pop(self.key, None)
         if observed is not None and observed.view.locked:
             if len(known) >= MAX_OBSERVED:
-                del known[next(iter(known))]
+                with suppress(KeyError, RuntimeError):  # another thread does so at this moment
+                    del known[next(iter(known))]
             known[self.key] = observed
         return observed
 
