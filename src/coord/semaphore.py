@@ -366,7 +366,8 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
             self._begin_again()
         self._named = slots
         params = {f"slot{place}": slot for place, slot in enumerate(slots)}
-        update = self._fill(_taking(self._n), n=self._n, permits=party.permits, slots=list(slots), **params)
+        given = {"n": self._n, "permits": party.permits, "highest": slots[-1], "slots": list(slots)}
+        update = self._fill(_taking(self._n), **given, **params)
         (fence,) = self._store.repeat(update)
         self.slots = party.last = slots
         return int(fence)
@@ -379,11 +380,15 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
 
 
 _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
+_EXISTS = Param("highest") < Bin(PERMITS)
+"""The slots were not removed by a reduction: in one that was, a former holder meets no later fence."""
 
 
 @lru_cache(maxsize=MAX_PERMITS)
 def _taking(n: int) -> Form:
-    """Return the update that takes `n` slots. Parameters: `slot0` and so on, `slots`, and the ones of the holder."""
+    """Return the update that takes `n` slots. Parameters: `slot0` and so on, the `highest` of them, `slots`, and the
+    ones of the holder.
+    """
     slots = [Param(f"slot{place}") for place in range(n)]
     return Form(
         Put(FENCE, NEXT_FENCE),
@@ -392,7 +397,7 @@ def _taking(n: int) -> Form:
         *add_holder(Param("slots", list)),
         Put(WISH, None),
         Read(FENCE),
-        when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),
+        when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, _EXISTS, NOT_HELD_OFF),
         exists=Exists.ANY,
         or_absent=True,
         ttl=NEVER,

@@ -165,6 +165,17 @@ def test_a_smaller_size_revokes_nobody_and_lets_nobody_in_until_enough_have_gone
     assert Semaphore(store, name, permits=3).try_acquire(2) is not None
 
 
+def test_a_slot_that_a_reduction_has_removed_is_not_given_out_again_to_a_handle_that_had_it(store, name):
+    handles = [Semaphore(store, name, permits=8) for _ in range(8)]
+    held = [handle.acquire(timeout=5) for handle in handles]
+    Semaphore(store, name, permits=2).resize(2)
+    for permits in held:
+        permits.release()
+    for handle in handles:
+        with handle.acquire(timeout=5) as permits:
+            assert permits.slots in ((0,), (1,))
+
+
 def test_a_size_may_be_set_before_anybody_has_asked(store, name):
     semaphore = Semaphore(store, name, permits=1)
     with pytest.raises(NotFound):
