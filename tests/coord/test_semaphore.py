@@ -495,12 +495,14 @@ def holder(*about, id="a", stamp=1):
     {HOLDERS: "x"}, {HOLDERS: {"a": [1]}}, {HOLDERS: {"a": [1, "x", 3, 4, 5]}}, holder("x", 1000, 3, "o", [0]),
     holder(1, 1000, "x", "o", [0]), holder(1, 1000, 3, 4, [0]), holder(1, 1000, 3, "o", [0], stamp="x"),
     holder(1, 1000, 3, "o", [0], id=1), holder(1, 1000, 3, "o", 7), holder(1, 1000, 3, "o", ["x"]),
+    holder(1, -1000, 3, "o", [0]), holder(1, 0, 3, "o", [0]), holder(1, 2**40, 3, "o", [0]),
 ])  # fmt: skip
 def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
     puts = [Put(bin, value) for bin, value in damage.items()]
     memory.operate(Key(SEMAPHORES, "s"), *puts, Put(PERMITS, 2), exists=Exists.CREATE)
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match=r"latchwork_semaphores[/'].*s") as told:
         Semaphore(memory, "s", permits=2).holders()
+    assert told.value.details["key"] == Key(SEMAPHORES, "s")
 
 
 @pytest.mark.parametrize("size", [{"n": 2}, 0, -1, 1_001, 2**40])
