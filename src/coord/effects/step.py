@@ -10,6 +10,7 @@ P23).
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ class OnceStep:
         self.token = token
         self._store, self._key, self._name, self._label = store, key, name, label
         self._keep, self._timeout, self.lease, self._check = keep, timeout, lease, check
-        self._contender = StepContender(store, key, checked_owner(None, store.seams), lease, step=name, ttl=keep)
+        self._contender = StepContender(store, key, checked_owner(None, store.seams), lease, step=name, keep=keep)
         self._step: Step | None = None
         self._grant: Grant | None = None
         reset_in_child(self)
@@ -439,9 +440,11 @@ class StepContender(Contender):
 
     _bins: tuple[str, ...] = (*rules.BINS, DONE, RESULTS)
 
-    def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, *, step: str, ttl: int) -> None:
+    def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, *, step: str, keep: int) -> None:
+        # While a party works on it, the record outlives the lease: without it, others would find the step free.
+        ttl = max(keep, math.ceil(2 * lease))
         super().__init__(store, key, owner, lease, also=_NOT_DONE.bind(step=step), ttl=ttl)
-        self.step, self.left = step, NEVER
+        self.step, self.keep, self.left = step, keep, NEVER
         self.done: DoneStep | None = None
         self.observed = _observed.setdefault(store.token_clock, {}).get(key)
 
@@ -479,7 +482,7 @@ class StepContender(Contender):
             MapPut(RESULTS, self.step, kept),
             *rules.RELEASE,
         )
-        self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.ttl, repeatable=True)
+        self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.keep, repeatable=True)
 
     def _check_mine(self, fence: int) -> None:
         """Raise `FencedOut` unless it was this attempt that has done the step, in an update that was not answered."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -159,6 +160,20 @@ def test_an_outage_between_the_two_calls_of_who_finds_it_under_way_is_outlived()
         clock.at(20.0, lambda: held.__exit__(None, None, None))
         step.result = 7
         assert latchwork.once(faulty, key="k", timeout=60).run(lambda: 8) == 7
+
+
+def test_a_step_under_way_is_kept_from_others_for_its_lease_though_it_is_remembered_for_less_time():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    step = partial(latchwork.once, store, key="k", keep=60, lease=300, timeout=0)
+    with step() as mine:
+        clock.advance(290)
+        mine.check()
+        with pytest.raises(LockUnavailable):
+            step().run(lambda: 8)
+        mine.result = 7
+    assert store.get(Key(ONCE, "k")).ttl == 60
+    assert step().run(lambda: 8) == 7
 
 
 def test_a_thread_may_forget_what_it_saw_of_many_steps_while_another_does(monkeypatch):
