@@ -102,7 +102,8 @@ class Group:
         member: the name. If a member of this name exists, the new one replaces it, as after a restart: the former one
             is refused from its next heartbeat on, within a third of its lease.
         meta: information for others: JSON of at most 200 bytes.
-        lease: seconds, 0.05 to 86,400, after which a member that does not renew counts as lost.
+        lease: seconds, 0.05 to 86,400, and at most the group's ttl, after which a member that does not renew counts as
+            lost.
         keep_alive: renew in the background until it leaves. Keep a reference to the membership: one that nothing refers
             to any more counts as lost.
 
@@ -111,7 +112,12 @@ class Group:
         `Unavailable`.
         """
         checked_switch("keep_alive", keep_alive)
-        text, lease = checked_meta(meta), checked_lease(lease)
+        text, lease, ttl = checked_meta(meta), checked_lease(lease), self._at.ttl
+        if lease > ttl:
+            raise InvalidRequest(
+                f"lease is {lease:g} s, and the record of {self!r} lives for {ttl} s after each write, so it would expire "
+                "between two heartbeats: give the Group a ttl that is longer than its longest lease"
+            )
         place = _Membership(self._at, checked_member(member), lease)
         name, claim = f"{self.name}/{member}", place.join(text)
         return granted(partial(Membership, name, place, claim), keep_alive=keep_alive)

@@ -328,6 +328,14 @@ def test_bad_groups_and_times_are_refused_before_any_call(memory):
     assert memory.total == 0
 
 
+def test_a_lease_is_not_longer_than_the_record_lives_which_would_expire_under_the_member(memory):
+    group = Group(memory, "g", ttl=5)
+    with pytest.raises(InvalidRequest, match=r"lease is 5.5 s, and the record of .* lives for 5 s"):
+        group.join("p", lease=5.5, keep_alive=False)
+    assert memory.total == 0
+    group.join("p", lease=5, keep_alive=False)
+
+
 def test_a_handle_travels(shared_store, name):
     group = Group(shared_store, name, farm_id="a", ttl=77)
     twin = pickle.loads(pickle.dumps(group))
