@@ -176,6 +176,14 @@ def test_a_step_under_way_is_kept_from_others_for_its_lease_though_it_is_remembe
     assert step().run(lambda: 8) == 7
 
 
+def test_a_handle_whose_block_was_interrupted_as_it_ended_does_not_wait_for_itself():
+    handle = latchwork.once(MemoryStore(), key="k", lease=0.3, timeout=30)
+    handle.__enter__()
+    handle._step = None  # an interrupt came after this line of `__exit__`
+    with handle as step:
+        assert not step.done
+
+
 def test_a_thread_may_forget_what_it_saw_of_many_steps_while_another_does(monkeypatch):
     class Raced(dict):
         def __iter__(self):
