@@ -306,8 +306,10 @@ class BaseAcquisition(ABC, Generic[Seen, Way]):
             fence = self._send(way)
         except (Refused, *TRANSIENT) as failure:
             self.doubt = self.doubt or isinstance(failure, OutcomeUnknown) or failure.details["doubt"]
-            if not self.doubt and not isinstance(failure, Refused):
-                raise
+            if not self.doubt:
+                self._breaks = False  # nothing was applied
+                if not isinstance(failure, Refused):
+                    raise
             # An attempt in doubt may have taken it.
             seen = self._look() if self.doubt else None
             found = None if seen is None else self._mine(seen)

@@ -76,7 +76,7 @@ class Holders:
     bins: Mapping[str, Any]
 
     @classmethod
-    def of(cls, bins: Mapping[str, Any]) -> Holders:
+    def of(cls, key: Key, bins: Mapping[str, Any]) -> Holders:
         """Read the holders from a record's bins. Raises `Corrupt` if they cannot be read."""
         try:
             stamps = bins.get(RENEWED) or {}
@@ -85,21 +85,27 @@ class Holders:
                 for id, (fence, lease, since, owner, held) in (bins.get(HOLDERS) or {}).items()
             }
         except (AttributeError, TypeError, ValueError):
-            raise _damaged() from None
+            raise _damaged(key) from None
         wish, wished = bins.get(WISH), bins.get(WISHED) or 0
         if not all(map(_is_sound, entries.values())) or not isinstance(wish, str | None) or type(wished) is not int:
-            raise _damaged()
+            raise _damaged(key)
         return cls(entries, wish, wished, bins)
 
 
-def _damaged() -> Corrupt:
-    return Corrupt(f"a record whose bin {HOLDERS!r} does not hold holders: delete it while nothing is held")
+def _damaged(key: Key) -> Corrupt:
+    return Corrupt(
+        f"the record {key.set}/{key.name} is damaged: bin {HOLDERS!r} does not hold holders, or bin {RENEWED!r}, "
+        f"{WISH!r} or {WISHED!r} is not theirs: delete it while nothing is held",
+        key=key,
+    )
 
 
 def _is_sound(entry: HolderEntry) -> bool:
-    """Whether its fields have the types that an acquisition writes. Each kind of record checks its own field `held`."""
+    """Whether its fields are as an acquisition writes them: with a lease below 0 a living holder would look dead. Each
+    kind of record checks its own field `held`.
+    """
     kinds = type(entry.fence), type(entry.since), type(entry.stamp), type(entry.id), type(entry.owner)
-    return kinds == (int, int, int, str, str)
+    return kinds == (int, int, int, str, str) and 0 < entry.lease <= rules.MAX_LEASE
 
 
 class SharedContender(BaseContender, ABC):
@@ -121,7 +127,7 @@ class SharedContender(BaseContender, ABC):
         if answer.record is None:
             self.observed = None
             return None
-        seen, now = Holders.of(answer.record.bins), answer.answered
+        seen, now = Holders.of(self.key, answer.record.bins), answer.answered
         self._holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
         self._wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
         self.observed, self._looked = seen, now
@@ -148,7 +154,9 @@ class SharedContender(BaseContender, ABC):
     def dead(self, seen: Holders) -> list[HolderEntry]:
         """Return the holders that were seen unchanged for their whole lease."""
         now = self.store.seams.monotonic()
-        return [entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.lease, now)]
+        return [
+            entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.stamp, entry.lease, now)
+        ]
 
     @abstractmethod
     def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
@@ -185,8 +193,8 @@ class SharedContender(BaseContender, ABC):
 
     def passes(self, seen: Holders | None) -> dict[str, Any]:
         """Return the parameters of `NOT_HELD_OFF` that ignore a wish which was not repeated in time."""
-        wish = seen.wish if seen else None
-        if seen is None or wish is None or not self._wishes.lasts(wish, WISH_LASTS, self.store.seams.monotonic()):
+        wish, clock = seen.wish if seen else None, self.store.seams.monotonic
+        if seen is None or wish is None or not self._wishes.lasts(wish, seen.wished, WISH_LASTS, clock()):
             return {"passed": "", "beat": 0}
         return {"passed": wish, "beat": seen.wished}
 

@@ -221,9 +221,14 @@ class Standstill(Generic[K]):
         """
         return self._seen.get(key, (None, float("inf")))[1]
 
-    def lasts(self, key: K, seconds: float, now: float) -> bool:
-        """Whether the stamp of this key was seen unchanged for longer than `seconds`."""
-        return now - self.since(key) > seconds
+    def lasts(self, key: K, stamp: Hashable, seconds: float, now: float) -> bool:
+        """Whether this key was seen with this stamp, and no other, for longer than `seconds`.
+
+        The stamp is the one that the caller has read: another thread may have remembered an older one meanwhile, as
+        its answer came first and it was paused.
+        """
+        seen, since = self._seen.get(key, (None, now))
+        return seen == stamp and now - since > seconds
 
 
 def believed_until(began: float, lease: float) -> float:

@@ -158,9 +158,9 @@ class RateLimiter:
         return decision
 
     def _decide(self, n: int) -> Decision:
-        decision = self._ask(n)
+        decision, (last, _) = self._ask(n), self._watched
         if not decision.allowed and self._time_stands_still():
-            self._reset()
+            self._reset(last)
             return self._ask(n)
         return decision
 
@@ -205,10 +205,14 @@ class RateLimiter:
         window = max(limit.width for limit in self.limits) * (CELLS + 1) / 1000
         return since + 1.01 * window - self._store.seams.monotonic() if last else float("inf")
 
-    def _reset(self) -> None:
-        """Empty the cells, if no call was allowed since this process began to watch: then there is room for all."""
+    def _reset(self, last: str) -> None:
+        """Empty the cells, if no call was allowed since this process began to watch: then there is room for all.
+
+        last: the allowed call that it has watched, read before its time was compared: another thread may have reset
+            the limiter meanwhile, and may watch a later call.
+        """
         empty = [Put(limit.bin, {}) for limit in self.limits]
-        guard = _IS_LAST.bind(id=self._watched[0])
+        guard = _IS_LAST.bind(id=last)
         try:
             self._store.operate(self._key, *empty, when=guard, ttl=_ttl(self.limits), repeatable=True)
         except (Refused, NotFound):

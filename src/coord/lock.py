@@ -64,6 +64,14 @@ class FencedLock:
         self.owner = checked_owner(owner, store.seams)
         self._contender = Contender(store, Key(LOCKS, name), self.owner, self.lease)
         self._blocks: dict[int, tuple[Grant, ...]] = {}  # by thread; the last is that of the innermost block
+        reset_in_child(self)
+
+    def reset_after_fork(self) -> None:
+        """Keep the blocks of the thread that has forked: the others do not go on in the child, and a thread that is
+        started there may get the number of one of them.
+        """
+        thread = self._store.seams.thread()
+        self._blocks = {thread: self._blocks[thread]} if thread in self._blocks else {}
 
     def __repr__(self) -> str:
         return f"FencedLock({self.name!r}, owner={self.owner!r}, lease={self.lease})"

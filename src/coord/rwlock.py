@@ -232,7 +232,8 @@ class _RWContender(SharedContender):
 
     def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
-        entries = list(self.observed.entries.values()) if self.observed else []
+        seen = self.observed  # read once: another thread may replace it
+        entries = [] if seen is None else list(seen.entries.values())
         held = [f"{entry.owner!r} had it to {one_line(str(entry.held))}" for entry in entries[:8]]
         return ", ".join(held) or super().held_by()
 

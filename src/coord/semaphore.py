@@ -285,36 +285,43 @@ class _SemaphoreContender(SharedContender):
     def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Read the holders; None if there is no record."""
         seen = super().look(waiting=waiting, watch=watch)
-        size = _size_in(seen.bins, self.key) if seen is not None and PERMITS in seen.bins else self.permits
+        size = self.size_of(seen)
         for entry in seen.entries.values() if seen else ():
             if not isinstance(entry.held, list | tuple) or not all(is_int(slot) for slot in entry.held):
                 raise damaged(self.key, f"the slots of holder {shown(entry.id)} are not numbers")
         self.size = size
         return seen
 
+    def size_of(self, seen: Holders | None) -> int:
+        """Return the number of permits by the record as it was read. Raises `Corrupt`."""
+        return _size_in(seen.bins, self.key) if seen is not None and PERMITS in seen.bins else self.permits
+
     def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
         """Return the operations that free the slots of a dead holder."""
         return free_slots(entry.held)
 
-    def choose(self, n: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
-        """Choose `n` free slots: first the ones tried before, or held last, then others from a random one on."""
-        begin, others = int(self.store.seams.uniform(0, self.size)), set(taken)
-        order = [*(before or self.last), *(slot % self.size for slot in range(begin, begin + self.size))]
-        free = [slot for slot in dict.fromkeys(order) if slot < self.size and slot not in others]
+    def choose(self, n: int, size: int, taken: Iterable[int], before: tuple[int, ...] | None) -> tuple[int, ...]:
+        """Choose `n` free slots of `size`: first the ones tried before, or held last, then others from a random one
+        on.
+        """
+        begin, others = int(self.store.seams.uniform(0, size)), set(taken)
+        order = [*(before or self.last), *(slot % size for slot in range(begin, begin + size))]
+        free = [slot for slot in dict.fromkeys(order) if slot < size and slot not in others]
         return tuple(sorted(free[:n]))
 
     def held_by(self) -> str:
         """Return the holders that were seen last, as text for a message."""
-        entries = [] if self.observed is None else list(self.observed.entries.values())
+        seen, size = self.observed, self.size  # read once: another thread may replace them
+        entries = [] if seen is None else list(seen.entries.values())
         if not entries:
             return (
-                f"nobody held any of its {self.size} when it last looked: others were faster, or one waits for several"
+                f"nobody held any of its {size} when it last looked: others were faster, or one waits for several"
             )
         held = sum(len(entry.held) for entry in entries)
         names = [f"{entry.owner!r} ({len(entry.held)})" for entry in entries[:8]]
         more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""
         are = "was" if held == 1 else "were"
-        return f"when it last looked, {held} of {self.size} {are} held, by {', '.join(names)}{more}"
+        return f"when it last looked, {held} of {size} {are} held, by {', '.join(names)}{more}"
 
 
 class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
@@ -330,35 +337,37 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
 
     def at_once(self) -> TakenLease | None:
         """Try slots as if they were free, then read the record; None if not enough are free now."""
-        return (self.take() if self._n <= self._contender.size else None) or self.look()
+        party, size = self._contender, self._contender.size  # read once: another thread may read another number
+        claim = self.take(party.choose(self._n, size, (), self._named)) if self._n <= size else None
+        return claim or self.look()
 
     def _try(self, seen: Holders | None, *, waiting: bool) -> TakenLease | None:
         """Take slots if enough are free and no other party goes first. If not, and `waiting` for several, ask to go
         first.
         """
-        if self._n > self._contender.size:
-            raise InvalidRequest(
-                f"n is {self._n}; the semaphore has {self._contender.size} permits: ask for fewer, or resize it"
-            )
+        party, size = self._contender, self._contender.size_of(seen)
+        if self._n > size:
+            raise InvalidRequest(f"n is {self._n}; the semaphore has {size} permits: ask for fewer, or resize it")
         if seen is None:
-            return self.take()
+            return self.take(party.choose(self._n, size, (), self._named))
         taken = seen.bins.get(SLOTS) or {}
         if not isinstance(taken, Mapping):
-            raise Corrupt(f"{self._contender.key}: bin {SLOTS!r} is not a map: correct the record")
-        if self._contender.size - len(taken) >= self._n and not self._contender.held_off(seen, self._me):
-            return self.take(self._contender.choose(self._n, taken, self._named))
+            raise Corrupt(f"{party.key}: bin {SLOTS!r} is not a map: correct the record")
+        if size - len(taken) >= self._n and not party.held_off(seen, self._me):
+            return self.take(party.choose(self._n, size, taken, self._named))
         if waiting and self._n > 1:
             self._wish(seen)
         return None
 
     def _send(self, way: tuple[int, ...] | None) -> int:
         party = self._contender
-        slots = party.choose(self._n, (), self._named) if way is None else way
+        slots = party.choose(self._n, party.size, (), self._named) if way is None else way
         if self._named not in (None, slots):
             self._begin_again()
         self._named = slots
         params = {f"slot{place}": slot for place, slot in enumerate(slots)}
-        update = self._fill(_taking(self._n), n=self._n, permits=party.permits, slots=list(slots), **params)
+        given = {"n": self._n, "permits": party.permits, "highest": slots[-1], "slots": list(slots)}
+        update = self._fill(_taking(self._n), **given, **params)
         (fence,) = self._store.repeat(update)
         self.slots = party.last = slots
         return int(fence)
@@ -371,11 +380,15 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
 
 
 _ROOM = If(exists(SLOTS), MapSize(SLOTS), Const(0)) + Param("n") <= Bin(PERMITS)
+_EXISTS = Param("highest") < Bin(PERMITS)
+"""The slots were not removed by a reduction: in one that was, a former holder meets no later fence."""
 
 
 @lru_cache(maxsize=MAX_PERMITS)
 def _taking(n: int) -> Form:
-    """Return the update that takes `n` slots. Parameters: `slot0` and so on, `slots`, and the ones of the holder."""
+    """Return the update that takes `n` slots. Parameters: `slot0` and so on, the `highest` of them, `slots`, and the
+    ones of the holder.
+    """
     slots = [Param(f"slot{place}") for place in range(n)]
     return Form(
         Put(FENCE, NEXT_FENCE),
@@ -384,7 +397,7 @@ def _taking(n: int) -> Form:
         *add_holder(Param("slots", list)),
         Put(WISH, None),
         Read(FENCE),
-        when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, NOT_HELD_OFF),
+        when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, _EXISTS, NOT_HELD_OFF),
         exists=Exists.ANY,
         or_absent=True,
         ttl=NEVER,

@@ -333,8 +333,11 @@ class Poller:
             return max(self._next - now, 0.0) + often * self._patience + SOON, []
         if now < self._next:
             return self._next - now, []
-        self._next, self._reads, self._reader = now, self._reads + 1, watch
         waits = [one for one in self._waits.values() if one.handed is None and one.due - now <= EARLY * one.pause]
+        if not waits:  # the wait that was due has ended meanwhile
+            self._next = self._earliest(now)
+            return self._next - now, []
+        self._next, self._reads, self._reader = now, self._reads + 1, watch
         return 0.0, waits
 
     def _earliest(self, now: float) -> float:

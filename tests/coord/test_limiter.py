@@ -183,6 +183,24 @@ def test_one_whose_handle_is_made_for_each_call_is_let_through_though_the_stores
     assert not users.of_key("ada")._watches, "of one that lets calls through nothing is kept"
 
 
+def test_threads_that_see_together_that_the_stores_clock_was_set_back_let_no_more_through_than_the_limit(memory, clock):
+    limiter = RateLimiter(memory, "l", 3, 2.0)
+    limiter.acquire(n=3)
+    clock.step(-3600)
+    assert not limiter.try_acquire().allowed
+    clock.advance(2.5)
+    seen, allowed = limiter._time_stands_still, []
+
+    def and_another_thread_is_faster():
+        stood_still, limiter._time_stands_still = seen(), seen
+        allowed.extend(limiter.try_acquire().allowed for _ in range(4))
+        return stood_still
+
+    limiter._time_stands_still = and_another_thread_is_faster
+    allowed.append(limiter.try_acquire().allowed)
+    assert allowed == [True] * 3 + [False] * 2
+
+
 def test_what_a_process_watches_is_bounded(memory, monkeypatch):
     monkeypatch.setattr(limiters, "MAX_WATCHED", 4)
     users = RateLimiter(memory, "login", 1, 2.0)
@@ -200,10 +218,10 @@ def test_nothing_is_forgotten_while_others_are_let_through(memory, clock):
     other = RateLimiter(memory, "l", 10, 2.0)
     assert other.try_acquire().allowed, "which has a larger limit"
     assert not limiter.try_acquire().allowed, "its watch begins anew"
-    limiter._reset()
+    limiter._reset(limiter._watched[0])
     clock.advance(0.1)
     other.try_acquire()
-    limiter._reset()
+    limiter._reset(limiter._watched[0])
     assert sum(memory.get(Key(LIMITS, "l")).bins["per-200"].values()) >= 1
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import uuid
+from unittest.mock import patch
 
 import pytest
 
 from latchwork.coord import Semaphore
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
+from latchwork.coord.waits import read
 from latchwork.errors import (
     Corrupt,
     FencedOut,
@@ -163,6 +165,17 @@ def test_a_smaller_size_revokes_nobody_and_lets_nobody_in_until_enough_have_gone
     assert Semaphore(store, name, permits=3).try_acquire(2) is not None
 
 
+def test_a_slot_that_a_reduction_has_removed_is_not_given_out_again_to_a_handle_that_had_it(store, name):
+    handles = [Semaphore(store, name, permits=8) for _ in range(8)]
+    held = [handle.acquire(timeout=5) for handle in handles]
+    Semaphore(store, name, permits=2).resize(2)
+    for permits in held:
+        permits.release()
+    for handle in handles:
+        with handle.acquire(timeout=5) as permits:
+            assert permits.slots in ((0,), (1,))
+
+
 def test_a_size_may_be_set_before_anybody_has_asked(store, name):
     semaphore = Semaphore(store, name, permits=1)
     with pytest.raises(NotFound):
@@ -254,6 +267,41 @@ def test_threads_may_share_a_handle_while_one_of_them_sees_that_a_holder_is_gone
     contender._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
     assert contender.due(wishes=False) == float("inf")
     assert contender.dead(seen) == []
+
+
+def test_a_holder_that_renews_is_not_taken_for_dead_as_a_thread_of_the_same_handle_was_paused(memory, name, clock):
+    held = Semaphore(memory, name, permits=1, lease=1.0).acquire()
+    shared = Semaphore(memory, name, permits=1)._contender
+    before_the_pause = read(memory, shared.key, ())
+    clock.advance(0.9)
+    held.renew()
+    clock.advance(0.6)
+    seen = shared.look()
+    with patch.object(shared, "_read", lambda watch, *, waiting: before_the_pause):
+        shared.look()  # the other thread goes on, and says what it had read 1.5 s ago
+    assert shared.dead(seen) == []
+    assert shared.passes(seen) == {"passed": "", "beat": 0}
+
+
+def test_a_thread_goes_by_the_size_that_it_has_read_while_another_of_the_same_handle_reads_another(memory, name):
+    shared = Semaphore(memory, name, permits=4)
+    shared.resize(2)
+    two = read(memory, shared._contender.key, ())
+    shared.resize(4)
+    acquisition, seen, held_off = shared._acquisition(3), shared._contender.look(), shared._contender.held_off
+
+    def smaller():
+        with patch.object(shared._contender, "_read", lambda watch, *, waiting: two):
+            shared._contender.look()
+
+    def and_held_off(seen, me):
+        smaller()
+        return held_off(seen, me)
+
+    smaller()
+    with patch.object(shared._contender, "held_off", and_held_off):
+        assert acquisition._try(seen, waiting=False) is not None
+    assert len(acquisition.slots) == 3
 
 
 def test_a_waiting_heavy_one_is_told_when_the_size_shrinks_below_it(memory, clock):
@@ -447,12 +495,14 @@ def holder(*about, id="a", stamp=1):
     {HOLDERS: "x"}, {HOLDERS: {"a": [1]}}, {HOLDERS: {"a": [1, "x", 3, 4, 5]}}, holder("x", 1000, 3, "o", [0]),
     holder(1, 1000, "x", "o", [0]), holder(1, 1000, 3, 4, [0]), holder(1, 1000, 3, "o", [0], stamp="x"),
     holder(1, 1000, 3, "o", [0], id=1), holder(1, 1000, 3, "o", 7), holder(1, 1000, 3, "o", ["x"]),
+    holder(1, -1000, 3, "o", [0]), holder(1, 0, 3, "o", [0]), holder(1, 2**40, 3, "o", [0]),
 ])  # fmt: skip
 def test_a_damaged_record_is_said_to_be_corrupt(memory, damage):
     puts = [Put(bin, value) for bin, value in damage.items()]
     memory.operate(Key(SEMAPHORES, "s"), *puts, Put(PERMITS, 2), exists=Exists.CREATE)
-    with pytest.raises(Corrupt):
+    with pytest.raises(Corrupt, match=r"latchwork_semaphores[/'].*s") as told:
         Semaphore(memory, "s", permits=2).holders()
+    assert told.value.details["key"] == Key(SEMAPHORES, "s")
 
 
 @pytest.mark.parametrize("size", [{"n": 2}, 0, -1, 1_001, 2**40])

@@ -172,7 +172,7 @@ def _group(record: Record, now: int) -> tuple[str, list[Finding]]:
 
 
 def _semaphore(record: Record, now: int) -> tuple[str, list[Finding]]:
-    entries, size = Holders.of(record.bins).entries.values(), record.bins.get(PERMITS)
+    entries, size = Holders.of(record.key, record.bins).entries.values(), record.bins.get(PERMITS)
     held = sum(len(entry.held) for entry in entries)
     found = [
         Finding(
@@ -192,7 +192,7 @@ def _semaphore(record: Record, now: int) -> tuple[str, list[Finding]]:
 
 def _rwlock(record: Record, now: int) -> tuple[str, list[Finding]]:
     found = []
-    entries = list(Holders.of(record.bins).entries.values())
+    entries = list(Holders.of(record.key, record.bins).entries.values())
     for entry in (entry for entry in entries if _is_dead(entry, now)):
         writes = entry.held == Mode.WRITE.value
         found.append(Finding(

@@ -156,7 +156,8 @@ class Barrier:
         """Break the present meeting, for the parties that have arrived; a party that comes later is at the next one.
 
         True if this broke it; False if it has just ended otherwise, or no party ever came. Two store calls. Raises
-        `OutcomeUnknown` in a farm that does not decide, if the deciding farm has not answered.
+        `OutcomeUnknown` in a farm that does not decide, if the deciding farm has not answered; `NotFound` if the record
+        is deleted meanwhile.
         """
         end, record = End(ABORTED, (checked_reason(reason),)), self._record
         turn = record.look().turn
@@ -224,9 +225,12 @@ class Barrier:
                 f"the timeout was over before {meeting.place[1]!r} had arrived at {self!r}, which is open once a party "
                 f"of farm {self._record.home!r} is there: wait longer"
             )
-        end = self._record.end(meeting.turn, End(LATE, (self._names[meeting.place],)))
+        turn, record = meeting.turn, self._record
+        end = record.end(turn, End(LATE, (self._names[meeting.place],)))
         if end is None:
-            raise self._record.undecided(meeting.turn)
+            if record.decides:
+                meeting.forget()  # its record was deleted at this moment
+            raise record.undecided(turn)
         return end
 
     def _broken(self, end: End, place: Place) -> LatchworkError:

@@ -100,8 +100,16 @@ class BarrierRecord:
                 raise damaged(key, f"bin {SAID}{shown(farm)} holds something else than JSON") from None
         return found
 
-    def undecided(self, turn: int) -> OutcomeUnknown:
-        """Return the error if it is not known how a generation ended."""
+    def gone(self) -> NotFound:
+        """Return the error if the record was lost."""
+        return NotFound(
+            f"the record of {self} was deleted or has expired, or the store came back older: wait again", key=self.key
+        )
+
+    def undecided(self, turn: int) -> OutcomeUnknown | NotFound:
+        """Return the error if it is not known how a generation ended: in the farm that decides, the record is gone."""
+        if self.decides:
+            return self.gone()
         return OutcomeUnknown(
             f"it is not known yet how generation {turn} of {self} ended: farm {self.home!r}, which decides, has not "
             "answered; wait again with this handle",
@@ -172,10 +180,7 @@ class Meeting:
     def _lost(self) -> NotFound:
         """Return the error if the record was lost. The next wait is for another meeting."""
         self.forget()
-        return NotFound(
-            f"the record of {self._record} was deleted or has expired, or the store came back older: wait again",
-            key=self._record.key,
-        )
+        return self._record.gone()
 
     def _arrive(self, turn: int) -> None:
         """Arrive. What the party brings is written first, and once: what others may have read never changes."""

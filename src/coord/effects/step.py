@@ -10,7 +10,9 @@ P23).
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial, update_wrapper
@@ -160,7 +162,7 @@ class OnceStep:
         self.token = token
         self._store, self._key, self._name, self._label = store, key, name, label
         self._keep, self._timeout, self.lease, self._check = keep, timeout, lease, check
-        self._contender = StepContender(store, key, checked_owner(None, store.seams), lease, step=name, ttl=keep)
+        self._contender = StepContender(store, key, checked_owner(None, store.seams), lease, step=name, keep=keep)
         self._step: Step | None = None
         self._grant: Grant | None = None
         reset_in_child(self)
@@ -180,6 +182,7 @@ class OnceStep:
         """
         if self._step is not None:
             raise InvalidRequest(f"{self!r} is in a block already: make another handle")
+        self._grant = None  # of a block that was interrupted as it began or ended: else it would be renewed for ever
         self._store.seams.may_wait("OnceStep.run", self._timeout)
         self._check()
         try:
@@ -243,7 +246,7 @@ class OnceStep:
         seams = self._store.seams
         with Deadline(seams, self._timeout) as deadline:
             acquisition = StepAcquisition(self._contender)
-            claim = outlive(seams, deadline, acquisition.take, passing=may_pass) or acquisition.look()
+            claim = outlive(seams, deadline, acquisition.at_once, passing=may_pass)
             if claim is None and self._timeout != 0:
                 # Without marks of waiting parties: with them the record would not expire.
                 claim = acquisition.wait(LOCK_POLL, deadline=deadline, mark=False)
@@ -262,7 +265,8 @@ class OnceStep:
     def _as_done(self, done: DoneStep) -> Step:
         """Return the step as an earlier attempt has done it. No call; one once half of its time is over."""
         if 0 < self._contender.left < self._keep / 2:
-            self._store.operate(self._key, Touch(), ttl=self._keep, repeatable=True)
+            with suppress(LatchworkError):  # what it has read counts; the next attempt that finds it does so
+                self._store.operate(self._key, Touch(), ttl=self._keep, repeatable=True)
         self._store.seams.note("effects", kind="step", outcome="found")
         return Step(self._label, self.token, done.fence, done=done)
 
@@ -437,9 +441,11 @@ class StepContender(Contender):
 
     _bins: tuple[str, ...] = (*rules.BINS, DONE, RESULTS)
 
-    def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, *, step: str, ttl: int) -> None:
+    def __init__(self, store: RecordStore, key: Key, owner: str, lease: float, *, step: str, keep: int) -> None:
+        # While a party works on it, the record outlives the lease: without it, others would find the step free.
+        ttl = max(keep, math.ceil(2 * lease))
         super().__init__(store, key, owner, lease, also=_NOT_DONE.bind(step=step), ttl=ttl)
-        self.step, self.left = step, NEVER
+        self.step, self.keep, self.left = step, keep, NEVER
         self.done: DoneStep | None = None
         self.observed = _observed.setdefault(store.token_clock, {}).get(key)
 
@@ -452,7 +458,8 @@ class StepContender(Contender):
         known.pop(self.key, None)
         if observed is not None and observed.view.locked:
             if len(known) >= MAX_OBSERVED:
-                del known[next(iter(known))]
+                with suppress(KeyError, RuntimeError):  # another thread does so at this moment
+                    del known[next(iter(known))]
             known[self.key] = observed
         return observed
 
@@ -476,7 +483,7 @@ class StepContender(Contender):
             MapPut(RESULTS, self.step, kept),
             *rules.RELEASE,
         )
-        self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.ttl, repeatable=True)
+        self.store.operate(self.key, *ops, when=rules.held(fence), ttl=self.keep, repeatable=True)
 
     def _check_mine(self, fence: int) -> None:
         """Raise `FencedOut` unless it was this attempt that has done the step, in an update that was not answered."""

@@ -79,5 +79,5 @@ class Term:
             return False
         # It was so when it was asked for, however long the answer took to come.
         before, answered = self._observed, answer.answered
-        self._observed = before.then(view, answered) if before else Observation(view, answered)
-        return not self._observed.ran_out(answer.asked)
+        seen = self._observed = before.then(view, answered) if before else Observation(view, answered)
+        return not seen.ran_out(answer.asked)  # not `_observed`: another thread may replace it

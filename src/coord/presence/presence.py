@@ -102,7 +102,8 @@ class Group:
         member: the name. If a member of this name exists, the new one replaces it, as after a restart: the former one
             is refused from its next heartbeat on, within a third of its lease.
         meta: information for others: JSON of at most 200 bytes.
-        lease: seconds, 0.05 to 86,400, after which a member that does not renew counts as lost.
+        lease: seconds, 0.05 to 86,400, and at most the group's ttl, after which a member that does not renew counts as
+            lost.
         keep_alive: renew in the background until it leaves. Keep a reference to the membership: one that nothing refers
             to any more counts as lost.
 
@@ -111,7 +112,12 @@ class Group:
         `Unavailable`.
         """
         checked_switch("keep_alive", keep_alive)
-        text, lease = checked_meta(meta), checked_lease(lease)
+        text, lease, ttl = checked_meta(meta), checked_lease(lease), self._at.ttl
+        if lease > ttl:
+            raise InvalidRequest(
+                f"lease is {lease:g} s, and the record of {self!r} lives for {ttl} s after each write, so it would expire "
+                "between two heartbeats: give the Group a ttl that is longer than its longest lease"
+            )
         place = _Membership(self._at, checked_member(member), lease)
         name, claim = f"{self.name}/{member}", place.join(text)
         return granted(partial(Membership, name, place, claim), keep_alive=keep_alive)
@@ -317,11 +323,13 @@ class Watcher:
         """
         answer = watch.read() if watch else read(self._store, self._key, ())
         seen = Seen.of(self._key, answer.record.bins if answer.record else {})
-        self._members = dict(seen.members)
-        self._still.see({place: (one.id, one.stamp) for place, one in seen.members.items()}, answer.answered)
-        for place, one in self._members.items():
+        members = self._members = dict(seen.members)
+        stamps = {place: (one.id, one.stamp) for place, one in members.items()}
+        self._still.see(stamps, answer.answered)
+        for place, one in members.items():
             # What was read was so when it was asked for, however long it took to come.
-            if self._still.lasts(place, one.lease, answer.asked) and (one.farm != self._farm or self._remove(one)):
+            is_dead = self._still.lasts(place, stamps[place], one.lease, answer.asked)
+            if is_dead and (one.farm != self._farm or self._remove(one)):
                 seen.without(one)
         self._tidy(seen)
         return seen

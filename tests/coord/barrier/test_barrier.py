@@ -295,6 +295,18 @@ def test_a_wait_whose_end_is_not_known_is_not_gone_on_with_at_a_record_that_was_
     assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
 
 
+def test_a_record_that_is_deleted_as_its_meeting_is_broken_is_said_to_be_gone(memory):
+    faulty, key = FaultyStore(memory), Key(BARRIERS, "shop#b")
+    waiting = barrier(faulty)
+    assert isinstance(said(lambda: waiting.wait("p", timeout=0)), WaitTimeout)
+    faulty.plan = {faulty._number + 5: lambda: memory.delete(key)}
+    assert isinstance(said(lambda: waiting.wait("p", timeout=0)), NotFound)
+    assert isinstance(said(lambda: waiting.wait("p", timeout=0)), WaitTimeout), "of the next meeting"
+    faulty.plan = {faulty._number + 2: lambda: memory.delete(key)}
+    assert isinstance(said(lambda: waiting.abort("enough")), NotFound)
+    assert waiting.abort("enough") is False
+
+
 def test_parties_that_met_and_found_that_what_one_brought_is_lost_meet_again(memory, clock):
     """As where it has expired, since the last one came too late."""
     one, other, told = barrier(memory), barrier(memory), []

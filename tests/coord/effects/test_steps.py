@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 import latchwork
+import latchwork.coord.effects.step as steps
 from latchwork.coord import OnceStep
 from latchwork.coord.effects.step import DONE, MAX_RESULT, ONCE, RESULTS
 from latchwork.errors import (
@@ -21,6 +23,7 @@ from latchwork.errors import (
     Unavailable,
     Unreadable,
 )
+from latchwork.retry import ONE_ATTEMPT
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import CountingStore, ManualClock
 from latchwork.testing.stores import Crash, Fault, FaultyStore, Outage
@@ -136,6 +139,63 @@ def test_it_is_remembered_for_keep_from_the_last_time_that_it_was_asked_for_in_i
         clock.advance(hours * 3600)
         once.run(lambda hours=hours: ran.append(hours))
     assert ran == [0, 2.5]
+
+
+def test_a_step_that_is_done_is_found_though_its_record_expires_or_the_store_fails_before_its_time_begins_again():
+    clock = ManualClock()
+    for fault in (lambda: clock.advance(30), "reply_lost", Fault("dropped")):
+        store = FaultyStore(MemoryStore(clock).with_policy(ONE_ATTEMPT))
+        latchwork.once(store, key="k", keep=60).run(lambda: 7)
+        clock.advance(40)
+        store.plan = {5: fault}
+        assert latchwork.once(store, key="k", keep=60).run(lambda: 8) == 7
+        assert len(store.history) == 5, "the end of its time was written, or would have been"
+
+
+def test_an_outage_between_the_two_calls_of_who_finds_it_under_way_is_outlived():
+    clock = ManualClock()
+    held = latchwork.once(MemoryStore(clock), key="k", lease=60)
+    with held as step:
+        faulty = FaultyStore(held._store, dict.fromkeys(range(2, 30), "dropped"))
+        clock.at(20.0, lambda: held.__exit__(None, None, None))
+        step.result = 7
+        assert latchwork.once(faulty, key="k", timeout=60).run(lambda: 8) == 7
+
+
+def test_a_step_under_way_is_kept_from_others_for_its_lease_though_it_is_remembered_for_less_time():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    step = partial(latchwork.once, store, key="k", keep=60, lease=300, timeout=0)
+    with step() as mine:
+        clock.advance(290)
+        mine.check()
+        with pytest.raises(LockUnavailable):
+            step().run(lambda: 8)
+        mine.result = 7
+    assert store.get(Key(ONCE, "k")).ttl == 60
+    assert step().run(lambda: 8) == 7
+
+
+def test_a_handle_whose_block_was_interrupted_as_it_ended_does_not_wait_for_itself():
+    handle = latchwork.once(MemoryStore(), key="k", lease=0.3, timeout=30)
+    handle.__enter__()
+    handle._step = None  # an interrupt came after this line of `__exit__`
+    with handle as step:
+        assert not step.done
+
+
+def test_a_thread_may_forget_what_it_saw_of_many_steps_while_another_does(monkeypatch):
+    class Raced(dict):
+        def __iter__(self):
+            first = next(super().__iter__())
+            self.pop(first)  # by another thread
+            return iter([first])
+
+    store = MemoryStore(ManualClock())
+    monkeypatch.setattr(steps, "MAX_OBSERVED", 1)
+    monkeypatch.setitem(steps._observed, store.token_clock, Raced({Key(ONCE, "another"): None}))
+    with latchwork.once(store, key="k"), pytest.raises(LockUnavailable):
+        latchwork.once(store, key="k", timeout=0).run(lambda: 8)
 
 
 # ---- a holder that was replaced, or died

@@ -8,6 +8,7 @@ import uuid
 import pytest
 
 from latchwork.coord import FencedLock, LeaseElection
+from latchwork.coord.contender import Contender
 from latchwork.coord.election.term import Term
 from latchwork.errors import FencedOut
 from latchwork.retry import Poll
@@ -117,6 +118,25 @@ def test_a_term_that_is_read_slowly_is_not_taken_for_one_that_stands_still(offic
     term.store = Slow(store)
     clock.at(5, grant.renew)
     term.check()
+
+
+def test_a_term_is_not_refused_as_a_thread_with_the_same_object_was_paused_for_its_lease(office, clock):
+    store, grant, _ = office
+
+    class Shared(Term):
+        """Another thread, which has read the lease at the beginning, notes that right after this one has."""
+
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name == "_observed" and value is not None and clock.monotonic() > begin:
+                super().__setattr__(name, paused)
+
+    begin, paused = clock.monotonic(), Contender(store, OFFICE, "another", 10).look()
+    term = Shared(store, OFFICE.name, grant.fence)
+    for _ in range(3):
+        clock.advance(6)
+        grant.renew()
+        term.check()
 
 
 def test_a_term_that_is_renewed_in_time_stays_in_office_whatever_the_servers_clock_says(office, clock):

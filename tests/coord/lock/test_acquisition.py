@@ -133,3 +133,13 @@ def test_a_grant_says_whether_its_last_holder_may_not_have_released_it(store, cl
         assert grant.broken is not released
         grant.release()
     assert sum(store.fired.values()) == (2 if fault else 0)
+
+
+def test_a_grant_does_not_say_so_where_the_holder_has_renewed_just_before_it_was_broken_and_then_released(store, clock):
+    held = lock(store.inner, owner="other").acquire()
+    mine = lock(store, owner="me")
+    assert mine.try_acquire() is None
+    clock.advance(11)
+    clock.at(1, lambda: held._leased.release(held.fence))
+    store.plan = {store._number + 3: lambda: held._leased.renew(held.fence)}
+    assert mine.acquire(timeout=60).broken is False

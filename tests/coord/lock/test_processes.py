@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from threading import Event, Thread
 
 import pytest
 
@@ -147,6 +148,33 @@ def test_a_forked_child_that_ends_inside_the_block_leaves_the_lock_to_its_parent
         assert FencedLock(sqlite, "forked", owner="other", lease=20).try_acquire() is None
         assert not grant.lost.is_set()
     assert FencedLock(sqlite, "forked", owner="other", lease=20).try_acquire() is not None
+
+
+def test_a_thread_of_a_forked_child_is_in_no_block_of_a_thread_of_the_parent_though_it_gets_its_number(sqlite):
+    lock, inside, over, number = FencedLock(sqlite, "forked", lease=20), Event(), Event(), []
+
+    def hold():
+        with lock:
+            number.append(sqlite.seams.thread())
+            inside.set()
+            over.wait(60)
+
+    other = Thread(target=hold)
+    other.start()
+    assert inside.wait(60)
+    own = FencedLock(sqlite, "own", lease=20)
+    with own:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                kept = own.grant is not None
+                sqlite.seams.thread = lambda: number[0]
+                os._exit(0 if kept and lock.grant is None else 3)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    over.set()
+    other.join(60)
 
 
 def _kill(pid):

@@ -8,6 +8,7 @@ import pytest
 
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
 from latchwork.coord.presence.layout import ABOUT, BEAT, FENCE, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
+from latchwork.coord.waits import read
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
@@ -182,6 +183,53 @@ def test_watching_shows_who_leaves_joins_again_and_is_superseded(memory, clock):
     assert kinds == [("joined", "p"), ("left", "p"), ("joined", "p"), ("left", "p"), ("joined", "p")]
 
 
+@pytest.fixture
+def while_looking(monkeypatch):
+    """Let something happen once in another thread, right after a watcher has noted what it has read."""
+
+    def plan(watcher, action):
+        note = watcher._still.see
+
+        def noting(*noted):
+            note(*noted)
+            monkeypatch.undo()
+            action()
+
+        monkeypatch.setattr(watcher._still, "see", noting)
+
+    return plan
+
+
+class Paused:
+    """What a thread has read before it was paused."""
+
+    def __init__(self, memory):
+        self._answer = read(memory, Key(GROUPS, "g"), ())
+
+    def read(self):
+        return self._answer
+
+
+def test_a_member_that_beats_is_not_removed_as_a_thread_of_the_same_handle_was_paused(memory, clock, while_looking):
+    member, group = Group(memory, "g").join("p", lease=1.0, keep_alive=False), Group(memory, "g")
+    paused = Paused(memory)
+    clock.advance(0.9)
+    member.renew()
+    clock.advance(0.6)
+    while_looking(group._watcher, lambda: group._watcher.look(paused))
+    assert names(group) == [("local", "p")]
+    member.renew()
+
+
+def test_a_thread_looks_at_a_group_while_another_still_knows_a_member_that_has_left(memory, clock, while_looking):
+    left, group = Group(memory, "g", farm_id="west").join("p", lease=1.0, keep_alive=False), Group(memory, "g")
+    paused = Paused(memory)
+    left.leave()
+    clock.advance(1.5)
+    while_looking(group._watcher, lambda: group._watcher.look(paused))
+    assert group.members() == []
+
+
 # ---- limits, cost, doubt
 
 
@@ -278,6 +326,14 @@ def test_bad_groups_and_times_are_refused_before_any_call(memory):
     with pytest.raises(InvalidRequest, match="timeout"):
         Group(memory, "g").watch(-1)
     assert memory.total == 0
+
+
+def test_a_lease_is_not_longer_than_the_record_lives_which_would_expire_under_the_member(memory):
+    group = Group(memory, "g", ttl=5)
+    with pytest.raises(InvalidRequest, match=r"lease is 5.5 s, and the record of .* lives for 5 s"):
+        group.join("p", lease=5.5, keep_alive=False)
+    assert memory.total == 0
+    group.join("p", lease=5, keep_alive=False)
 
 
 def test_a_handle_travels(shared_store, name):

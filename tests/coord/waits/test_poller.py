@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 
@@ -395,6 +396,29 @@ def test_a_wait_that_was_interrupted_as_it_began_or_ended_makes_no_other_wait_lo
     assert other.wait(2.0) is False
     assert store.total - before <= 2 * 40 + 2, "40 a second, the first and the last"
     assert kept.traceback
+
+
+def test_who_has_the_turn_sleeps_on_where_the_wait_that_was_due_next_has_ended():
+    slept = []
+
+    def waiting(inner):
+        seams, begun = inner.seams, [(2.0, 0.0, 2.5), (0.3, 0.05, 0.15), (0.5, 0.07, 0.4)]  # pause, beginning, timeout
+
+        def one(place):
+            pause, after, timeout = begun[place]
+            seams.sleep(after)
+            watch = Watch(inner, Key("locks", str(place)), ("x",), Poll(pause, pause, factor=1, jitter=0))
+            watch.until(lambda: watch.read() and None, timeout=timeout)
+
+        together(seams, [partial(one, place) for place in range(3)])
+
+    plan = Poller._plan
+    with patch.object(Poller, "_plan", lambda *given: slept.append(given[1]) or plan(*given)):
+        stage = Stage()
+        stage.act("waiting", waiting)
+        stage.play()
+    assert not stage.world.failures
+    assert len(slept) < 20
 
 
 def test_a_dead_holders_lock_is_broken_in_time_though_its_waits_slept_for_a_longer_lease():
