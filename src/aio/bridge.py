@@ -21,7 +21,7 @@ import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -315,8 +315,8 @@ def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]
 
         future = asyncio.run_coroutine_threadsafe(work(), loop)
         while not loop.is_closed():
-            with suppress(FutureTimeout):
-                return future.result(LOOP_LOOK)
+            if wait_for([future], LOOP_LOOK).done:  # not by `result`, as the function may raise `TimeoutError` too
+                return future.result()
         raise Unavailable("the loop of the leader's function has ended: stop the election before it")
 
     return in_thread

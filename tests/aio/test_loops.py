@@ -439,6 +439,26 @@ def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancell
     store.close()
 
 
+@pytest.mark.parametrize("raised", [TimeoutError, ValueError])
+def test_an_async_function_of_a_leader_that_raises_gives_up_its_term_and_leads_again(memory, run, raised):
+    async def main():
+        epochs = []
+
+        async def lead(leadership):
+            epochs.append(leadership.epoch)
+            if len(epochs) == 1:
+                raise raised("what it waited for did not come")  # `asyncio.timeout` raises `TimeoutError`
+
+        election = aio.LeaseElection(memory, "e", lease=2)
+        await election.start(lead)
+        while len(epochs) < 2:
+            await asyncio.sleep(0.01)
+        assert epochs[1] > epochs[0]
+        assert await election.stop(10)
+
+    run(main())
+
+
 def test_the_same_lock_is_taken_by_threads_and_tasks_in_turn(sync_store, run):
     async def main():
         held = coord.FencedLock(sync_store, "x").try_acquire()
