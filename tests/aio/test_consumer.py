@@ -413,6 +413,36 @@ def test_sigterm_drains_a_worker_of_async_handlers(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["Consumer", "Worker of one queue", "Worker of two"])
+def test_a_cancel_of_the_task_that_runs_it_gives_handlers_the_grace(memory, run, kind):
+    async def main():
+        registry, steps, names = aio.QueueRegistry(memory, "c"), [], ["q", "r"][: 2 if kind.endswith("two") else 1]
+        go_on = asyncio.Event()
+
+        async def handle(delivery):
+            steps.append("begun")
+            await go_on.wait()
+            steps.append("ended")
+
+        worker = aio.Worker(registry, grace=20, upkeep=False)
+        for name in names:
+            await (await registry.create(config(name))).publish(1)
+            worker.handler(name)(handle)
+        if kind == "Consumer":
+            worker = aio.Consumer(await registry.get("q"), handle, grace=20, upkeep=False)
+        task = asyncio.ensure_future(worker.run())
+        await until(lambda: len(steps) == len(names))
+        task.cancel()
+        await asyncio.sleep(0.1)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert steps == ["begun"] * len(names) + ["ended"] * len(names)
+        assert not worker.running
+
+    run(main())
+
+
 def test_a_handler_must_be_callable_and_a_consumer_has_a_most(memory, run):
     async def main():
         queue = await queue_of(memory)
