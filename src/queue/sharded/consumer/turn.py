@@ -258,10 +258,8 @@ class Turns:
         self.pace.one_by_one()
         if rate.keyed and self.runs.takes():
             try:  # it goes back until its turn, so that messages of other keys may begin
-                self.settlements.put_off(
-                    delivery,
-                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY),
-                )
+                most = min(self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY)
+                self.settlements.put_off(delivery, rate.turn_of(key, wait, most))
                 return False
             except Exception as failure:  # noqa: BLE001 - a defect, too: then it is in hand, and goes back
                 self.consumer.report(failure)
