@@ -12,6 +12,7 @@ import pytest
 
 from latchwork import aio, coord
 from latchwork.aio.bridge import Gate
+from latchwork.aio.pool import Pool
 from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
@@ -98,6 +99,31 @@ def test_no_more_threads_than_are_allowed_make_calls(run):
 
     run(main())
     assert 1 <= len(slow.threads) <= 3
+
+
+def test_a_job_waits_for_no_other_while_the_pool_may_have_more_threads():
+    pool = Pool(SYSTEM, 2, "pool")
+    jobs, taken, goes_on, done = pool._jobs, threading.Event(), threading.Event(), threading.Event()
+
+    class Jobs:
+        """As they are; the first thread that takes one is stopped just then."""
+
+        put, empty, qsize = staticmethod(jobs.put), staticmethod(jobs.empty), staticmethod(jobs.qsize)
+
+        def get(self, timeout):
+            job = jobs.get(timeout=timeout)
+            if not taken.is_set():
+                taken.set()
+                goes_on.wait()
+            return job
+
+    pool._jobs = Jobs()
+    pool.submit(lambda: done.wait(10))
+    taken.wait()
+    pool.submit(done.set)
+    goes_on.set()
+    assert done.wait(5), "the second job waits for the end of the first one"
+    pool.close()
 
 
 def test_a_thousand_tasks_wait_in_one_loop_without_a_thread(store, run):
