@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -364,6 +366,19 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
 
     assert asyncio.run(after()) == [("x", 1)]
     _until_threads(before + 40)
+
+
+def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memory):
+    async def main():
+        queue = await aio.QueueRegistry(memory, "c").create(config())
+        async with aio.Consumer(queue, print, upkeep=False):
+            return weakref.ref(asyncio.get_running_loop())
+
+    loop, end = asyncio.run(main()), time.monotonic() + 10
+    while loop() is not None and time.monotonic() < end:  # its threads are just ending
+        gc.collect()
+        time.sleep(0.01)
+    assert loop() is None
 
 
 def _until_threads(most):
