@@ -21,7 +21,7 @@ import asyncio
 from asyncio import AbstractEventLoop, CancelledError, Future
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import wait as wait_for
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -56,7 +56,8 @@ class Ended:
     returned: whether it had done its work, as if nobody had cancelled it. False: it was stopped at a pause, or failed.
     result: the value that it had returned.
     undone: whether that was given back: a lock released, messages returned uncounted.
-    error: why the verb, or what was to give its result back, failed. `OutcomeUnknown` has the same meaning as ever.
+    error: why the verb, or what was to give its result back, failed. `OutcomeUnknown` has the same meaning as ever. An
+        exception of a function of the user's is the `__cause__` of the `CancelledError`.
     """
 
     returned: bool = False
@@ -315,8 +316,8 @@ def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]
 
         future = asyncio.run_coroutine_threadsafe(work(), loop)
         while not loop.is_closed():
-            with suppress(FutureTimeout):
-                return future.result(LOOP_LOOK)
+            if wait_for([future], LOOP_LOOK).done:  # not by `result`, as the function may raise `TimeoutError` too
+                return future.result()
         raise Unavailable("the loop of the leader's function has ended: stop the election before it")
 
     return in_thread
@@ -344,10 +345,11 @@ async def run(
         if verb.cancelled is None:
             raise  # the verb's own code has raised it: it comes from a function of the user's
         raise _told(verb.cancelled, Ended()) from None
-    except LatchworkError as failure:
+    except Exception as failure:
         if verb.cancelled is None:
             raise
-        raise _told(verb.cancelled, Ended(error=failure)) from failure
+        own = failure if isinstance(failure, LatchworkError) else None  # else a function of the user's has raised it
+        raise _told(verb.cancelled, Ended(error=own)) from failure
     if verb.cancelled is None:
         return result  # type: ignore[no-any-return] # by the greenlet, which has no types
     if undo is None:

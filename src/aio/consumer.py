@@ -19,6 +19,7 @@ from ..inputs import checked_number, is_async
 from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import check_called
 from ..queue.sharded.consumer.runs import HandlerCall, Runs
+from ..queue.sharded.consumer.signals import SIGNAL_POLL
 from ..queue.sharded.subscription import Subscription
 from ..queue.sharded.tasks.signature import Signature
 from ..queue.sharded.tasks.task import Upcast, checked_upcast
@@ -236,6 +237,16 @@ class _LoopWorker(sync.Worker):
 
     _most = MOST
     _consumer_of = _Consumer
+
+    def run(self) -> bool:
+        """As in a thread; but a cancel only ends it: `_Runner.run` then stops it, as a verb that is cancelled waits for
+        no handler.
+        """
+        with self._signals:
+            self.start()
+            while not (self._signals.drains or self._stopping.wait(SIGNAL_POLL)):
+                pass
+            return self.stop()
 
 
 class Worker(_Runner[_LoopWorker]):

@@ -53,6 +53,8 @@ class LoopWatch:
             self._joined.discard(who)
             if not self._joined:
                 self._left.set()
+                if _ALL.get(self._loop) is self:
+                    del _ALL[self._loop]  # it refers to its loop, which would be kept for ever
 
     def _run(self, left: Event) -> None:
         while not (left.is_set() or self._loop.is_closed()):

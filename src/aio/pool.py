@@ -30,7 +30,7 @@ class Pool:
         """Start with no threads. A forked child begins so."""
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._lock = self._seams.lock()
-        self._threads = self._idle = 0
+        self._threads = self._idle = self._waiting = 0
         self.is_closed = False
 
     def submit(self, job: Callable[[], None]) -> None:
@@ -39,7 +39,9 @@ class Pool:
             if self.is_closed:
                 raise InvalidRequest("the store was closed: connect again")
             self._jobs.put(job)
-            starts = self._threads < self._most and self._jobs.qsize() > self._idle
+            # Counted here, as a thread that has just taken a job still counts as idle: its next one could be long away.
+            self._waiting += 1
+            starts = self._threads < self._most and self._waiting > self._idle
             self._threads += starts
         if starts:
             try:
@@ -68,6 +70,7 @@ class Pool:
                 job = jobs.get(timeout=IDLE)
             with self._lock:
                 self._idle -= 1
+                self._waiting -= job is not None
                 if job is None and (self.is_closed or jobs.empty()):
                     self._threads -= 1
                     return

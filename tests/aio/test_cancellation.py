@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 import time
 
 import pytest
@@ -177,6 +178,36 @@ def test_an_election_that_is_cancelled_while_it_leads_gives_its_term_up_once_the
             await task
         assert steps == ["leads", "cleared up"]
         assert await aio.LeaseElection(store, "e").run(_epoch, timeout=5) > 0
+
+    run(main())
+
+
+def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
+    async def main():
+        begun, ends = threading.Event(), []
+
+        def fails():
+            begun.set()
+            time.sleep(0.05)
+            raise ValueError("of the user's")
+
+        async def work():
+            for _ in range(3):
+                try:
+                    await aio.call(fails)
+                except Exception:  # as a program does that goes on after a failure
+                    pass
+                except asyncio.CancelledError as cancelled:
+                    ends.append((aio.ended(cancelled), type(cancelled.__cause__)))
+                    raise
+
+        task = asyncio.ensure_future(work())
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ends == [(aio.Ended(), ValueError)]
 
     run(main())
 

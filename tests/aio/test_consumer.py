@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import textwrap
 import threading
 import time
 import warnings
+import weakref
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -366,6 +368,19 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
     _until_threads(before + 40)
 
 
+def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memory):
+    async def main():
+        queue = await aio.QueueRegistry(memory, "c").create(config())
+        async with aio.Consumer(queue, print, upkeep=False):
+            return weakref.ref(asyncio.get_running_loop())
+
+    loop, end = asyncio.run(main()), time.monotonic() + 10
+    while loop() is not None and time.monotonic() < end:  # its threads are just ending
+        gc.collect()
+        time.sleep(0.01)
+    assert loop() is None
+
+
 def _until_threads(most):
     end = time.monotonic() + 15
     while [one for one in threading.enumerate() if "supervisor" in one.name or "loop-watch" in one.name]:
@@ -411,6 +426,36 @@ def test_sigterm_drains_a_worker_of_async_handlers(tmp_path):
     assert ended == 1 + lines.count("begun"), "each handler that had begun has ended"
     assert f"True {2 - ended}" in lines
     assert child.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["Consumer", "Worker of one queue", "Worker of two"])
+def test_a_cancel_of_the_task_that_runs_it_gives_handlers_the_grace(memory, run, kind):
+    async def main():
+        registry, steps, names = aio.QueueRegistry(memory, "c"), [], ["q", "r"][: 2 if kind.endswith("two") else 1]
+        go_on = asyncio.Event()
+
+        async def handle(delivery):
+            steps.append("begun")
+            await go_on.wait()
+            steps.append("ended")
+
+        worker = aio.Worker(registry, grace=20, upkeep=False)
+        for name in names:
+            await (await registry.create(config(name))).publish(1)
+            worker.handler(name)(handle)
+        if kind == "Consumer":
+            worker = aio.Consumer(await registry.get("q"), handle, grace=20, upkeep=False)
+        task = asyncio.ensure_future(worker.run())
+        await until(lambda: len(steps) == len(names))
+        task.cancel()
+        await asyncio.sleep(0.1)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert steps == ["begun"] * len(names) + ["ended"] * len(names)
+        assert not worker.running
+
+    run(main())
 
 
 def test_a_handler_must_be_callable_and_a_consumer_has_a_most(memory, run):

@@ -12,6 +12,7 @@ import pytest
 
 from latchwork import aio, coord
 from latchwork.aio.bridge import Gate
+from latchwork.aio.pool import Pool
 from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
@@ -98,6 +99,31 @@ def test_no_more_threads_than_are_allowed_make_calls(run):
 
     run(main())
     assert 1 <= len(slow.threads) <= 3
+
+
+def test_a_job_waits_for_no_other_while_the_pool_may_have_more_threads():
+    pool = Pool(SYSTEM, 2, "pool")
+    jobs, taken, goes_on, done = pool._jobs, threading.Event(), threading.Event(), threading.Event()
+
+    class Jobs:
+        """As they are; the first thread that takes one is stopped just then."""
+
+        put, empty, qsize = staticmethod(jobs.put), staticmethod(jobs.empty), staticmethod(jobs.qsize)
+
+        def get(self, timeout):
+            job = jobs.get(timeout=timeout)
+            if not taken.is_set():
+                taken.set()
+                goes_on.wait()
+            return job
+
+    pool._jobs = Jobs()
+    pool.submit(lambda: done.wait(10))
+    taken.wait()
+    pool.submit(done.set)
+    goes_on.set()
+    assert done.wait(5), "the second job waits for the end of the first one"
+    pool.close()
 
 
 def test_a_thousand_tasks_wait_in_one_loop_without_a_thread(store, run):
@@ -437,6 +463,26 @@ def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancell
 
     run(main())
     store.close()
+
+
+@pytest.mark.parametrize("raised", [TimeoutError, ValueError])
+def test_an_async_function_of_a_leader_that_raises_gives_up_its_term_and_leads_again(memory, run, raised):
+    async def main():
+        epochs = []
+
+        async def lead(leadership):
+            epochs.append(leadership.epoch)
+            if len(epochs) == 1:
+                raise raised("what it waited for did not come")  # `asyncio.timeout` raises `TimeoutError`
+
+        election = aio.LeaseElection(memory, "e", lease=2)
+        await election.start(lead)
+        while len(epochs) < 2:
+            await asyncio.sleep(0.01)
+        assert epochs[1] > epochs[0]
+        assert await election.stop(10)
+
+    run(main())
 
 
 def test_the_same_lock_is_taken_by_threads_and_tasks_in_turn(sync_store, run):

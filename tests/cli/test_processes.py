@@ -22,6 +22,7 @@ import pytest
 
 import latchwork
 from latchwork.cli.processes.files import Files
+from latchwork.cli.processes.parent import Parent, Plan
 from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
@@ -419,3 +420,30 @@ def test_a_change_counts_that_came_while_the_program_was_loaded_and_so_does_a_ne
     assert files.changed(2.0) is None
     (tmp_path / "other.py").write_text("")
     assert files.changed(3.0) == str(tmp_path / "other.py")
+
+
+def test_a_child_for_which_no_process_can_be_made_is_tried_again_and_ends_no_other(monkeypatch, caplog):
+    def none(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    parent = Parent(Plan(["--version"]))
+    (seat,) = parent.seats
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", none)
+        with pytest.raises(BlockingIOError):  # the first of all: the command ends with the error
+            parent._fill()
+        parent._proved, open_before = True, len(list(Path("/proc/self/fd").iterdir()))
+        parent._fill()
+        parent._fill()
+    assert (seat.child, seat.failures) == (None, 1)
+    assert seat.due > time.monotonic()
+    assert "child 1: no process could be started ([Errno 11] Resource temporarily unavailable)" in caplog.text
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+    seat.due = 0.0
+    parent._fill()
+    try:
+        assert seat.child is not None
+    finally:
+        seat.child.process.kill()
+        seat.child.process.wait()
+        seat.child.channel.close()

@@ -263,27 +263,36 @@ class Parent:
         now = self._seams.monotonic()
         for seat in self.seats:
             if seat.child is None and seat.due <= now and (self._proved or not self._children()):
-                seat.child = self._start(seat.number)
+                try:
+                    seat.child = self._start(seat.number)
+                except OSError as failure:  # no memory, processes or files are left: the other children go on
+                    if not self._proved:
+                        raise
+                    self._could_not_make(seat, str(failure))
+
+    def _could_not_make(self, seat: Seat, why: str) -> None:
+        seat.failures += 1
+        pause = BACKOFF.pause(seat.failures, self._seams)
+        seat.due = self._seams.monotonic() + pause
+        log.error("child %d: no process could be started (%s); again in %.1f s", seat.number, why, pause)
 
     def _start(self, number: int) -> Child:
-        ours, theirs = socket.socketpair()
-        notes = _shared_memory()
+        """Start a child. Raises `OSError`, and leaves nothing then."""
         if self._files is not None:
             self._files.begin()
-        given = f"--child={number}:{theirs.fileno()}:{notes}"
-        # A Ctrl-C reaches the child too, which is not prepared for it until it has begun.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        ours, theirs = socket.socketpair()
         try:
-            process = subprocess.Popen(  # noqa: S603 - this very Python, and this very command
-                [sys.executable, "-m", "latchwork", *self.plan.command, given],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), notes],
-            )
+            notes = _shared_memory()
+            try:
+                memory = mmap.mmap(notes, SIZE)
+                process = self._spawned(f"--child={number}:{theirs.fileno()}:{notes}", [theirs.fileno(), notes])
+            finally:
+                os.close(notes)
+        except OSError:
+            ours.close()
+            raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-            memory = mmap.mmap(notes, SIZE)
-            os.close(notes)
         now, most = self._seams.monotonic(), float("inf")
         if self.plan.max_messages is not None:
             most = self.plan.max_messages * self._seams.uniform(1.0, 1.0 + SPREAD)
@@ -292,6 +301,18 @@ class Parent:
         if self.plan.reload:
             child.channel.send(files=True)
         return child
+
+    def _spawned(self, given: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+        # A Ctrl-C reaches the child too, which is not prepared for it until it has begun.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return subprocess.Popen(  # noqa: S603 - this very Python, and this very command
+                [sys.executable, "-m", "latchwork", *self.plan.command, given],
+                stdin=subprocess.DEVNULL,
+                pass_fds=descriptors,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     # ---- children that end
 

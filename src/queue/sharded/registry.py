@@ -501,25 +501,27 @@ class QueueRegistry:
                 return
             with self._lock:  # since the last refresh, and not deactivated
                 is_used = any(one.used and one.live.active for one in self._held.get(name, ()))
-            if is_used and not self._adopted()[name].was_dropped():
-                self._make_again(name)
+                queue = self._queues.get(name)
+            if queue is None:  # another thread has dropped it meanwhile
+                return
+            if is_used and not queue.was_dropped():
+                self._make_again(queue)
                 return
             with self._lock:
                 self._queues.pop(name, None)
                 self._held = dict(filter(lambda held: held[1], self._held.items()))
 
-    def _make_again(self, name: str) -> None:
+    def _make_again(self, queue: AnyQueue) -> None:
         """Write the record of a queue again. A queue in use keeps its record alive, so if it is missing, the store has
         lost it.
         """
+        name, config, live = queue.name, queue.config, queue.live
         log.warning(
             "the record of queue %s in %s is gone though the queue is in use, as where the store came back empty: it "
             "is made again, with the settings of this process; messages that were lost with the store are lost",
             name,
             self.records.set,
         )
-        queue = self._adopted()[name]
-        config, live = queue.config, queue.live
         self._create(config)
         queue.make_again()
         self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel), LOST)

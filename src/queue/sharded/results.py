@@ -38,7 +38,11 @@ def kept(value: Any, codec: Codec) -> list[Any]:
 
     Raises `InvalidRequest` for one that cannot be kept.
     """
-    value = value.model_dump(mode="json") if hasattr(value, "model_dump") else value  # a model of pydantic
+    try:
+        value = value.model_dump(mode="json") if hasattr(value, "model_dump") else value  # a model of pydantic
+    except Exception as failure:  # noqa: BLE001 - it is code of the user's
+        why = f"{type(failure).__name__}: {one_line(str(failure))}"
+        raise InvalidRequest(f"the result cannot be kept: its model_dump raised {why}") from None
     of = _BYTES if codec.name == "bytes" and isinstance(value, bytes | bytearray | memoryview) else _JSON
     try:
         data = of.encode(value)

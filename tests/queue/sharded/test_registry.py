@@ -158,6 +158,23 @@ def pause(queue):
         queue.pause()
 
 
+def test_a_group_that_another_thread_drops_during_a_refresh_fails_no_receive(registry, monkeypatch):
+    group = registry.create(QueueConfig("q", shards=1)).group("g")
+    group.receive()
+    find = registry.records.find
+
+    def find_as_it_is_dropped(name, *bins):
+        monkeypatch.setattr(registry.records, "find", find)
+        found = find(name, *bins)
+        registry.forget(group)  # the last step of the other thread's `drop`
+        return found
+
+    registry.store.delete(registry.records.key(group.name))
+    monkeypatch.setattr(registry.records, "find", find_as_it_is_dropped)
+    registry.refresh()
+    assert [queue.name for queue in registry.queues()] == ["q"]
+
+
 def test_a_queue_that_is_activated_while_a_refresh_lists_is_neither_dropped_nor_forgotten():
     store = Turning(ManualClock())
     here, there = QueueRegistry(store, "c"), QueueRegistry(store, "c")

@@ -58,7 +58,14 @@ def test_a_result_of_bytes_is_kept_in_a_queue_of_bytes_alone(store):
     assert queue.result(other) == {"n": 2}
 
 
-@pytest.mark.parametrize("value", [object(), "x" * MAX_RESULT, {1: 2, "1": 3}, float("nan")])
+class Model:
+    """As one of pydantic with a field that it cannot write."""
+
+    def model_dump(self, mode):
+        raise ValueError(f"Unable to serialize to {mode}: unknown type")
+
+
+@pytest.mark.parametrize("value", [object(), "x" * MAX_RESULT, {1: 2, "1": 3}, float("nan"), Model()])
 def test_a_message_whose_result_cannot_be_kept_is_done_and_says_so(store, value):
     queue = kept(store)
     of = queue.publish("m")

@@ -12,9 +12,16 @@ import pytest
 
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, NotFound
 from latchwork.queue import BatchingConfig, Delivery, QueueConfig, QueueRegistry, Worker
-from latchwork.queue.sharded.tasks.signature import MAX_SIGNATURE, Signature, StoredSignature, report, signatures_of
+from latchwork.queue.sharded.tasks.signature import (
+    MAX_SIGNATURE,
+    SIGNATURES,
+    Signature,
+    StoredSignature,
+    report,
+    signatures_of,
+)
 from latchwork.queue.sharded.workers import SILENT
-from latchwork.store import MemoryStore
+from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import ManualClock
 from latchwork.testing.stores import CountingStore
 from tests.support.waiting import until
@@ -301,6 +308,21 @@ def test_what_is_stored_and_is_no_signature_does_not_count(store):
     report(queue, "no JSON")
     report(queue, '{"name": "send", "parts": {"a": 7}, "upcasts": false}')
     task.publish("ada", "hi")
+
+
+@pytest.mark.parametrize("stored", ["a text", 7, {f"{n}": [0, "x" * MAX_SIGNATURE] for n in range(63)}])
+def test_a_record_that_is_damaged_or_full_of_former_programs_keeps_no_worker_from_its_start(store, stored):
+    task = runs(task_of(store, send))
+    queue = task._registry.get("mails")
+    store.operate(Key("shop_meta_set", "mails_TASK"), Put(SIGNATURES, stored))
+
+    def changed(to: str) -> None: ...
+
+    text = Signature(changed).stored(upcasts=False)
+    report(queue, text + " " * (MAX_SIGNATURE - len(text)))
+    assert [one.name for one in signatures_of(queue)] == ["changed"]
+    report(queue, task.stored_signature)
+    assert {one.name for one in signatures_of(queue)} == {"changed", "send"}
 
 
 # ---- costs, and the worker itself

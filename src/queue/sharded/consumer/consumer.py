@@ -279,8 +279,9 @@ class Consumer(Unpicklable):
             self._survive(self.runs.interrupting)
         while self._workers > self.runs.stuck and self._seams.monotonic() < end and not self._state.signals.forced:
             self._seams.sleep(0.02)
-        self._hung = self.runs.stuck
-        self._given_up += max(0, self.runs.open_runs - self._hung)
+        stuck = self.runs.stuck
+        self._hung = stuck - self.runs.cut
+        self._given_up += max(0, self.runs.open_runs - stuck)
         with Deadline(self._seams, 0):
             self._settlements.send()
             self._settlements.settle_again(now=True)

@@ -127,6 +127,7 @@ class Prefetched:
                 one = self.waiting.popleft() if self.waiting else None
             if one is None or self._seams.monotonic() - one.extended < self._safe or _extended(one.delivery):
                 return one
+            self._settlements.leave_to_the_sweep([one.delivery])
 
     def hand_back(self, waited: float = 0.0, *, last: bool = False) -> None:
         """Hand back the messages that have waited for `waited` seconds.
@@ -142,6 +143,7 @@ class Prefetched:
         stays = goes
         try:
             ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
+            self._settlements.leave_to_the_sweep([one.delivery for one in goes if one not in ours])
             left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
             stays = [one for one in ours if one.delivery in left]
         finally:  # after a defect all of them stay

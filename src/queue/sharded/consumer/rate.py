@@ -65,17 +65,20 @@ class Rate:
         self.refused()
         return max(decision.retry_after, 0.001)
 
-    def turn_of(self, key: str, wait: float) -> float:
-        """Return after how many seconds a message of the key should come again, behind the messages that this process
-        has put off.
+    def turn_of(self, key: str, wait: float, most: float) -> float:
+        """Return after how many seconds, `most` at most, a message of the key should come again, behind the messages
+        that this process has put off.
+
+        One whose turn is later than that has none yet: it asks again then. Else it would take a turn each time, and the
+        turns of the key would never be reached.
         """
         with self._lock:
             now = self._seams.monotonic()
             turn = max(now + wait, self._turns.pop(key, 0.0))
             if len(self._turns) >= MOST_KEYS:  # the key that was put off the longest ago
                 self._turns.pop(next(iter(self._turns)))
-            self._turns[key] = turn + self._between
-        return turn - now
+            self._turns[key] = turn + self._between if turn <= now + most else turn
+        return min(turn - now, most)
 
     # ---- without keys: no message may begin
 

@@ -23,6 +23,7 @@ class HandlerCall:
     received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
     ends: whether the consumer takes no more messages.
+    abandoned, cut: whether it was given up; and that as the consumer stopped.
     on_given_up: called if the run is given up, with whether nothing is left of its messages here; only a run of an
         ordered consumer has one.
     """
@@ -34,6 +35,7 @@ class HandlerCall:
     started: float | None = None
     on_given_up: Callable[[bool], object] | None = None
     abandoned: bool = False
+    cut: bool = False
 
     def why_end(self) -> LatchworkError | None:
         """Return why the handler should end its work now, as `Delivery.check` raises it; None if it may go on."""
@@ -55,8 +57,8 @@ class Runs:
         self._runs: list[HandlerCall] = []
         self._over = False
         self._drains_from: float | None = None
-        self.stuck = 0
-        """Handlers that were given up and have not returned."""
+        self.stuck = self.cut = 0
+        """Handlers that were given up and have not returned; and those of them that were given up as it stopped."""
 
     @property
     def open_runs(self) -> int:
@@ -142,6 +144,7 @@ class Runs:
         with self._lock:
             self._runs.remove(run)
             self.stuck -= run.abandoned
+            self.cut -= run.cut
             return not run.abandoned
 
     def keep(self) -> None:
@@ -178,8 +181,9 @@ class Runs:
         with self._lock:
             if run.abandoned or run not in self._runs:
                 return False
-            run.abandoned = True
+            run.abandoned, run.cut = True, interrupted
             self.stuck += 1
+            self.cut += interrupted
         moved = False
         try:
             moved = self._give_up(run, run.deliveries, why, interrupted=interrupted)

@@ -131,6 +131,10 @@ class Settlements:
                 "the attempts of %d messages count, though they were not handled (%s)", len(deliveries), failure
             )
 
+    def leave_to_the_sweep(self, deliveries: Sequence[Delivery]) -> None:
+        """Do nothing more with messages that a sweep may have taken."""
+        self._state.hand.let_go(deliveries)
+
     def hand_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Return messages that were not begun to the queue; return the messages for which that failed."""
         rows = self._queue.hand_back(deliveries)

@@ -258,10 +258,8 @@ class Turns:
         self.pace.one_by_one()
         if rate.keyed and self.runs.takes():
             try:  # it goes back until its turn, so that messages of other keys may begin
-                self.settlements.put_off(
-                    delivery,
-                    min(rate.turn_of(key, wait), self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY),
-                )
+                most = min(self.queue.config.message_expiry.total_seconds() / 2, MAX_DELAY)
+                self.settlements.put_off(delivery, rate.turn_of(key, wait, most))
                 return False
             except Exception as failure:  # noqa: BLE001 - a defect, too: then it is in hand, and goes back
                 self.consumer.report(failure)
@@ -361,8 +359,9 @@ class Turns:
         return self._claimed(most, timeout) if held is None else held.receive(most, more=more, timeout=timeout)
 
     def _may_take(self, held: HeldShard | None) -> bool:
-        """Whether more messages may be taken; in order, not once others may have the shard."""
-        return not ((held is not None and held.lost) or self.runs.saturated() or self.consumer.ends())
+        """Whether more messages may be taken: not in a paused queue; in order, not once others may have the shard."""
+        lost = held is not None and held.lost
+        return not (lost or self.queue.concurrency == 0 or self.runs.saturated() or self.consumer.ends())
 
     def _handle(self, run: HandlerCall | None, held: HeldShard | None = None) -> None:
         if run is None:
@@ -374,8 +373,11 @@ class Turns:
             except BaseException:
                 self._leave(run, held)  # else it would be extended without end
                 raise
-        if held is not None and (held.lost or may is False):
+        if held is not None and (held.lost or may is False or self.queue.concurrency == 0):
             self._leave(run, held)
+            return
+        if self.queue.concurrency == 0:  # it was paused while the batch was collected
+            self._return(run)
             return
         verdicts: list[Verdict] = []
         try:
@@ -395,11 +397,17 @@ class Turns:
         elif held is not None:
             held.give_up()
 
+    def _return(self, run: HandlerCall) -> None:
+        """Handle nothing of the run: its messages go back to the queue."""
+        try:
+            self.runs.abandon(run, "had not begun when the queue was paused", interrupted=True)
+        finally:
+            self.runs.close(run)
+
     def _leave(self, run: HandlerCall, held: HeldShard) -> None:
         """Handle nothing of the run: the present holder of the shard is given it first, and then what is behind it."""
+        why = "its lock was lost" if held.lost else "no handler may begin now"
         held.leave()
         if self.runs.close(run):
             self.settlements.leave(run.deliveries, begun=False)
-            log.warning(
-                "the lock of shard %d was lost: %d messages go to its next holder", held.shard, len(run.deliveries)
-            )
+            log.warning("shard %d: %s, so %d messages go to its next holder", held.shard, why, len(run.deliveries))

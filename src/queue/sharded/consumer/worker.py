@@ -230,9 +230,9 @@ class Worker(Unpicklable):
 
     def stop(self, grace: float | None = None) -> bool:
         """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`)."""
+        grace = self.grace if grace is None else checked_number("grace", grace)
         self._signals.drains = True
         self._stopping.set()
-        grace = self.grace if grace is None else checked_number("grace", grace)
         end, consumers = self._seams.monotonic() + grace, list(self.consumers.values())
         self._life.drains(sum(consumer.running for consumer in consumers), grace)
         try:

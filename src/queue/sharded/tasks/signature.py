@@ -20,9 +20,10 @@ from typing import Any, get_type_hints
 import msgspec
 
 from .... import lossless
-from ....errors import InvalidRequest, NotFound, Unreadable
+from ....errors import Corrupt, InvalidRequest, NotFound, RecordTooBig, Unreadable
+from ....logs import Log
 from ....plain import shown
-from ....store import Key, MapPut, Read, Update
+from ....store import Key, MapPut, Put, Read, Update
 from ....store.model.expr import SERVER_NOW, ListOf, Param
 from ....store.model.form import Form
 from ....store.model.ops import Compute
@@ -32,6 +33,8 @@ from ...undecodable import why
 from ..delivery import Delivery
 from ..record import lifetime
 from ..workers import REPORT, SILENT, HasWorkers
+
+log = Log(__name__)
 
 MAX_SIGNATURE = 16_384
 """Bytes of a signature as it is stored."""
@@ -273,11 +276,21 @@ def _key(queue: HasWorkers) -> Key:
 
 
 def report(queue: HasWorkers, text: str) -> None:
-    """Say that a worker with this signature works now. One call; harmless when repeated. Raises the store's errors."""
+    """Say that a worker with this signature works now. One call; harmless when repeated. Raises the store's errors.
+
+    A record that is damaged, or full of the signatures of former programs, begins again, in a second call: the workers
+    of other programs report again within `REPORT` seconds.
+    """
     put = MapPut(SIGNATURES, Param("hash", str), ListOf((SERVER_NOW, Param("text", str))))
     form = Form(put, exists=Exists.ANY, ttl=lifetime(queue.config))
     name = blake2b(text.encode(), digest_size=8).hexdigest()
-    queue.store.repeat_many([form.fill(_key(queue), hash=name, text=text)]).raise_unless()
+    update = form.fill(_key(queue), hash=name, text=text)
+    (row,) = rows = queue.store.repeat_many([update])
+    if isinstance(row, Corrupt | RecordTooBig):
+        log.warning("%s is begun again: %s", update.key, row)
+        queue.store.repeat_many([Update(update.key, (Put(SIGNATURES, None),))]).raise_unless(NotFound)
+        rows = queue.store.repeat_many([update])
+    rows.raise_unless()
 
 
 def signatures_of(queue: HasWorkers) -> list[StoredSignature]:

@@ -599,6 +599,8 @@ def test_every_stop_says_what_the_first_one_did(consumers):
     assert running.wait(PATIENCE)
     assert consumer.stop(0) is False
     runner.join(PATIENCE)
+    consumer.stop(0)
+    assert (consumer.given_up, consumer.hung) == (1, 0), "what a stop gave up does not hang for the next one"
     go.set()
     eventually(lambda: consumer._workers == 0)
     assert [*said, consumer.stop(0)] == [False, False]

@@ -281,6 +281,26 @@ def test_an_ordered_batch_whose_shard_is_lost_takes_nothing_more_and_goes_to_the
     assert seen == [["before", "after"]]
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_pause_while_a_batch_is_collected_begins_no_handler_and_its_messages_go_back(batches, ordered):
+    seen, clock = [], batches.store.seams
+    consumer = Consumer(
+        batches, lambda deliveries: seen.extend((one.payload, one.attempts) for one in deliveries), ordered=ordered
+    )
+    batches.publish_many(["a", "b"])
+    clock.at(1, batches.pause)
+    with pytest.warns(UserWarning, match="is paused"):
+        consumer._turns.take()
+    assert seen == []
+    assert clock.monotonic() < 3, "the batch is collected for up to 5 s"
+    assert consumer.runs.open_runs == consumer.stuck == 0
+    batches.resume()
+    batches.publish("c")
+    while len(seen) < 3:
+        consumer._turns.take()
+    assert seen == [("a", 1), ("b", 1), ("c", 1)]
+
+
 def test_a_signal_takes_no_lock(queue):
     consumer = Consumer(queue, lambda delivery: True)
     consumer._stopping = Interrupted()

@@ -161,5 +161,26 @@ def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_th
     assert len(dying.notes.free) == 5
 
 
+@pytest.mark.parametrize("at", ["the next turn", "the end"])
+def test_what_a_sweep_took_while_the_process_was_paused_does_not_stay_noted(store, clock, at):
+    queue = opened(store)
+    queue.publish_many(range(4))
+
+    def paused():
+        clock.advance(queue.pointers.sweep + 1)
+        for one in dying.consumer._prefetched.waiting:
+            queue.pointers.stamp([one.delivery.held.slot], "a sweep")
+
+    dying = Noting(queue, 1)
+    dying.die = paused
+    dying.consumer._turns.take()
+    assert len(dying.seen) == 4
+    if at == "the end":
+        dying.consumer._prefetched.hand_back()
+    dying.consumer._turns.take()
+    dying.consumer._settlements.send()
+    assert noted_in(dying.memory) == []
+
+
 def test_a_consumer_that_no_parent_watches_notes_nothing(store):
     assert type(Consumer(opened(store), print, upkeep=False)._state.hand) is Hand

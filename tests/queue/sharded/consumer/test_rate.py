@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from heapq import heappop, heappush
 
 import pytest
 
@@ -355,9 +356,24 @@ def test_turns_are_remembered_for_so_many_keys_the_latest_ones(store, clock, mon
     monkeypatch.setattr(rates, "MOST_KEYS", 3)
     rate = Rate(RateLimiter(store, "tenant", 1, 10), lambda one: one.payload, store.seams)
     for key in "abcade":
-        rate.turn_of(key, 60)
+        rate.turn_of(key, 60, 3600)
     assert list(rate._turns) == ["a", "d", "e"]
-    assert rate.turn_of("a", 60) == pytest.approx(60 + 2 * 11), "behind the two before it"
+    assert rate.turn_of("a", 60, 3600) == pytest.approx(60 + 2 * 11), "behind the two before it"
+
+
+def test_a_key_with_more_messages_than_have_a_turn_within_the_longest_delay_goes_on_at_its_rate(store, clock):
+    rate, longest, begun = Rate(RateLimiter(store, "tenant", 10, 60), lambda one: one.payload, store.seams), 360, []
+    began, waits = clock.monotonic(), [(0.0, n) for n in range(300)]
+    while waits and waits[0][0] < 5 * longest:
+        due, n = heappop(waits)
+        clock.advance(max(0.0, began + due - clock.monotonic()))
+        now, wait = clock.monotonic() - began, rate.ask("a")
+        if wait:
+            heappush(waits, (now + rate.turn_of("a", wait, longest), n))
+        else:
+            begun.append(now)
+    in_each = [sum(n * longest <= time < (n + 1) * longest for time in begun) for n in range(5)]
+    assert min(in_each) > 45, "about 54, as the limiter has room again a tenth of its window late"
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -272,6 +272,15 @@ def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
     until(lambda: threading.active_count() <= before)
 
 
+def test_a_grace_that_is_no_length_of_time_is_refused_and_the_worker_goes_on():
+    worker = Worker(registry_on(MemoryStore(), "a"), upkeep=False)
+    worker.handler("a")(print)
+    with worker:
+        with pytest.raises(InvalidRequest, match="grace"):
+            worker.stop("soon")
+        assert worker.running
+
+
 def test_the_consumers_of_a_worker_stop_together_each_with_the_whole_grace():
     """One after the other, each that hangs would end half a second after the one before."""
     worker = Worker(registry_on(MemoryStore(), "a"), grace=60)
