@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.errors import AlreadyExists, NotFound
+from latchwork.errors import AlreadyExists, Corrupt, NotFound
 from latchwork.queue import LargeQueue
 from latchwork.queue.circular.lock import QueueLock
-from latchwork.store import Key, MemoryStore
+from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
 
@@ -106,3 +106,14 @@ def test_a_handle_from_before_notices_it_while_it_waits_for_the_lock():
     old = LargeQueue.open(FaultyStore(inner, {6: make_again}), "q")
     with pytest.raises(NotFound, match="made again"):
         old.enqueue("old")
+
+
+@pytest.mark.parametrize("mark", [None, "text", 2**63 - 1])
+def test_a_buffer_record_whose_mark_is_damaged_is_named(store, name, mark):
+    """None: the bin is missing. Above a mark of that size no fence could be."""
+    leave_behind(store, name, capacity=20)
+    store.operate(Key(name, "queue-buffer-1"), Put("fencing-mark", mark))
+    with pytest.raises(Corrupt, match=r"queue-buffer-1 is damaged: .*fencing-mark.*restore or delete it"):
+        LargeQueue.create(store, name, 20, entries_per_record=10)
+    store.delete(Key(name, "queue-buffer-1"))
+    assert LargeQueue.create(store, name, 20, entries_per_record=10).enqueue("v") == 0
