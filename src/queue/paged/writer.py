@@ -177,8 +177,9 @@ class PageWriter:
         self._page.write(content[: self._page_size - position], position)
         self._page.write(frames[:4], position)
         self._index.write(entries, self._index_size)
-        self.tail = (page, position + len(frames))  # after the index: a search relies on it for all before the tail
-        self._index_size += len(entries)
+        tail, size = (page, position + len(frames)), self._index_size + len(entries)
+        # After the index: a search relies on it for all before the tail. No interrupt comes between the two.
+        self.tail, self._index_size = tail, size
 
     def _next_arrival(self) -> int:
         """Return the present time, or the newest arrival so far if the clock was set back."""

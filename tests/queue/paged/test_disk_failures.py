@@ -1,13 +1,16 @@
 """A disk that is full or failing is surfaced, and nothing acknowledged is lost."""
 
 import errno
+from functools import partial
 from random import Random
 
 import pytest
 
 from latchwork.errors import StorageFailed
+from latchwork.queue.paged import page, writer
 from latchwork.testing.clock import ManualClock
 
+from .failing import interrupted
 from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
 from .recording import RecordingFiles
 
@@ -202,3 +205,24 @@ def test_a_batch_that_is_interrupted_ends_the_appending():
         queue.append(b"x")
     queue.close()
     assert messages(files)[0] == b"before"
+
+
+def test_an_append_that_is_interrupted_at_any_line_is_in_the_index_if_it_is_in_the_queue():
+    place, went_on = 0, True
+    while went_on:
+        place += 1
+        clock = ManualClock()
+        queue = open_in(RecordingFiles(), seams=clock, page_size=1024)
+        cursor = queue.cursor("c")
+        for data in (b"before", b"interrupted", b"after"):
+            clock.advance(1)
+            if data == b"interrupted":
+                went_on = interrupted(place, (writer, page), partial(queue.append, b"interrupted"))
+            else:
+                queue.append(data)
+        found = list(queue.read())
+        assert [entry.data for entry in found if entry.data != b"interrupted"] == [b"before", b"after"], place
+        for number, entry in enumerate(found):
+            assert list(queue.read(since=entry.timestamp)) == found[number:], (place, entry.data)
+        assert cursor.lag() == len(found), place
+    assert place > 10
