@@ -41,7 +41,8 @@ def lag_of(source: Any) -> tuple[str, int] | None:
     if not source.endOffset or "streamId" not in source.endOffset:
         return None
     end = json.loads(source.endOffset)
-    latest = json.loads(source.latestOffset) if source.latestOffset else end
+    # A batch that is run again after a restart has none; PySpark then gives the text "None", or "null" by Connect.
+    latest = json.loads(source.latestOffset) if "streamId" in (source.latestOffset or "") else end
     behind = sum(latest["shards"].values()) - sum(end["shards"].values())
     return end["queue"], max(0, behind)
 
