@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from latchwork.errors import StorageFailed
+from latchwork.queue import PagedQueue
 from latchwork.queue.paged import page, writer
 from latchwork.testing.clock import ManualClock
 
@@ -54,6 +55,33 @@ def test_a_failed_write_poisons_until_the_queue_is_opened_again(part, code, afte
     assert len(found) <= len(acknowledged) + 1
     queue.append(b"more")
     assert messages(files.killed()) == [*found, b"more"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "put", [PagedQueue.append, lambda queue, data: queue.append_many([data] * 2)], ids=["one", "two"]
+)
+@pytest.mark.parametrize("size", [30, 300])
+def test_a_full_disk_that_shows_in_the_index_refuses_the_append_and_goes_on_when_there_is_room(code, put, size):
+    """A page is reserved when it is begun, an index grows with its messages."""
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    queue.append(b"before")
+    for _ in range(3):
+        files.fail("write", ".idx", code)
+        with pytest.raises(StorageFailed, match=r"no room for .*idx.*free some and append again"):
+            put(queue, b"n" * size)
+        assert [entry.data for entry in queue.read()] == [b"before"]
+    assert messages(files.killed()) == [b"before"], "what was undone is no message of the next process"
+    queue.append(b"after")
+    queue.append(b"and more" * 3)
+    expected = [b"before", b"after", b"and more" * 3]
+    assert [entry.data for entry in queue.read()] == expected
+    assert [entry.data for entry in queue.read(since=0)] == expected
+    for crash in range(20):
+        assert messages(RecordingFiles.holding(files.crashed(Random(crash), 0.5))) == expected
+    queue.close()
+    assert messages(files) == expected
 
 
 @pytest.mark.parametrize("kind", ["sync", "write", "create", "allocate", "rename", "truncate"])
