@@ -28,6 +28,7 @@ from ..coord import CountDownLatch, LatchLevel, Permits, Semaphore
 from ..errors import LatchworkError, NotFound
 from ..inputs import checked_switch
 from ..logs import Log
+from ..retry import may_pass
 from ..store.connect import connect
 
 try:
@@ -96,7 +97,9 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
         return None
 
     def poke(self, context: Any) -> bool:  # noqa: ARG002 - what Airflow calls it with
-        """Whether the latch is released now; one call. One that is not there yet is not."""
+        """Whether the latch is released now; one call. One that is not there yet is not, nor is one whose store is
+        away.
+        """
         store = connect(self.store)
         try:
             latch = CountDownLatch.get(
@@ -104,6 +107,11 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
             )
             return latch.wait(0)
         except NotFound:
+            return False
+        except LatchworkError as failure:
+            if not may_pass(failure):
+                raise
+            log.warning("latch %s cannot be read now, and is looked at again: %s", self.latch_id, failure)
             return False
         finally:
             store.close()

@@ -31,7 +31,8 @@ class Lifespan:
     url: of the store, as for `latchwork.connect`.
     client_id: of the queues.
     publish: names of queues, each of which gets a publisher; they must exist when the service starts.
-    worker: a function that makes a worker of the registry; it is started with the service, and drained at its end.
+    worker: a function that makes a worker of the registry; it is started with the service, and drained at its end. Its
+        handlers may use the store, the registry and the publishers, also while it drains.
 
     Each process of a server (uvicorn's and gunicorn's workers) opens its own. Signals are left to the server. It is
     safe to share between threads.
@@ -60,13 +61,15 @@ class Lifespan:
             registry = QueueRegistry(store, self._client_id)
             queues = [await registry.get(name) for name in self._publish]
             opened = {queue.name: await stack.enter_async_context(queue.publisher()) for queue in queues}
+            # From before the worker starts until it has drained: its handlers use them too.
+            self._store, self._registry, self._publishers = store, registry, opened
+            stack.callback(self._forget)
             if self._make_worker is not None:
                 await stack.enter_async_context(self._make_worker(registry))
-            self._store, self._registry, self._publishers = store, registry, opened
-            try:
-                yield
-            finally:
-                self._store, self._registry, self._publishers = None, None, {}
+            yield
+
+    def _forget(self) -> None:
+        self._store, self._registry, self._publishers = None, None, {}
 
     @property
     def store(self) -> Store:

@@ -314,9 +314,7 @@ class _SemaphoreContender(SharedContender):
         seen, size = self.observed, self.size  # read once: another thread may replace them
         entries = [] if seen is None else list(seen.entries.values())
         if not entries:
-            return (
-                f"nobody held any of its {size} when it last looked: others were faster, or one waits for several"
-            )
+            return f"nobody held any of its {size} when it last looked: others were faster, or one waits for several"
         held = sum(len(entry.held) for entry in entries)
         names = [f"{entry.owner!r} ({len(entry.held)})" for entry in entries[:8]]
         more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""

@@ -109,7 +109,7 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
         `InvalidRequest` and `RecordTooBig`.
 
         At the commit, and from the block that commits: `Unavailable` if the task was not published, `OutcomeUnknown` if
-        it may run. The transaction has committed then.
+        it may run. The transaction has committed then, and Django publishes no task that was enqueued later in it.
         """
         self.validate_task(task)
         queue = self.registry.get(self.queue_for(task.queue_name, task.priority))

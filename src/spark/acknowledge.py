@@ -25,8 +25,9 @@ TASKS = 64
 def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStore | None = None) -> int:
     """Acknowledge everything that the query has finished, by its last progress; return by how many pointers.
 
-    The executors delete the messages. If the query has ended, its queues are released: consumers may use them, or a
-    later start of the query takes them again. Call it after a run with `availableNow`, and after `stop()`.
+    The executors delete the messages. If the query has ended before the call, its queues are released: consumers may
+    use them, or a later start of the query takes them again. Call it after a run with `availableNow`, and after
+    `stop()`.
 
     store: where the queue is; needed only if its URL has a password, which is kept out of checkpoints, and
         $LATCHWORK_STORE is not set.
@@ -35,6 +36,7 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
     if the queue in the store is not the one that was read. Not promised: that an ended query leaves the queue to a
     successor of its stream that runs already; it takes the queue from it.
     """
+    ended = not query.isActive  # before its progress: a batch that is done in between would be released as unread
     progress = query.lastProgress
     sources = progress.sources if progress is not None else []
     ends = [json.loads(source.endOffset) for source in sources if source.endOffset and "streamId" in source.endOffset]
@@ -42,7 +44,7 @@ def acknowledge(spark: SparkSession, query: StreamingQuery, *, store: RecordStor
         raise InvalidRequest(
             f'the query {query.name or query.id} does not read a queue: give one whose source is format("latchwork")'
         )
-    return sum(_finish(spark, end, store, ended=not query.isActive) for end in ends)
+    return sum(_finish(spark, end, store, ended=ended) for end in ends)
 
 
 def release(queue: Subscription, stream_id: str) -> None:

@@ -129,6 +129,53 @@ def test_the_same_service_runs_on_each_framework(framework, tmp_path):
     store.close()
 
 
+def test_a_handler_publishes_by_the_service_from_its_first_message_until_the_worker_has_drained(tmp_path):
+    url = f"sqlite:{tmp_path}/s.db?synchronous=off"
+    store = latchwork.connect(url)
+    registry = QueueRegistry(store, "shop")
+    queue, following = (registry.create(QueueConfig(name, shards=1)) for name in ("orders", "next"))
+    queue.publish("first")
+    handled = []
+
+    async def run():
+        began, ends = asyncio.Event(), asyncio.Event()
+
+        class Eager(aio.Worker):
+            """A worker whose start lasts until it has handled a message."""
+
+            async def __aenter__(self):
+                entered = await super().__aenter__()
+                while len(handled) < 1:  # it may fail, and come again much later
+                    await asyncio.sleep(0.01)
+                return entered
+
+        def make(registry):
+            worker = Eager(registry, upkeep=False)
+
+            @worker.handler("orders", concurrency=1)
+            async def handle(delivery):
+                if delivery.payload == "last":
+                    began.set()
+                    await ends.wait()
+                try:
+                    handled.append(await (await service.publisher("next").publish(delivery.payload)))
+                except InvalidRequest as failure:
+                    handled.append(failure)
+                    raise
+
+            return worker
+
+        service = Lifespan(url, client_id="shop", publish=["next"], worker=make)
+        async with service():
+            queue.publish("last")
+            await began.wait()
+            asyncio.get_running_loop().call_later(0.1, ends.set)  # by now the worker drains
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert [message.payload for message in following.peek()] == ["first", "last"], handled
+    store.close()
+
+
 SERVICE = """
 import os
 from latchwork import aio

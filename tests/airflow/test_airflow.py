@@ -18,8 +18,9 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from airflow.utils.db import initdb
 
 import latchwork.airflow
-from latchwork.airflow import LatchTrigger, MessageTrigger
+from latchwork.airflow import LatchSensor, LatchTrigger, MessageTrigger
 from latchwork.coord import CountDownLatch, Semaphore
+from latchwork.errors import Misconfigured
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Key
 
@@ -86,6 +87,13 @@ def test_a_sensor_of_a_latch_that_is_released_already_is_not_deferred(dags, stor
 
 def test_a_sensor_of_a_latch_that_is_not_there_fails(dags, url):
     assert run_of(dags.absent) == {"wait": "failed"}
+
+
+def test_an_outage_of_the_store_is_no_end_of_the_wait_and_a_wrong_url_is():
+    latch = {"task_id": "wait", "client_id": "etl", "latch_id": "load"}
+    assert LatchSensor(**latch, store="aerospike://127.0.0.1:1/test").poke({}) is False
+    with pytest.raises(Misconfigured):
+        LatchSensor(**latch, store="sqlite:/nowhere/store.db").poke({})
 
 
 def test_a_trigger_is_made_again_from_what_airflow_stores(url):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,7 @@ from django.db import connection, transaction
 from django.test import Client, TestCase, override_settings
 
 from latchwork.django import TaskResultDoesNotExist, current_delivery, task_finished, task_worker, tasks
-from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Unreadable
+from latchwork.errors import InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Unavailable, Unreadable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing import FaultyStore, ManualClock, bring_back
@@ -151,6 +152,27 @@ def test_a_publish_whose_outcome_is_unknown_is_told_by_the_commit(clock):
         with pytest.raises(OutcomeUnknown), transaction.atomic():
             note.enqueue(2)
         faulty.rate = 0
+
+
+def test_after_a_publish_that_failed_django_publishes_no_later_task_of_the_transaction(clock):
+    """As the guide says: a program that repeats only the task of the error would lose the others."""
+    store = FaultyStore(MemoryStore(clock), seed=1, rate=0)
+    shop, setting = made(store)
+    with setting:
+        note.enqueue("opens the queue")
+        store.kinds = ("dropped",)
+
+        def two_tasks():
+            with transaction.atomic():
+                transaction.on_commit(partial(setattr, store, "rate", 1.0))
+                note.enqueue("first")
+                transaction.on_commit(partial(setattr, store, "rate", 0.0))
+                note.enqueue("second")
+
+        with pytest.raises(Unavailable):
+            two_tasks()
+        store.rate = 0.0
+    assert ready(shop) == 1
 
 
 # ---- in a worker

@@ -243,6 +243,8 @@ def test_each_batch_is_told_with_lag_rate_and_time_by_queue():
     figures = StreamFigures(ObservedSeams(SYSTEM, telemetry))
     figures.progressed(progress(source(offset(3, 4), offset(10, 4)), source('{"logOffset":1}', None)))
     figures.progressed(progress(source(offset(3, 4), None, rows=0, rate=0.0), source(None, None)))
+    for none in ("None", "null"):  # as PySpark, and its Connect, give what is not known
+        figures.progressed(progress(source(offset(3, 4), none, rows=0, rate=0.0), source(none, none)))
     figures.at_rest("run")
     figures.at_rest("another")
     figures.ended("run")
@@ -250,7 +252,7 @@ def test_each_batch_is_told_with_lag_rate_and_time_by_queue():
     of = {"queue": "q"}
     assert telemetry.told == [
         ("stream_lag", 7, of), ("stream_rate", 50.0, of), ("stream_batches", 1.5, of),
-        ("stream_lag", 0, of), ("stream_rate", 0.0, of),
+        *[("stream_lag", 0, of), ("stream_rate", 0.0, of)] * 3,
         ("stream_rate", 0.0, of), ("stream_rate", 0.0, of),
     ]  # fmt: skip
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from types import SimpleNamespace
+
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -10,7 +14,7 @@ from pyspark.sql.types import StructType
 from latchwork.errors import InvalidRequest, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import stream as ranges
-from latchwork.spark import release, source
+from latchwork.spark import acknowledge, release, source
 from latchwork.spark.admission import limited
 from latchwork.spark.options import parse
 from latchwork.spark.source import BatchReader, Piece, StreamReader, _shares
@@ -108,6 +112,45 @@ def test_a_queue_whose_query_never_finished_a_batch_is_let_go_of_by_hand(queue, 
         queue.receive()
     release(queue, "etl")
     assert len(queue.receive(10)) == 3
+
+
+class EndsMeanwhile:
+    """A query that ends, with one more batch, as soon as its progress was read."""
+
+    name = "q"
+
+    def __init__(self, *ends):
+        self.ends, self.isActive = list(ends), True
+
+    @property
+    def lastProgress(self):  # noqa: N802 - Spark's name
+        end = self.ends[0]
+        self.ends, self.isActive = self.ends[-1:], False
+        return SimpleNamespace(sources=[SimpleNamespace(endOffset=json.dumps(end))])
+
+
+class Local:
+    """A session that runs `mapInArrow` here."""
+
+    def createDataFrame(self, rows, schema):  # noqa: N802 - Spark's name
+        return SimpleNamespace(repartition=lambda *_: self._frame(rows), schema=schema)
+
+    def _frame(self, rows):
+        batch = pa.RecordBatch.from_pylist([dict(zip(("shard", "last"), row, strict=True)) for row in rows])
+        run = lambda function, _: SimpleNamespace(count=lambda: len(list(function(iter([batch])))))  # noqa: E731
+        return SimpleNamespace(mapInArrow=run, schema=None)
+
+
+def test_a_query_that_ends_while_it_is_acknowledged_keeps_its_queue_until_its_last_batch_is(queue, planner):
+    """A release with the progress from before its end would deliver the messages of its last batch again."""
+    publish(queue, (0, 20))
+    begin = planner().initialOffset()
+    query = EndsMeanwhile(*(begin | {"shards": {"0": read, "1": 0, "2": 0}} for read in (8, 20)))
+    assert acknowledge(Local(), query, store=queue.store) == 8
+    with pytest.raises(QueueOwned):
+        queue.receive()
+    assert acknowledge(Local(), query, store=queue.store) == 12
+    assert queue.receive(10) == []
 
 
 def test_a_repeated_batch_has_the_same_partitions_whatever_was_acknowledged_in_between(queue, planner):

@@ -16,7 +16,7 @@ from ...store.model.expr import Bin, Const, Expr, If, MapSize, MapValue, Param, 
 from ...store.model.ops import Compute, MapGet, MapPut, MapRemove, Read
 from ...store.port import NEVER, RecordStore
 from .buffer import Buffer, Entry
-from .layout import GROUPS, HEAD, TAIL, Layout, checked_count, checked_offset, offset_in
+from .layout import GROUPS, HEAD, SHAPE, TAIL, Layout, checked_count, checked_offset, offset_in
 
 MAX_GROUPS = 256
 """Groups of a queue: with names of the maximum length they take a quarter of the metadata record."""
@@ -164,7 +164,10 @@ class ConsumerGroup:
 
     def _look(self) -> tuple[int, int, int]:
         """Return the group's position, head and tail, of one moment."""
-        stored, head, tail = self._store.operate(self._layout.meta, MapGet(GROUPS, self.name), Read(HEAD), Read(TAIL))
+        stored, head, tail, *shape = self._store.operate(
+            self._layout.meta, MapGet(GROUPS, self.name), Read(HEAD), Read(TAIL), *map(Read, SHAPE)
+        )
+        self._layout.check(dict(zip(SHAPE, shape, strict=True)))
         if stored is None:
             raise NotFound(f"queue {self._layout.name!r} has no group {self.name!r}: it was dropped; ask for it again")
         meta = self._layout.meta

@@ -14,17 +14,18 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta, Struct, field
 
-from ...errors import InvalidRequest, RecordTooBig
+from ...errors import InvalidRequest, NotFound, RecordTooBig
 from ...inputs import checked_store_name, checked_whole, is_int
 from ...plain import shown
 from ...store.decode import MAX_COUNTER, damaged, decoded
-from ...store.model.expr import Bin, Bound, MapSmallestValue, Param
+from ...store.model.expr import Bin, Bound, Expr, MapSmallestValue, Param, missing
 from ...store.model.record import Key, checked_key
 from ...store.model.values import MAX_DEPTH, MAX_INT, bound, encode, taken
 
 META, BUFFER = "queue-metadata", "queue-buffer-"
 HEAD, TAIL = "head-offset", "tail-offset"
 RECORDS, SLOTS, CAPACITY = "num-buf-recs", "slots-per-rec", "capacity"
+SHAPE = RECORDS, SLOTS, CAPACITY
 TXNS, GROUPS = "txns", "groups"
 MARK, ENTRIES = "fencing-mark", "entries"
 
@@ -40,6 +41,12 @@ _DEPTH = MAX_DEPTH - 2
 """Levels of lists and maps in a value; the pair and the list of entries are two more."""
 
 _NOT_STALE = Bin(MARK) <= Param("fence")
+_OF_RECORDS = Bin(RECORDS).eq(Param("records")) & Bin(SLOTS).eq(Param("slots"))
+_OF_CAPACITY = Bin(CAPACITY).eq(Param("capacity"))
+_UNCHANGED = {
+    True: _OF_RECORDS & (missing(CAPACITY) | _OF_CAPACITY),  # whether the capacity is the product of the other two
+    False: _OF_RECORDS & _OF_CAPACITY,
+}
 WATERMARK = MapSmallestValue(GROUPS)
 """The smallest position that head waits for; groups that do not hold head are far above (`groups.FREE`)."""
 
@@ -113,6 +120,25 @@ class Layout:
         records, slots = kept.records, kept.slots
         room = (record_limit - _ROOM) // slots - _AROUND
         return cls(name, records * slots if kept.capacity is None else kept.capacity, records, slots, room)
+
+    @property
+    def unchanged(self) -> Expr:
+        """The guard "the queue has this layout", with the parameters of `shape`."""
+        return _UNCHANGED[self.capacity == self.records * self.slots]
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """What makes the places of the offsets."""
+        return {"records": self.records, "slots": self.slots, "capacity": self.capacity}
+
+    def check(self, bins: dict[str, Any]) -> None:
+        """Raise `NotFound` if the bins of the metadata record say that the queue has another layout by now."""
+        found = Layout.stored(self.name, {bin: bins[bin] for bin in SHAPE if bins.get(bin) is not None}, 0)
+        if found.shape != self.shape:
+            raise NotFound(
+                f"the queue {shown(self.name)} was made again, with capacity {found.capacity} and {found.slots} "
+                f"entries per record, since this handle was opened with {self.capacity} and {self.slots}: open it again"
+            )
 
     @property
     def meta(self) -> Key:

@@ -32,7 +32,7 @@ from ...store.model.ops import Compute, MapGet, MapPut, Op, Put, Read
 from ...store.model.record import NO_PARAMS
 from ...store.port import NEVER, RecordStore, Update, Values
 from . import transactions
-from .layout import HEAD, TAIL, TXNS, WATERMARK, Layout, offset_in, watermark_in
+from .layout import HEAD, SHAPE, TAIL, TXNS, WATERMARK, Layout, offset_in, watermark_in
 
 POLL = Poll(low=0.0005, high=0.005, factor=1.5, jitter=0.5)
 """The pauses while another process holds the lock: a hold takes about a millisecond."""
@@ -56,6 +56,11 @@ _TAKE: tuple[Op, ...] = (
 _HELD = rules.held(0).expr
 _HEAD_MAY_MOVE = _HELD & (Param("head") <= WATERMARK)
 _HEAD, _TAIL, _WATERMARK, _DUE = Read(HEAD), Read(TAIL), Compute(WATERMARK), Compute(transactions.DUE)
+
+
+@lru_cache(maxsize=16)
+def _both(guard: Expr, unchanged: Expr) -> Expr:
+    return guard & unchanged  # one object for all queues, so that it is compiled once
 
 
 @lru_cache(maxsize=512)
@@ -120,6 +125,9 @@ class QueueLock:
     def __init__(self, store: RecordStore, layout: Layout) -> None:
         self.store, self.layout = store, layout
         self.key = layout.meta
+        # A handle from before the queue was made again with another layout must not write to its places (P4.11).
+        self.shape, self.unchanged = layout.shape, layout.unchanged
+        self.free = _both(_FREE, self.unchanged)
         self._observed: Observation | None = None
         self._since_asked = transactions.ASK_EVERY
 
@@ -134,15 +142,15 @@ class QueueLock:
         owner: for people.
         head_moves: whether `watermark` is needed.
 
-        Raises `LockUnavailable` after the timeout, `NotFound` if there is no queue, `OutcomeUnknown` if an attempt may
-        have taken the lock: then it stays unused until its lease runs out.
+        Raises `LockUnavailable` after the timeout, `NotFound` if there is no queue or it has another layout by now,
+        `OutcomeUnknown` if an attempt may have taken the lock: then it stays unused until its lease runs out.
         """
         asks = self._since_asked >= transactions.ASK_EVERY
         self._since_asked = 1 if asks else self._since_asked + 1
         reads, asked = _reads(head_moves, asks, len(txns)), dict(zip(_TXN, txns, strict=False)) if txns else _NOTHING
         # Mostly the lock is free. Else look until it is, or until it has been unchanged for a whole lease.
         acquisition = _Acquisition(self, owner or grant, grant, reads, asked)
-        values = acquisition.attempt(_FREE) or POLL.until(self.store.seams, acquisition.look, timeout=timeout)
+        values = acquisition.attempt(self.free) or POLL.until(self.store.seams, acquisition.look, timeout=timeout)
         if values is None:
             raise LockUnavailable(
                 f"queue {self.key.set!r} was locked by others for {timeout:.3g} s: wait longer", key=self.key
@@ -156,10 +164,11 @@ class QueueLock:
         return Hold(fence, head, tail, watermark, due, known)
 
     def observe(self) -> Observation:
-        """Read the lease; return it, and since when it has been seen unchanged."""
-        record = self.store.get(self.key, *rules.BINS)
+        """Read the lease; return it, and since when it has been seen unchanged. Raises `NotFound` as `take`."""
+        record = self.store.get(self.key, *rules.BINS, *SHAPE)
         if record is None:
             raise NotFound(f"the queue {self.key.set!r} is gone; make it with LargeQueue.create", key=self.key)
+        self.layout.check(record.bins)
         view, now = LeaseView.of(self.key, record.bins), self.store.seams.monotonic()
         before = self._observed  # read once: another thread may replace it
         seen = before.then(view, now) if before else Observation(view, now)
@@ -287,7 +296,8 @@ class _Acquisition(Struct):
 
         seen: the guard's parameters, besides the id of this acquisition.
         """
-        lock, params = self.lock, {**seen, **self.asked, "owner": self.owner, "grant": self.grant}
+        lock = self.lock
+        params = {**seen, **self.asked, **lock.shape, "owner": self.owner, "grant": self.grant}
         try:
             return lock.store.repeat(_form(guard, _TAKE, self.reads).fill(lock.key, **params))
         except Refused as refusal:
@@ -301,10 +311,10 @@ class _Acquisition(Struct):
         if seen.view.grant == self.grant:
             return self._recognised(seen)
         if not seen.view.locked:
-            return self.attempt(_FREE)
+            return self.attempt(self.lock.free)
         if seen.ran_out(self.lock.store.seams.monotonic()):
             broken = rules.broken(seen.view, self.grant)
-            return self.attempt(broken.expr, broken.params)
+            return self.attempt(_both(broken.expr, self.lock.unchanged), broken.params)
         return None
 
     def _recognised(self, seen: Observation) -> tuple[Any, ...] | None:

@@ -27,7 +27,7 @@ from . import setup, transactions
 from .buffer import Buffer, Entry
 from .group_commit import GroupCommit
 from .groups import ConsumerGroup
-from .layout import HEAD, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset, offset_in
+from .layout import HEAD, SHAPE, TAIL, TXNS, Layout, checked_count, checked_name, checked_offset, offset_in
 from .lock import QueueLock
 from .plan import DEQUEUE, ENQUEUE, OVERWRITE, Request
 
@@ -311,9 +311,10 @@ class LargeQueue:
         return ConsumerGroup.joined(self._store, self.layout, self._buffer, name, hold_head=hold_head)
 
     def _head_and_tail(self) -> tuple[int, int]:
-        record = self._store.get(self.layout.meta, HEAD, TAIL)
+        record = self._store.get(self.layout.meta, HEAD, TAIL, *SHAPE)
         if record is None:
             raise NotFound(f"the queue {self.name!r} is gone; make it with LargeQueue.create")
+        self.layout.check(record.bins)
         meta, bins = self.layout.meta, record.bins
         return offset_in(meta, HEAD, bins.get(HEAD)), offset_in(meta, TAIL, bins.get(TAIL))
 

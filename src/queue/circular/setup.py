@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
 
 from ...coord.lease import GRANT, LEASE, RENEWALS
 from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
+from ...store.decode import MAX_COUNTER, decoded
 from ...store.model.expr import Expr, any_of, lacks, missing
 from ...store.model.ops import ListRange, MapGet, MapPut, Op, Put, Read
 from ...store.port import NEVER, Exists, Key, RecordStore, Update
@@ -57,6 +60,12 @@ missing.
 """
 _LOOK: tuple[Op, ...] = (Read(RECORDS), Read(SLOTS), Read(CAPACITY), *(read for read, _, _ in _OURS))
 _INCOMPLETE = any_of(*(lack for _, _, lack in _OURS))
+
+
+class _Stored(Struct, frozen=True):
+    """What a new queue takes over of a buffer record that is there already."""
+
+    mark: Annotated[int, Meta(le=MAX_COUNTER)] = field(name=MARK)
 
 
 def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:
@@ -102,7 +111,7 @@ def _make_buffers(buffers: RecordStore, keys: Sequence[Key]) -> dict[Key, int]:
     made = buffers.repeat_many([Update(key, _EMPTY, exists=Exists.CREATE, ttl=NEVER) for key in keys])
     made.raise_unless(AlreadyExists, OutcomeUnknown)
     found = zip(keys, buffers.get_many(keys, MARK), strict=True)
-    marks = {key: record.bins[MARK] for key, record in found if record is not None}
+    marks = {key: decoded(_Stored, key, record.bins).mark for key, record in found if record is not None}
     if len(marks) < len(keys):
         raise _unmade(keys[0].set)
     return marks

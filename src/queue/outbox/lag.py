@@ -7,7 +7,7 @@ import os
 from ...errors import NotFound
 from ...seams import SYSTEM, Seams
 from ..paged.backlog import backlog
-from ..paged.files import SYSTEM_FILES
+from ..paged.files import ReadingFiles
 from ..paged.layout import Layout, Place, disk
 from ..paged.opening import checked_directory
 from ..paged.reader import View
@@ -20,12 +20,12 @@ _LENGTH = 4
 def stored_lag(
     directory: str | os.PathLike[str], prefix: str, name: str = "outbox", *, seams: Seams = SYSTEM
 ) -> OutboxLag:
-    """Return what waits in the outbox of that name. It takes no lock and changes nothing.
+    """Return what waits in the outbox of that name. It takes no lock and changes nothing; the disk may be read-only.
 
     While the producer runs, the result may be behind by a moment. Raises `NotFound` if there is no such outbox;
     `Corrupt`, `Unreadable`, `Misconfigured` and `StorageFailed` as when the local queue is opened.
     """
-    layout = Layout(SYSTEM_FILES, checked_directory(directory), prefix)
+    layout = Layout(ReadingFiles(), checked_directory(directory), prefix)
     with disk(layout):
         page_size = layout.stored_page_size()
         cursors = layout.cursors() if page_size else {}

@@ -155,6 +155,17 @@ class Files:
         return lock
 
 
+class ReadingFiles(Files):
+    """The file layer of a look from outside: it opens files for reading alone, so that the disk may be read-only."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading. Nothing is created."""
+        del create
+        opened = File(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        warn_of_others(path)
+        return opened
+
+
 _sync = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 SYSTEM_FILES = Files()

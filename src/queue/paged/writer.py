@@ -7,6 +7,7 @@ for all that have written by then.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -19,6 +20,7 @@ from .page import FIRST, HEADER, LAST, MIDDLE, TERMINATOR, WHOLE, record
 from .recovery import Recovered
 
 _BATCH = 1024 * 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PageWriter:
@@ -26,7 +28,8 @@ class PageWriter:
 
     After a write or a sync that failed it refuses everything with `StorageFailed`: it is not known then what the disk
     holds of the page, and another try could take a lost page for a good one. Opening the queue again checks the page.
-    An interrupt (KeyboardInterrupt) of a batch, or of the change to a new page, has the same effect.
+    An interrupt (KeyboardInterrupt) of a batch, or of the change to a new page, has the same effect. A message for
+    whose index, or page, the disk has no room is undone, and the next one may be taken.
     """
 
     def __init__(
@@ -176,7 +179,14 @@ class PageWriter:
         content = TERMINATOR + frames[4:] + TERMINATOR
         self._page.write(content[: self._page_size - position], position)
         self._page.write(frames[:4], position)
-        self._index.write(entries, self._index_size)
+        try:
+            self._index.write(entries, self._index_size)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            # The page was reserved, its index was not. The tail has not moved, so nobody has seen these records.
+            self._page.write(bytes(len(content))[: self._page_size - position], position)
+            raise self._no_room(self._layout.index(page), error) from error
         tail, size = (page, position + len(frames)), self._index_size + len(entries)
         # After the index: a search relies on it for all before the tail. No interrupt comes between the two.
         self.tail, self._index_size = tail, size
@@ -219,13 +229,15 @@ class PageWriter:
                 opened[-1].allocate(size) if size else opened[-1].truncate(0)
         except OSError as error:
             self._undo(number, opened)
-            raise StorageFailed(
-                f"no room for {layout.page(number)}: {error}; free some and append again", file=layout.page(number)
-            ) from error
+            raise self._no_room(layout.page(number), error) from error
         page, index = opened
         self._guarded(page.sync, index.sync, lambda: layout.files.sync_directory(layout.directory))
         self._page, self._index, self._index_size = page, index, 0
         self._mark((number, 0))
+
+    @staticmethod
+    def _no_room(path: str, error: OSError) -> StorageFailed:
+        return StorageFailed(f"no room for {path}: {error}; free some and append again", file=path)
 
     def _undo(self, number: int, opened: list[File]) -> None:
         """Delete the empty page, as far as the disk allows; recovery would also accept one."""

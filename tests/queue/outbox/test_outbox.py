@@ -510,3 +510,19 @@ def test_the_lag_is_read_from_the_files_while_the_producer_runs(world, tmp_path,
     assert stored_lag(tmp_path, "out", seams=clock) == OutboxLag(0, 0, 0.0)
     with pytest.raises(NotFound):
         stored_lag(tmp_path / "nowhere", "out")
+
+
+def test_the_lag_is_read_from_a_disk_that_is_read_only(world, tmp_path, clock, monkeypatch):
+    producer = world.producer()
+    producer.put("a", 1)
+    opened = os.open
+
+    def open_read_only(path, flags, *mode, **given):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return opened(path, flags, *mode, **given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_read_only)
+        found = stored_lag(tmp_path, "out", seams=clock)
+    assert found == producer.outbox.lag()

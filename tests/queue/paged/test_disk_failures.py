@@ -1,13 +1,17 @@
 """A disk that is full or failing is surfaced, and nothing acknowledged is lost."""
 
 import errno
+from functools import partial
 from random import Random
 
 import pytest
 
 from latchwork.errors import StorageFailed
+from latchwork.queue import PagedQueue
+from latchwork.queue.paged import page, writer
 from latchwork.testing.clock import ManualClock
 
+from .failing import interrupted
 from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
 from .recording import RecordingFiles
 
@@ -51,6 +55,33 @@ def test_a_failed_write_poisons_until_the_queue_is_opened_again(part, code, afte
     assert len(found) <= len(acknowledged) + 1
     queue.append(b"more")
     assert messages(files.killed()) == [*found, b"more"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize(
+    "put", [PagedQueue.append, lambda queue, data: queue.append_many([data] * 2)], ids=["one", "two"]
+)
+@pytest.mark.parametrize("size", [30, 300])
+def test_a_full_disk_that_shows_in_the_index_refuses_the_append_and_goes_on_when_there_is_room(code, put, size):
+    """A page is reserved when it is begun, an index grows with its messages."""
+    files = RecordingFiles()
+    queue = open_in(files, force_every=1)
+    queue.append(b"before")
+    for _ in range(3):
+        files.fail("write", ".idx", code)
+        with pytest.raises(StorageFailed, match=r"no room for .*idx.*free some and append again"):
+            put(queue, b"n" * size)
+        assert [entry.data for entry in queue.read()] == [b"before"]
+    assert messages(files.killed()) == [b"before"], "what was undone is no message of the next process"
+    queue.append(b"after")
+    queue.append(b"and more" * 3)
+    expected = [b"before", b"after", b"and more" * 3]
+    assert [entry.data for entry in queue.read()] == expected
+    assert [entry.data for entry in queue.read(since=0)] == expected
+    for crash in range(20):
+        assert messages(RecordingFiles.holding(files.crashed(Random(crash), 0.5))) == expected
+    queue.close()
+    assert messages(files) == expected
 
 
 @pytest.mark.parametrize("kind", ["sync", "write", "create", "allocate", "rename", "truncate"])
@@ -202,3 +233,24 @@ def test_a_batch_that_is_interrupted_ends_the_appending():
         queue.append(b"x")
     queue.close()
     assert messages(files)[0] == b"before"
+
+
+def test_an_append_that_is_interrupted_at_any_line_is_in_the_index_if_it_is_in_the_queue():
+    place, went_on = 0, True
+    while went_on:
+        place += 1
+        clock = ManualClock()
+        queue = open_in(RecordingFiles(), seams=clock, page_size=1024)
+        cursor = queue.cursor("c")
+        for data in (b"before", b"interrupted", b"after"):
+            clock.advance(1)
+            if data == b"interrupted":
+                went_on = interrupted(place, (writer, page), partial(queue.append, b"interrupted"))
+            else:
+                queue.append(data)
+        found = list(queue.read())
+        assert [entry.data for entry in found if entry.data != b"interrupted"] == [b"before", b"after"], place
+        for number, entry in enumerate(found):
+            assert list(queue.read(since=entry.timestamp)) == found[number:], (place, entry.data)
+        assert cursor.lag() == len(found), place
+    assert place > 10
