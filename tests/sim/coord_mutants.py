@@ -38,7 +38,7 @@ def _form(name: str, *ops: Any, **changes: Any) -> Callable[[], Any]:
     return _swap(holders, name, Form(*ops, **{**kept, **changes}))
 
 
-def _lasts_a_moment(self: Any, key: Any, stamp: Any, seconds: float, now: float) -> bool:  # noqa: ARG001 - as it is
+def _lasts_a_moment(self: Any, key: Any, stamp: Any, seconds: float, now: float) -> bool:
     return key in self._seen and now - self._seen[key][1] > 0.3
 
 

@@ -115,8 +115,8 @@ class Group:
         text, lease, ttl = checked_meta(meta), checked_lease(lease), self._at.ttl
         if lease > ttl:
             raise InvalidRequest(
-                f"lease is {lease:g} s, and the record of {self!r} lives for {ttl} s after each write, so it would expire "
-                "between two heartbeats: give the Group a ttl that is longer than its longest lease"
+                f"lease is {lease:g} s, and the record of {self!r} lives for {ttl} s after each write, so it would "
+                "expire between two heartbeats: give the Group a ttl that is longer than its longest lease"
             )
         place = _Membership(self._at, checked_member(member), lease)
         name, claim = f"{self.name}/{member}", place.join(text)
