@@ -54,7 +54,7 @@ class LoopWatch:
             if not self._joined:
                 self._left.set()
                 if _ALL.get(self._loop) is self:
-                    del _ALL[self._loop]  # it refers to its loop, which would be kept for ever
+                    del _ALL[self._loop]  # it refers to its loop, which would be kept forever
 
     def _run(self, left: Event) -> None:
         while not (left.is_set() or self._loop.is_closed()):

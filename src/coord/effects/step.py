@@ -182,7 +182,7 @@ class OnceStep:
         """
         if self._step is not None:
             raise InvalidRequest(f"{self!r} is in a block already: make another handle")
-        self._grant = None  # of a block that was interrupted as it began or ended: else it would be renewed for ever
+        self._grant = None  # of a block that was interrupted as it began or ended: else it would be renewed forever
         self._store.seams.may_wait("OnceStep.run", self._timeout)
         self._check()
         try:
