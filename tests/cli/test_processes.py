@@ -357,6 +357,21 @@ def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(pl
     assert len([line for line in run.logged if line.startswith("ModuleNotFoundError")]) == 1
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_group_while_the_program_is_loaded_ends_it_well(place, number):
+    """As of an init system, or of a terminal that is closed."""
+    loading = "import os, time\nos.write(1, f'loading|{os.getpid()}\\n'.encode())\ntime.sleep(600)\n"
+    (place[0] / "loading.py").write_text(loading)
+    with running(place, "--processes", "2", program="loading:worker") as run:
+        (said,) = run.await_word("loading")
+        run.process.send_signal(signal.SIGSTOP)
+        os.kill(int(said.partition("|")[2]), number)
+        run.process.send_signal(number)
+        run.process.send_signal(signal.SIGCONT)
+        assert run.process.wait(PATIENCE) == 0
+        assert not [line for line in run.logged if "ERROR" in line]
+
+
 def test_while_it_is_written_the_program_starts_again_with_every_change(place):
     program = place[0] / "draft.py"
     program.write_text("this is no Python\n")
