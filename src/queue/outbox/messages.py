@@ -80,6 +80,15 @@ def unpack(entry: PagedEntry, codec: Codec) -> Waiting:
     return waiting
 
 
+def is_ours(entry: PagedEntry, codec: Codec) -> bool:
+    """Whether an outbox of this queue has put the message there."""
+    try:
+        unpack(entry, codec)
+    except Unreadable:
+        return False
+    return True
+
+
 def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
     """Publish the messages to the queue, each once; messages of one key one after another.
 

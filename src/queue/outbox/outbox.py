@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from ...background import Background, FailureLog
@@ -26,7 +28,7 @@ from ..sharded.envelope import Codec
 from ..sharded.ledger.ledger import LEDGER_TTL
 from ..sharded.queue import ShardedQueue
 from ..sharded.registry import QueueRegistry
-from .messages import pack, publish
+from .messages import is_ours, pack, publish, unpack
 
 log = Log(__name__)
 
@@ -207,17 +209,19 @@ class Outbox(Unpicklable):
         To keep the order of a key, each further message of the key that has most of them in a batch takes as many calls
         again. Raises the store's errors, and `Refused` if the queue is deactivated; the next call continues without
         losing or repeating a message. Raises `Corrupt` or `Unreadable` with the position for a message that cannot be
-        read: it stays, and the messages behind it wait.
+        read: it stays, and the messages behind it wait; those before it are forwarded.
 
-        skip_corrupt: pass over damage, which loses what was there. Raises `NonDeterministicInput` if the lost messages
-            were in the ledger already. If such a call fails, call it again with `skip_corrupt` to finish what it has
-            begun; without, it raises `Corrupt`.
+        skip_corrupt: pass over damage, and messages that no outbox of this queue has put, which loses them. Raises
+            `NonDeterministicInput` if the lost messages were in the ledger already. If such a call fails, call it again
+            with `skip_corrupt` to finish what it has begun; without, it raises `Corrupt` or `Unreadable`.
         """
         checked_switch("skip_corrupt", skip_corrupt)
         cursor, done = self._cursor, 0
         until = cursor.tail
-        while cursor.committed < until and (count := self._forward_batch(skip_corrupt=skip_corrupt)):
-            done += count
+        while (begun := cursor.committed) < until:
+            done += self._forward_batch(skip_corrupt=skip_corrupt)
+            if cursor.committed == begun:
+                break
         return done
 
     def start(self) -> Outbox:
@@ -280,21 +284,42 @@ class Outbox(Unpicklable):
         with cursor.turn:
             cursor.finish()  # a batch whose commit failed was published: it is not taken up again
             cursor.rewind()
-            entries, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
-            if not entries:
+            found, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
+            if not found:
                 return 0
+            entries = self._ours(cursor, found, skip_corrupt=skip_corrupt)
+            gaps = gaps or len(entries) < len(found)
             # What is published must be on the disk: another message could take the place of one that a crash undoes.
             self._pq.force()
             try:
-                publish(self._target(), self.name, entries, ttl=self._ttl, gaps=gaps)
+                if entries:
+                    publish(self._target(), self.name, entries, ttl=self._ttl, gaps=gaps)
             except NonDeterministicInput:
-                cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: that is the reason
+                after = cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: the reason
+                if not skip_corrupt:
+                    self._ours(cursor, after, skip_corrupt=False)  # raises that there is no message of an outbox
                 raise
             page = cursor.committed[0]
             cursor.commit()
         if cursor.committed[0] > page:
             self._reclaim()
         return len(entries)
+
+    def _ours(self, cursor: Cursor, found: Sequence[PagedEntry], *, skip_corrupt: bool) -> Sequence[PagedEntry]:
+        """Return the messages that an outbox of this queue has put: those before the first other one, which ends the
+        batch, and with `skip_corrupt` the ones behind it too. Raises `Unreadable` if the batch begins with another one.
+        """
+        ours = [entry for entry in found if is_ours(entry, self._codec)]
+        if skip_corrupt or len(ours) == len(found):
+            return ours
+        before = list(takewhile(partial(is_ours, codec=self._codec), found))
+        if not before:
+            unpack(found[0], self._codec)
+        cursor.rewind()
+        left = len(before)
+        while left and (again := cursor.read(left)):  # they were read a moment ago
+            left -= len(again)
+        return before
 
     def _target(self) -> ShardedQueue:
         if isinstance(self._queue, UnopenedQueue):

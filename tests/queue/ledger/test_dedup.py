@@ -91,6 +91,17 @@ def test_a_key_is_remembered_for_seconds_as_for_a_timedelta():
     assert queue.publish("c", dedup="k", dedup_for=60) != first
 
 
+@pytest.mark.parametrize("span", [1.4, 2.5, timedelta(seconds=4, milliseconds=499)])
+def test_a_key_is_remembered_for_the_last_part_of_a_second_too(span):
+    clock = ManualClock()
+    queue = queue_on(MemoryStore(clock))
+    first = queue.publish("a", dedup="k", dedup_for=span)
+    clock.advance((span.total_seconds() if isinstance(span, timedelta) else span) - 0.01)
+    assert queue.publish("b", dedup="k", dedup_for=span) == first
+    clock.advance(1.1)
+    assert queue.publish("c", dedup="k", dedup_for=span) != first
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [

@@ -263,6 +263,50 @@ def test_messages_that_no_outbox_has_put_are_refused_with_their_place(world):
     assert (refused.value.details["page"], refused.value.details["position"]) == place
 
 
+def test_only_what_is_behind_a_message_that_no_outbox_has_put_waits_for_it(world):
+    producer = world.producer()
+    producer.put_some(n=3)
+    place = producer.pq.cursor("outbox").tail
+    producer.pq.append(b"not ours")
+    producer.put_some(first=3, n=2)
+    for _ in range(2):
+        with pytest.raises(Unreadable) as refused:
+            producer.forward()
+        assert (refused.value.details["page"], refused.value.details["position"]) == place
+        assert len(world.queue.peek(10)) == 3
+    assert producer.outbox.forward(skip_corrupt=True) == 2
+    world.check()
+
+
+def test_messages_that_no_outbox_has_put_are_skipped_on_request_however_many(world):
+    world.settings = {"page_size": 1 << 20}
+    producer = world.producer()
+    producer.pq.append_many([b"not ours"] * 1_500)
+    producer.put_some(n=2)
+    assert producer.outbox.forward(skip_corrupt=True) == 2
+    assert producer.outbox.lag().messages == 0
+    world.check()
+
+
+@pytest.mark.parametrize("begun", range(1, 14))
+def test_messages_come_once_whatever_was_begun_with_or_without_those_behind_a_foreign_one(world, begun):
+    producer = world.producer()
+    for number, skips in enumerate([True, False]):
+        producer.put("k", 3 * number)
+        producer.put("l", 3 * number + 1)
+        producer.pq.append(b"not ours")
+        producer.put("k", 3 * number + 2)
+        calls = producer.store._number
+        producer.store.plan = dict.fromkeys(range(calls + begun, calls + 80), "dropped")
+        attempt(producer, skip_corrupt=skips)
+        producer.store.plan = {}
+        if producer.outbox.lag().messages:
+            with pytest.raises(Unreadable):
+                producer.forward()
+        producer.outbox.forward(skip_corrupt=True)
+    world.check()
+
+
 def test_messages_of_another_codec_are_not_sent(world, clock):
     producer = world.producer()
     producer.put("a", 0)

@@ -15,6 +15,7 @@ from ....inputs import checked_text, span_of
 from ....plain import shown
 from ....store import Update
 from ....store.rows import Rows, chunked
+from ..config import whole_seconds
 from ..envelope import Envelope
 from ..handles import SubscriptionHandle
 from ..slots import Slot, WriteResult
@@ -56,11 +57,11 @@ def checked_key(key: str) -> str:
 
 
 def checked_span(dedup_for: timedelta | float | None, default: timedelta) -> int:
-    """Return the seconds for which a key is remembered. Raises `InvalidRequest`."""
+    """Return the whole seconds for which a key is remembered, never fewer than asked. Raises `InvalidRequest`."""
     span = default if dedup_for is None else span_of("dedup_for", dedup_for)
     if not MIN_FOR <= span <= MAX_FOR:
         raise InvalidRequest(f"dedup_for is {shown(dedup_for)}; it must be 1 s to 365 days, or None")
-    return max(1, round(span.total_seconds()))
+    return whole_seconds(span)
 
 
 def publish_unless_there(
