@@ -71,7 +71,7 @@ class Meetings:
         mine, dead = self.at[name], self.dead - {name} if alive else set()
         if mine is not None and mine.end is not None and name in mine.arrived and not mine.deleted:
             return self.tell(name, mine)
-        if mine is not None and self.now is None and self.decides(name):
+        if mine is not None and mine.deleted and self.decides(name):  # also if the record was made again
             self.at[name] = None
             return (NotFound,)
         opens = self.now is None  # with its first look: it arrives with the second

@@ -406,3 +406,15 @@ def test_a_party_that_arrived_between_two_looks_of_the_model_may_hear_how_that_m
         state.race(other=0, pick=0, place=1, way=(True, 0.3), what="start again")
     finally:
         state.teardown()
+
+
+def test_a_party_whose_record_was_deleted_and_made_again_hears_that_it_was_lost(tmp_path):
+    state = Barriers(SQLite(tmp_path / "store.db"))
+    try:
+        state.parties(n=3, far=False)
+        state.wait(pick=2, way=(True, 0.3))
+        state.delete(pick=0)
+        state.wait(pick=0, way=(True, 0.3))
+        state.wait(pick=2, way=(True, 0.3))
+    finally:
+        state.teardown()
