@@ -70,21 +70,16 @@ def test_a_storm_of_kills_loses_nothing_that_was_forced_and_repeats_only_what_wa
     random, figures = Random(seed), Counter()
     forced, read, committed = set(), set(), set()
     with Storm(tmp_path) as processes:
-        this = processes.start()
-        for _ in range(STORM):
-            following = processes.start()
-            time.sleep(random.choice((0, 0.002, 0.01, 0.03, 0.1)))
-            for what, *ids in processes.killed(this):
-                figures[what] += len(ids) or 1
-                if what == "forced":
-                    forced.update(ids)
-                elif what == "read":
-                    assert committed.isdisjoint(ids), "it was committed, and is read again"
-                    figures["again"] += len(read.intersection(ids))
-                    read.update(ids)
-                else:
-                    committed |= read
-            this = following
+        for what, *ids in processes.lines(random):
+            figures[what] += len(ids) or 1
+            if what == "forced":
+                forced.update(ids)
+            elif what == "read":
+                assert committed.isdisjoint(ids), "it was committed, and is read again"
+                figures["again"] += len(read.intersection(ids))
+                read.update(ids)
+            else:
+                committed |= read
     with PagedQueue.open(tmp_path, "q", page_size=storm.PAGE) as queue:
         rest = {storm.id_of(entry.data) for entry in queue.cursor("c").read(10**6)}
     assert committed.isdisjoint(rest)
@@ -103,9 +98,20 @@ class Storm:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        for child in list(self.alive):
+    def __exit__(self, kind, *_):
+        unheard = list(self.alive)
+        for child in unheard:
             self.killed(child)
+        assert kind or not unheard, "a process may have read and committed, and nobody has heard what it said"
+
+    def lines(self, random):
+        """Every line that they say: each is killed after a while, and only the last one has none that waits for it."""
+        this = self.start()
+        for left in reversed(range(STORM)):
+            following = self.start() if left else None
+            time.sleep(random.choice((0, 0.002, 0.01, 0.03, 0.1)))
+            yield from self.killed(this)
+            this = following
 
     def start(self):
         reading, writing = os.pipe()
