@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -550,7 +550,7 @@ def part(record: Record | None, bins: Sequence[str]) -> Record | None:
     """Return the record with these bins alone."""
     if record is None or not bins or record.bins.keys() <= set(bins):
         return record
-    return Record(record.key, {bin: record.bins[bin] for bin in bins if bin in record.bins})
+    return replace(record, bins={bin: record.bins[bin] for bin in bins if bin in record.bins})
 
 
 def same(one: Record | None, other: Record | None) -> bool:

@@ -12,11 +12,11 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, FencedLock, LeaseElection
 from latchwork.coord.lease import FENCE, GRANT, LEASE
 from latchwork.coord.lock import LOCKS
-from latchwork.coord.waits import BATCH, UNREAD, Poller, Watch, poller_of
+from latchwork.coord.waits import BATCH, UNREAD, Poller, Watch, part, poller_of
 from latchwork.errors import Corrupt, LatchworkError, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.retry import Poll
-from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store import Add, Key, MemoryStore, Put, Record, SQLiteStore
 from latchwork.testing import CountingStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore, Outage
@@ -632,6 +632,11 @@ def test_a_wait_whose_record_is_known_loses_nothing_to_a_read_of_other_bins_of_i
     stage.world.end()
     assert not stage.world.failures
     assert ends == [False]
+
+
+def test_a_wait_knows_how_long_its_record_lives_though_another_wait_reads_more_of_it():
+    read = Record(Key("s", "k"), {"mine": 1, "theirs": 2}, ttl=7)
+    assert part(read, ("mine",)) == Record(Key("s", "k"), {"mine": 1}, ttl=7)
 
 
 def test_a_record_that_expires_without_a_write_is_noticed(tmp_path):
