@@ -345,9 +345,7 @@ class Parent:
         self._lately.append((self._seams.monotonic(), _counts(child.pulse.get("lately", ()))))
         code, now = child.process.returncode, self._seams.monotonic()
         in_hand = noted_in(child.memory)
-        # A signal to the whole group, as of an init system or a terminal, ends a child that has not begun.
-        never_began = child.ready is None and -code in (signal.SIGTERM, signal.SIGHUP)
-        is_well = (code in (0, 1) or never_began) and child.leaves is not None and not child.is_killed
+        is_well = code in (0, 1) and child.leaves is not None and not child.is_killed
         why = "" if is_well else f"its process, {child.name}, {_how(child)}"
         left = [one.again() for one in child.settles.values()]
         if in_hand or (why and child.ready):
@@ -356,7 +354,9 @@ class Parent:
             how, counts = why or "its process ended", child.leaves is None
             left.append(Leftover(self._last_number, in_hand, how, counts, child.name, worker))
         if self._code is not None:
-            if not is_well or code == 1:
+            # One that has not begun cuts no work, however it ends: an init system may signal parent and children alike.
+            has_begun = child.ready is not None or in_hand
+            if code > 0 or (has_begun and not is_well):
                 self._code = self._code or 1
             if messages := sum(len(one.in_hand) for one in left):
                 log.warning("%s: %s are left to the sweep", why or child.name, counted(messages, "message"))
