@@ -357,11 +357,22 @@ def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(pl
     assert len([line for line in run.logged if line.startswith("ModuleNotFoundError")]) == 1
 
 
+LOADING = "import os, time\nos.write(1, f'loading|{os.getpid()}\\n'.encode())\ntime.sleep(600)\n"
+
+
+def test_a_child_that_is_killed_before_it_began_is_no_work_that_was_cut(place):
+    (place[0] / "loading.py").write_text(LOADING)
+    with running(place, "--processes", "1", program="loading:worker") as run:
+        (said,) = run.await_word("loading")
+        os.kill(int(said.partition("|")[2]), signal.SIGSTOP)  # as on a machine that is busy
+        assert run.end() == 0
+        run.await_log("did not end in time: it is killed")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_group_while_the_program_is_loaded_ends_it_well(place, number):
     """As of an init system, or of a terminal that is closed."""
-    loading = "import os, time\nos.write(1, f'loading|{os.getpid()}\\n'.encode())\ntime.sleep(600)\n"
-    (place[0] / "loading.py").write_text(loading)
+    (place[0] / "loading.py").write_text(LOADING)
     with running(place, "--processes", "2", program="loading:worker") as run:
         (said,) = run.await_word("loading")
         run.process.send_signal(signal.SIGSTOP)
