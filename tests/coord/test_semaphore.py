@@ -59,11 +59,9 @@ def test_the_record_has_the_bins_of_the_layout_and_never_expires(store, name):
         assert record.bins[SLOTS] == dict.fromkeys(permits.slots, id)
         assert entry == [permits.fence, 3000, entry[2], "me", list(permits.slots)]
         assert abs(permits.fence // 1000 - entry[2]) <= 1
-        assert (record.bins[PERMITS], record.bins["fencing-ctr"], record.bins[RENEWED]) == (
-            4,
-            permits.fence,
-            {id: entry[2]},
-        )
+        assert (record.bins[PERMITS], record.bins["fencing-ctr"]) == (4, permits.fence)
+        assert 0 <= record.bins[RENEWED].pop(id) - entry[2] <= 1, "a server reads its clock for each of them"
+        assert record.bins[RENEWED] == {}
         permits.renew()
         assert bins(store, name)[RENEWED][id] > entry[2]
     assert {bin: value for bin, value in bins(store, name).items() if value == {}} == {
