@@ -283,7 +283,8 @@ class QueueRegistry:
         """
         self.next_refresh = self.store.seams.monotonic() + REFRESH
         found = {queue.name for queue in self.queues(active=None)}
-        for name in self._adopted().keys() - found:
+        # Groups (`orders@audit`) before their queue: what was dropped shows while the queue is as it was left.
+        for name in sorted(self._adopted().keys() - found, reverse=True):
             self._look_again(name)
         for queue in self._adopted().values():
             with self._lock:
