@@ -310,7 +310,8 @@ class Delivery(Struct, frozen=True, eq=False):
         or `delivery.once("mail").run(send, mail)`. At most one delivery works on the steps of a message at a time, and
         on one of them: steps do not nest. `step.token` is the same in every delivery, `step.fence` greater in each.
 
-        keep: seconds or a timedelta for which it is remembered; default: twice as long as a message lives.
+        keep: seconds or a timedelta for which it is remembered, at least twice as long as a message lives, the default:
+            all steps of a message are in one record, and one that is kept for less would end the others.
         timeout: seconds to wait while another delivery still works on it; 0 = do not wait, None = no limit.
         lease: seconds, after which this delivery may go on with a step whose process has died.
 
@@ -326,7 +327,8 @@ class Delivery(Struct, frozen=True, eq=False):
         return OnceStep(
             queue.store, effects.key, name, token,
             label=f"the step {shown(name)} of the message {self.message_id!r}",
-            keep=kept_for(keep, queue.ttl), timeout=checked_timeout(timeout), lease=checked_lease(lease),
+            keep=max(kept_for(keep, queue.ttl), kept_for(None, queue.ttl)), timeout=checked_timeout(timeout),
+            lease=checked_lease(lease),
             check=self._check_not_lost,
         )  # fmt: skip
 

@@ -425,6 +425,16 @@ def test_a_step_costs_two_calls_also_where_it_is_done(world):
         assert process.calls - before == 2
 
 
+def test_a_step_that_is_kept_for_a_short_time_ends_no_other_step_of_its_message(simulated):
+    world = simulated
+    process, first = delivered(world)
+    first.once("mail").run(lambda: "sent")
+    first.once("log", keep=60).run(lambda: None)
+    later = again(process, first)
+    world.pass_time(120)
+    assert later.once("mail").run(lambda: "sent twice") == "sent"
+
+
 def test_a_step_whose_work_raised_is_done_again_and_with_the_same_token(world):
     process, first = delivered(world)
     step = first.once("mail")
