@@ -25,13 +25,15 @@ STORE_LOST = (Kind.RESTART_EMPTY, Kind.RESURRECT)
 class Seen:
     """What the server sees of attempts, by message: which were begun, and which of these do not count."""
 
-    def __init__(self, world: World, backoff: Poll, copies: Callable[[str], int]) -> None:
-        self.world, self.backoff, self.copies = world, backoff, copies
+    def __init__(self, world: World, backoff: Poll, stored: Callable[[str], list[dict[str, Any]]]) -> None:
+        self.world, self.backoff, self.stored = world, backoff, stored
         self.begun: defaultdict[str, set[str]] = defaultdict(set)
         self.uncounted: defaultdict[str, set[str]] = defaultdict(set)
         self.loaded: set[str] = set()
         self.copied: set[str] = set()
-        """Messages of which there was a second copy, as a move in doubt leaves it: each has attempts of its own."""
+        """Messages of which there was a second copy, as a move in doubt leaves it, or a late one: each has attempts of
+        its own.
+        """
         self.attempts: list[tuple[float, str, int, int]] = []
         self.robbed: list[tuple[float, str, str, str, bool]] = []
         """The last: whether who took it had given it back before, so that it was a late request."""
@@ -40,6 +42,10 @@ class Seen:
         self.early: list[tuple[str, float, float]] = []
         self.cut: defaultdict[tuple[str, str], set[bool]] = defaultdict(set)
         self.blamed: list[tuple[float, str, str]] = []
+
+    def copies(self, message: str) -> int:
+        """How many records have the message now."""
+        return len(self.stored(message))
 
     def counted(self, message: str) -> int:
         """How many attempts of the message count by now."""
@@ -89,6 +95,9 @@ class Seen:
             return
         if name not in self.created:
             self.created[name] = self.world.now
+            if all(bins.get("delivery") != parts[2] for bins in self.stored(_payload(change.after))):
+                # Who failed it was paused meanwhile: a sweep has moved it, so this is one more copy.
+                self.copied.add(_payload(change.after))
             self.uncounted[_payload(change.after)].discard(parts[2])  # it was interrupted, and failed after that
         elif "moving" in change.after and "moving" not in change.before:
             pause = min(self.backoff.low * self.backoff.factor ** (int(parts[1]) - 1), self.backoff.high)
