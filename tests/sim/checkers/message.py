@@ -52,8 +52,8 @@ def _one_copy(run: Messages, message: str) -> bool:
 
 
 def _unknown(run: Messages, entry: Entry) -> bool:
-    """Whether who asked may be told that the id is unknown: it names no slot, and had no trace yet, as at its publish the
-    row of the message arrived, and the row of its trace did not.
+    """Whether who asked may be told that the id is unknown: it names no slot, and had no trace yet, as its publish
+    wrote the row of the message, and could not write the row of the trace.
     """
     return "~" not in entry.args[1] and run.traced.get(entry.args[1], math.inf) > entry.order
 
