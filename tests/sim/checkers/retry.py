@@ -62,8 +62,7 @@ class Seen:
             self._loaded(change.who, message)
         if now is not None and now == was and after.get("attempts", 0) > before.get("attempts", 0):
             # The first stamp of many comes late, after its repeat, which bears the same id: both count.
-            self.begun[message].add(again := now + LATE_STAMP)
-            self.uncounted[message].discard(again)
+            self._counts_again(message, now)
         elif after.get("interrupted") is not None and _taken_back(after) != _taken_back(before):
             self.uncounted[message] |= {after["interrupted"], after["interrupted"] + LATE_STAMP}
         if now not in (None, was, SEEN):
@@ -85,9 +84,15 @@ class Seen:
         if was is not None and was != SEEN and not was.startswith("sweep-"):
             self.robbed.append((change.when, message, was, now, now in self.uncounted[message]))
         self.begun[message].add(now)
+        if now in self.uncounted[message]:  # a stamp of who has given it back since
+            self._counts_again(message, now)
         if self.copies(message) > 1:
             self.copied.add(message)
         self.attempts.append((change.when, message, change.after.get("attempts", 0), self.counted(message)))
+
+    def _counts_again(self, message: str, delivery: str) -> None:
+        self.begun[message].add(again := delivery + LATE_STAMP)
+        self.uncounted[message].discard(again)
 
     def waits(self, name: str, change: Change) -> None:
         """An entry of the delayed messages was written: a failed one, if its name says of which attempt."""
@@ -98,15 +103,22 @@ class Seen:
             return
         if name not in self.created:
             self.created[name] = self.world.now
-            if all(bins.get("delivery") != parts[2] for bins in self.stored(_payload(change.after))):
-                # Who failed it was paused meanwhile: a sweep has moved it, so this is one more copy.
-                self.copied.add(_payload(change.after))
-            self.uncounted[_payload(change.after)].discard(parts[2])  # it was interrupted, and failed after that
+            self._failed(_payload(change.after), int(parts[1]), parts[2])
         elif "moving" in change.after and "moving" not in change.before:
             pause = min(self.backoff.low * self.backoff.factor ** (int(parts[1]) - 1), self.backoff.high)
             waited = self.world.now - self.created[name]
             if waited < pause - 0.002:  # the server counts whole milliseconds
                 self.early.append((name, waited, pause))
+
+    def _failed(self, message: str, attempts: int, delivery: str) -> None:
+        """A message was stored for later."""
+        self.uncounted[message].discard(delivery)  # it was interrupted, and failed after that
+        if all(bins.get("delivery") != delivery for bins in self.stored(message)):
+            # Who failed it was paused meanwhile: a sweep has moved it, so this is one more copy.
+            self.copied.add(message)
+        if message not in self.copied and attempts < self.counted(message):
+            # The stamp that came once more came after its consumer had read how many there were.
+            self.uncounted[message].add(delivery + LATE_STAMP)
 
     def parks(self, change: Change) -> None:
         """A parked record was written."""
