@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 from latchwork.coord.latch.latch import CountDownLatch, CountUpDownLatch
 from latchwork.coord.lock import LOCKS, FencedLock
-from latchwork.errors import OutcomeUnknown, Refused
+from latchwork.errors import LeaseLost, OutcomeUnknown, Refused
+from latchwork.queue import State, Sweeper
 from latchwork.queue.circular.queue import LargeQueue
 from latchwork.retry import RetryPolicy
 from latchwork.store import Bin, Exists, Key, Once, Put
 
 from .campaign import random_mixes
 from .faults.kinds import Fault, Kind
+from .scripts.interrupted import queue_on as retrying_queue_on
 from .scripts.sharded import queue_on
 from .stage import Stage
+from .workload.sharded import Office, Term
 
 KEY = Key("sim", "record")
 N = Bin("n")
@@ -129,6 +134,40 @@ def test_a_stamp_that_comes_once_more_leaves_a_message_with_its_consumer():
     assert stage.plan.fired[Kind.DUPLICATE] == 1
     assert stage.said["c"] == 1
     assert not any("data" in stored.bins for stored in stage.server.snapshot().values())
+
+
+def test_a_failure_that_is_paused_as_it_stores_the_message_for_later_makes_it_come_twice_not_promised():
+    """Nobody asks once more between the beginning of a nack and its write; a sweep has moved the message: P5.40."""
+    stage = Stage({"c": {"E/q": Fault(Kind.PAUSE, 10.0)}})
+
+    def consumer(store):
+        queue = retrying_queue_on(store)
+        (delivery,) = queue.receive(1)
+        with suppress(LeaseLost):
+            delivery.nack()
+        depth = queue.depth()
+        return depth.ready, depth.delayed
+
+    stage.act("p", lambda store: retrying_queue_on(store).publish("m"))
+    stage.act("c", consumer, after=0.5)
+    stage.act("s", lambda store: Sweeper(retrying_queue_on(store).registry, Office(Term(1))).run_once(), after=6)
+    stage.play()
+    assert stage.said["c"] == (1, 1)
+
+
+def test_a_message_of_which_only_the_trace_was_not_written_is_not_known_by_a_given_id_not_promised():
+    """It is published all the same, and a handler gets it: an error would let its publisher repeat it (P26)."""
+    stage = Stage({"p": {"q/mine": [Fault(Kind.ROW)] * 100}})
+
+    def consumer(store):
+        queue = queue_on(store)
+        return queue.status("mine").state, queue.receive(1)[0].message_id
+
+    stage.act("p", lambda store: queue_on(store).publish("m", message_id="mine"))
+    stage.act("c", consumer, after=10)
+    stage.play()
+    assert stage.said["p"] == "mine"
+    assert stage.said["c"] == (State.UNKNOWN, "mine")
 
 
 @pytest.mark.parametrize("kind", [Kind.CRASH_AFTER, Kind.REPLY_LOST])

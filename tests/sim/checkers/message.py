@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,13 @@ def _one_copy(run: Messages, message: str) -> bool:
     return message not in run.seen.copied and not loose
 
 
+def _unknown(run: Messages, entry: Entry) -> bool:
+    """Whether who asked may be told that the id is unknown: it names no slot, and had no trace yet, as its publish
+    wrote the row of the message, and could not write the row of the trace.
+    """
+    return "~" not in entry.args[1] and run.traced.get(entry.args[1], math.inf) > entry.order
+
+
 def _comes_after(run: Messages, entry: Entry) -> list[str]:
     """The deliveries of a message that began after the call had returned."""
     return [by for message, _, by in run.handed if message == entry.args[0] and run.stamped.get(by, 0) > entry.returned]
@@ -79,7 +87,7 @@ def a_message_that_lives_is_known(run: Messages) -> None:
     for entry in run.history.named("status"):
         if entry.ok and _one_copy(run, entry.args[0]):
             state, of = entry.result.state, entry.args[1]
-            known = state is not State.EXPIRED and (state is not State.UNKNOWN or "~" not in of)
+            known = state is not State.EXPIRED and (state is not State.UNKNOWN or _unknown(run, entry))
             run.require(known, "a message is known by its id", f"{entry.args[0]} ({of}): {state}")
 
 
@@ -92,7 +100,8 @@ def an_acknowledged_message_is_done(run: Messages) -> None:
     acked = {entry.args[0]: entry.returned for entry in run.history.named("ack") if entry.ok}
     for entry in run.history.named("status"):
         since = acked.get(entry.args[0])
-        if entry.ok and since is not None and entry.order > since and _one_copy(run, entry.args[0]):
+        known = since is not None and entry.order > since and not _unknown(run, entry)
+        if entry.ok and known and _one_copy(run, entry.args[0]):
             run.require(
                 entry.result.state is State.DONE or (entry.result.state is State.GONE and entry.args[0] in asked),
                 "an acknowledged message is done",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from .message import _comes_after, _one_copy
+from .message import _comes_after, _one_copy, _unknown
 from .retry import STORE_LOST
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def check(run: Results) -> None:
             run.require(entry.result in given[message], "a result is what a handler returned", of)
             run.require(not _comes_after(run, entry), "a message with a result does not come again", of)
         since = acked.get(message)
-        if since is not None and entry.order > since.returned and entry.outcome not in AWAY:
+        known = since is not None and entry.order > since.returned and not _unknown(run, entry)
+        if known and entry.outcome not in AWAY:
             run.require(entry.ok, "an acknowledged message has its result", f"{message}: {entry.outcome}")
     for message, results in found.items():
         run.require(len(results) == 1, "everybody gets the same result", f"{message}: {sorted(map(str, results))}")

@@ -20,26 +20,35 @@ if TYPE_CHECKING:
     from ..world import World
 
 STORE_LOST = (Kind.RESTART_EMPTY, Kind.RESURRECT)
+LATE_STAMP = ", late"
+"""The end of the name of an attempt that a stamp counts which comes once more, late."""
 
 
 class Seen:
     """What the server sees of attempts, by message: which were begun, and which of these do not count."""
 
-    def __init__(self, world: World, backoff: Poll, copies: Callable[[str], int]) -> None:
-        self.world, self.backoff, self.copies = world, backoff, copies
+    def __init__(self, world: World, backoff: Poll, stored: Callable[[str], list[dict[str, Any]]]) -> None:
+        self.world, self.backoff, self.stored = world, backoff, stored
         self.begun: defaultdict[str, set[str]] = defaultdict(set)
         self.uncounted: defaultdict[str, set[str]] = defaultdict(set)
         self.loaded: set[str] = set()
         self.copied: set[str] = set()
-        """Messages of which there was a second copy, as a move in doubt leaves it: each has attempts of its own."""
+        """Messages of which there was a second copy, as a move in doubt leaves it, or a late one: each has attempts of
+        its own.
+        """
         self.attempts: list[tuple[float, str, int, int]] = []
         self.robbed: list[tuple[float, str, str, str, bool]] = []
         """The last: whether who took it had given it back before, so that it was a late request."""
-        self.parked: list[tuple[str, int, int]] = []
+        self.parked: list[tuple[str, int, int, int]] = []
+        """The message, its attempts, how many were begun, and how many of these are stamps that came late once more."""
         self.created: dict[str, float] = {}
         self.early: list[tuple[str, float, float]] = []
         self.cut: defaultdict[tuple[str, str], set[bool]] = defaultdict(set)
         self.blamed: list[tuple[float, str, str]] = []
+
+    def copies(self, message: str) -> int:
+        """How many records have the message now."""
+        return len(self.stored(message))
 
     def counted(self, message: str) -> int:
         """How many attempts of the message count by now."""
@@ -53,10 +62,9 @@ class Seen:
             self._loaded(change.who, message)
         if now is not None and now == was and after.get("attempts", 0) > before.get("attempts", 0):
             # The first stamp of many comes late, after its repeat, which bears the same id: both count.
-            self.begun[message].add(again := f"{now}, late")
-            self.uncounted[message].discard(again)
+            self._counts_again(message, now)
         elif after.get("interrupted") is not None and _taken_back(after) != _taken_back(before):
-            self.uncounted[message] |= {after["interrupted"], f"{after['interrupted']}, late"}
+            self.uncounted[message] |= {after["interrupted"], after["interrupted"] + LATE_STAMP}
         if now not in (None, was, SEEN):
             if now.startswith("sweep-"):
                 self.cut[change.who, message].add("interrupted" in before)
@@ -76,9 +84,15 @@ class Seen:
         if was is not None and was != SEEN and not was.startswith("sweep-"):
             self.robbed.append((change.when, message, was, now, now in self.uncounted[message]))
         self.begun[message].add(now)
+        if now in self.uncounted[message]:  # a stamp of who has given it back since
+            self._counts_again(message, now)
         if self.copies(message) > 1:
             self.copied.add(message)
         self.attempts.append((change.when, message, change.after.get("attempts", 0), self.counted(message)))
+
+    def _counts_again(self, message: str, delivery: str) -> None:
+        self.begun[message].add(again := delivery + LATE_STAMP)
+        self.uncounted[message].discard(again)
 
     def waits(self, name: str, change: Change) -> None:
         """An entry of the delayed messages was written: a failed one, if its name says of which attempt."""
@@ -89,18 +103,30 @@ class Seen:
             return
         if name not in self.created:
             self.created[name] = self.world.now
-            self.uncounted[_payload(change.after)].discard(parts[2])  # it was interrupted, and failed after that
+            self._failed(_payload(change.after), int(parts[1]), parts[2])
         elif "moving" in change.after and "moving" not in change.before:
             pause = min(self.backoff.low * self.backoff.factor ** (int(parts[1]) - 1), self.backoff.high)
             waited = self.world.now - self.created[name]
             if waited < pause - 0.002:  # the server counts whole milliseconds
                 self.early.append((name, waited, pause))
 
+    def _failed(self, message: str, attempts: int, delivery: str) -> None:
+        """A message was stored for later."""
+        self.uncounted[message].discard(delivery)  # it was interrupted, and failed after that
+        if all(bins.get("delivery") != delivery for bins in self.stored(message)):
+            # Who failed it was paused meanwhile: a sweep has moved it, so this is one more copy.
+            self.copied.add(message)
+        if message not in self.copied and attempts < self.counted(message):
+            # The stamp that came once more came after its consumer had read how many there were.
+            self.uncounted[message].add(delivery + LATE_STAMP)
+
     def parks(self, change: Change) -> None:
         """A parked record was written."""
         if not change.before:
             message = _payload(change.after)
-            self.parked.append((message, change.after.get("attempts", 0), len(self.begun[message])))
+            begun = self.begun[message]
+            late = sum(one.endswith(LATE_STAMP) for one in begun)
+            self.parked.append((message, change.after.get("attempts", 0), len(begun), late))
 
 
 def _taken_back(bins: dict[str, Any]) -> tuple[Any, Any]:
@@ -164,11 +190,11 @@ def no_retry_comes_before_its_backoff(run: Retried) -> None:
 
 
 def parked_after_the_last_attempt(run: Retried) -> None:
-    """A parked message had as many attempts as it may, and each was begun."""
+    """A parked message had as many attempts as it may, and each was begun; a stamp that comes once more counts too."""
     most = run.config.max_deliveries
-    for message, attempts, begun in () if run.happened(*STORE_LOST) else run.seen.parked:
+    for message, attempts, begun, late in () if run.happened(*STORE_LOST) else run.seen.parked:
         run.require(
-            attempts == most and begun >= most, "parked after the last attempt",
+            most <= attempts <= most + late and begun >= most, "parked after the last attempt",
             f"{message} with attempt {attempts} of {most}, begun {begun} times",
         )  # fmt: skip
     for entry in run.history.named("receive"):

@@ -27,6 +27,8 @@ class Messages(Retried):
         """When each delivery was put on a record first."""
         self.handed: list[tuple[str, str, str]] = []
         """What was handed out: the message, its id, and the delivery."""
+        self.traced: dict[str, int] = {}
+        """When the trace of an id was made, in the order of all that happens."""
         self.loose: dict[tuple[str, str], str] = {}
         """Copies by their place: that left no trace, or that were not dropped though their message was cancelled."""
         super().setup()
@@ -37,6 +39,7 @@ class Messages(Retried):
         """A record was written."""
         super().wrote(key, change)
         if key.set == TRACES:
+            self.traced.setdefault(key.name.partition("/")[2], change.order)
             self._traced(change)
         elif key.set == "c_data_set" or (key.set == DELAYED and key.name.startswith("E/")):
             self._copied(key, change)

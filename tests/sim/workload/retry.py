@@ -50,7 +50,7 @@ class Retried(Sharded):
 
     def setup(self) -> None:
         self.done: set[str] = set()
-        self.seen = promises.Seen(self.world, BACKOFF, self._copies)
+        self.seen = promises.Seen(self.world, BACKOFF, self._stored)
         self.by_hand = self.rng.random() < 0.6
         self.returned: list[str] = []
         super().setup()
@@ -67,9 +67,10 @@ class Retried(Sharded):
         elif key.set == DELAYED and key.name.startswith("E/"):
             self.seen.waits(key.name, change)
 
-    def _copies(self, message: str) -> int:
-        records = self.server._records.items()
-        return sum(key.set in ("c_data_set", DELAYED) and it.bins.get("data") == f'"{message}"' for key, it in records)
+    def _stored(self, message: str) -> list[dict[str, Any]]:
+        """The bins of the records that have the message now."""
+        records = [it.bins for key, it in self.server._records.items() if key.set in ("c_data_set", DELAYED)]
+        return [bins for bins in records if bins.get("data") == f'"{message}"']
 
     # ---- people
 
