@@ -22,12 +22,14 @@ class Generation:
     said: the payload of each party that has written one; it need not have arrived.
     end: the kind of its end, and the parties or the reason; None while it is open.
     deleted: whether the record was deleted, so that nobody can learn how it ended any more.
+    seen: the parties whose processes have seen that they have arrived.
     """
 
     said: dict[str, str] = field(default_factory=dict)
     arrived: set[str] = field(default_factory=set)
     end: tuple[str, ...] | None = None
     deleted: bool = False
+    seen: set[str] = field(default_factory=set)
 
 
 class Meetings:
@@ -71,7 +73,7 @@ class Meetings:
         mine, dead = self.at[name], self.dead - {name} if alive else set()
         if mine is not None and mine.end is not None and name in mine.arrived and not mine.deleted:
             return self.tell(name, mine)
-        if mine is not None and mine.deleted and self.decides(name):  # also if the record was made again
+        if mine is not None and mine.deleted and (self.decides(name) or name in mine.seen):  # also if it was made again
             self.at[name] = None
             return (NotFound,)
         opens = self.now is None  # with its first look: it arrives with the second
@@ -92,6 +94,7 @@ class Meetings:
         was_there = name in now.arrived
         now.said.setdefault(name, payload)
         now.arrived.add(name)
+        now.seen.add(name)
         self.at[name] = now
         if dead and not was_there:
             return self._lose(name, dead)
@@ -147,6 +150,8 @@ class Meetings:
     def restart(self, name: str) -> None:
         """Start the process of a party again: it knows of no meeting."""
         self.at[name], self.heard[name] = None, []
+        for generation in self.generations:
+            generation.seen.discard(name)
 
     def watch(self, name: str) -> set[str]:
         """Let the party watch the group for longer than a lease; return the others that are dead then.

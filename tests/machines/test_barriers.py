@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
@@ -199,6 +200,7 @@ class Barriers(Twins):
             return act
 
         self.causes |= {("aborted", payload), ("late", second.name)}
+        lost = what != "start again" and self.has_lost(second)
         strike(process.stores, place, (meanwhile(0), meanwhile(1)))
         deleted = self.raced(process, *way, heard, may_delete=what == "delete")
         if what == "abort" and heard[0] == [True]:
@@ -211,7 +213,7 @@ class Barriers(Twins):
             self.model.restart(process.name)
             self.look()
         if heard[0] and what in ("wait a while", "do not wait", "start again"):
-            self.was_told(second, heard[0][0], deleted=deleted)
+            self.was_told(second, heard[0][0], deleted=deleted, lost=lost)
         self.look()
 
     @precondition(lambda self: any(store.pending for one in self.everybody() for store in one.stores))
@@ -229,6 +231,7 @@ class Barriers(Twins):
     def raced(self, process, interrupted, seconds, heard, *, may_delete=False):
         payload, how = self.payload(), {"seconds": seconds, "interrupted": interrupted}
         self.causes.add(("late", process.name))
+        lost = self.has_lost(process)
         answers = self.both(
             lambda barrier, clock: wait_for_all(barrier, clock, process.name, payload, alive=None, **how),
             process.barriers, self.clocks,
@@ -244,8 +247,13 @@ class Barriers(Twins):
         if answers[0] == CRASHED:
             self.started_again(process)
         else:
-            self.was_told(process, answers[0], deleted=deleted)
+            self.was_told(process, answers[0], deleted=deleted, lost=lost)
         return deleted
+
+    def has_lost(self, process) -> bool:
+        """Whether the record of the generation whose end this process does not know was deleted."""
+        pending = self.model.at[process.name]
+        return pending is not None and pending.deleted
 
     def look(self) -> None:
         """Take over from the record what the model could not foretell; what it knew must not have changed."""
@@ -273,29 +281,34 @@ class Barriers(Twins):
                 generation.arrived = set(model.farms)
         by_number = dict(zip(found, model.generations, strict=True))
         for name, process in self.processes.items():
-            pending = process.barriers[0]._record.pending.get(process.barriers[0]._place(name.rpartition("/")[2]))
+            record, place = process.barriers[0]._record, self.place(name)
+            pending = record.pending.get(place)
             if pending in by_number:
                 model.at[name] = by_number[pending]
             elif pending is None:
                 model.at[name] = None
             elif model.at[name] is None or not model.at[name].deleted:
                 model.at[name] = Generation(deleted=True)
+            if pending is not None and record.seen.get(place) == pending:
+                model.at[name].seen.add(name)
         asked = [(by_number.get(number), tuple(end.stored)) for number, end in now.stops.values()]
         model.stop = next(((one, end) for one, end in asked if one is not None), None)
 
-    def was_told(self, process, answer, *, deleted) -> None:
+    def was_told(self, process, answer, *, deleted, lost) -> None:
         """What a wait came to is how a meeting ended of which that process had not heard; or it has not heard."""
         name, model = process.name, self.model
         if answer in (INTERRUPTED, CRASHED) or isinstance(answer, OutcomeUnknown | Unavailable):
             return
         if deleted or (isinstance(answer, WaitTimeout) and "before" in str(answer)):
             return
-        assert not isinstance(answer, NotFound) or not model.now or self.highest
+        if isinstance(answer, NotFound):
+            assert lost, f"{name} was told {answer!r}, though its record was not deleted"
+            return
         ended = [one for one in model.generations if one.end and one not in model.heard[name]]
         # A party that was there only between two looks has left what it brought.
         ended = [one for one in ended if name in one.arrived or name in one.said]
         fitting = [one for one in ended if model.hears(name, one) == plainly(answer)]
-        assert fitting or isinstance(answer, NotFound), f"{name} was told {answer!r}, which is how no meeting ended"
+        assert fitting, f"{name} was told {answer!r}, which is how no meeting ended"
         model.heard[name] += fitting[-1:]
 
     # ---- looking
@@ -408,13 +421,18 @@ def test_a_party_that_arrived_between_two_looks_of_the_model_may_hear_how_that_m
         state.teardown()
 
 
-def test_a_party_whose_record_was_deleted_and_made_again_hears_that_it_was_lost(tmp_path):
+@pytest.mark.parametrize("far", [False, True])
+def test_a_party_whose_record_was_deleted_and_made_again_hears_that_it_was_lost(tmp_path, far):
     state = Barriers(SQLite(tmp_path / "store.db"))
     try:
-        state.parties(n=3, far=False)
-        state.wait(pick=2, way=(True, 0.3))
+        state.parties(n=3, far=far)
+        state.wait(pick=0, way=(True, 0.3))
+        last = len(state.processes) - 1
+        state.wait(pick=last, way=(True, 0.3))
         state.delete(pick=0)
         state.wait(pick=0, way=(True, 0.3))
-        state.wait(pick=2, way=(True, 0.3))
+        state.wait(pick=0, way=(True, 0.3))
+        assert state.waited(state.picked(last), True, 0.3) == (NotFound,)
+        assert state.waited(state.picked(last), True, 0.3) == "interrupted"
     finally:
         state.teardown()

@@ -28,6 +28,7 @@ class BarrierRecord:
 
     digest: of the parties.
     pending: the generations whose end this handle does not know yet, by party.
+    seen: the generation that this handle has last seen each party arrive at.
     """
 
     store: RecordStore
@@ -38,6 +39,7 @@ class BarrierRecord:
     digest: str
     updates: BarrierUpdates
     pending: dict[Place, int] = field(default_factory=dict)
+    seen: dict[Place, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"the barrier {self.key.name!r}"
@@ -128,7 +130,7 @@ class Meeting:
     def __init__(self, record: BarrierRecord, place: Place, payload: str) -> None:
         self._record, self.place, self._payload = record, place, payload
         self.turn = record.pending.get(place)
-        self.arrived: bool | None = False
+        self.arrived: bool | None = self.turn is not None and record.seen.get(place) == self.turn
         self.watch = record.watch()
 
     def look(self, *, arrives: bool = True) -> End | None:
@@ -138,16 +140,16 @@ class Meeting:
         record, now = self._record, self._record.look(self.watch)
         if now.names not in (None, record.digest):
             raise InvalidRequest(f"{record} has other parties: name equal parties in all handles, or delete it first")
+        if self.turn is not None and now.turn != self.turn and self._made_again(now, self.turn):
+            raise self._lost()
         if now.turn is None or now.turn < (self.turn or 0):
             self._open()
             return None
-        if self.turn is not None and now.turn > self.turn and self._made_again(now, self.turn):
-            raise self._lost()
         if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
             self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
         if self.turn is None:
             self.turn = record.pending[self.place] = now.turn
-        self.arrived = now.at.get(self.place, 0) >= self.turn
+        self._saw(self.turn, now.at.get(self.place, 0) >= self.turn)
         if now.turn > self.turn:
             return self._ended(now, self.turn)
         if not self.arrived:
@@ -172,10 +174,13 @@ class Meeting:
         raise self._lost()
 
     def _made_again(self, now: BarrierState, turn: int) -> bool:
-        """Whether this is not the record of this generation: that has the party's arrival, and how it ended."""
+        """Whether this is not the record of this generation, which is not the present one: that has the party's
+        arrival, and how it ended.
+        """
         if self.arrived and now.at.get(self.place, 0) < turn:
             return True
-        return self._record.decides and turn not in now.ends and len(now.ends) < KEPT_ENDS
+        over = now.turn is not None and now.turn > turn
+        return self._record.decides and over and turn not in now.ends and len(now.ends) < KEPT_ENDS
 
     def _lost(self) -> NotFound:
         """Return the error if the record was lost. The next wait is for another meeting."""
@@ -187,7 +192,13 @@ class Meeting:
         record = self._record
         brought = record.updates.put_payload.fill(payload_key(record.key, self.place), turn=turn, payload=self._payload)
         record.send(brought)
-        self.arrived = record.send(record.updates.arrive.fill(record.key, party=self.place[1], turn=turn))
+        self._saw(turn, record.send(record.updates.arrive.fill(record.key, party=self.place[1], turn=turn)))
+
+    def _saw(self, turn: int, arrived: bool | None) -> None:
+        """Note whether the party is there. The next wait of the handle has to know it too."""
+        self.arrived = arrived
+        if arrived:
+            self._record.seen[self.place] = turn
 
     def _decide(self, now: BarrierState, turn: int) -> End | None:
         """Decide, in the farm that decides: end the generation if another farm has asked for that, or all

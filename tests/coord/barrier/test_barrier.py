@@ -477,6 +477,31 @@ def test_a_party_that_may_have_arrived_is_told_so_where_the_deciding_farm_does_n
     assert lost.value.details["doubt"] is True
 
 
+@pytest.mark.parametrize("made_again", [True, False])
+def test_a_party_of_a_farm_that_does_not_decide_is_told_that_the_record_it_had_arrived_at_was_lost(
+    memory, clock, made_again
+):
+    """The next wait of its handle met others with what others had met before, or said that it had not arrived."""
+    faulty, parties, level = FaultyStore(memory), ["east/p", "west/q"], LatchLevel.XDC
+    east = Barrier(memory, "shop", "b", parties=parties, farm_id="east", level=level)
+    west = Barrier(faulty, "shop", "b", parties=parties, farm_id="west", level=level)
+    said(lambda: east.wait("p", timeout=0))
+    faulty.plan = {4: "crash_before"}
+    with pytest.raises(BaseException, match="crash"):
+        west.wait("q", "old", 60)
+    faulty.revive()
+    assert east.wait("p", "P") == {"east/p": "P", "west/q": "old"}
+    assert east.delete()
+    clock.advance(1)
+    if made_again:
+        said(lambda: east.wait("p", timeout=0))
+    with pytest.raises(NotFound, match="was deleted or has expired"):
+        west.wait("q", "new", timeout=1)
+    said(lambda: east.wait("p", timeout=0))
+    clock.at(1.0, lambda: east.wait("p", "P"))
+    assert west.wait("q", "new", timeout=2) == {"east/p": "P", "west/q": "new"}
+
+
 # ---- bad input, handles that travel, damage
 
 
