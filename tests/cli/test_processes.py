@@ -190,8 +190,10 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
     (place[0] / "jobs.py").write_text(jobs.replace("THREADS", "1"))
     orders = place[2][0]
     words = [f"m{n}" for n in range(40)]
-    orders.publish_many([*words[:20], "die", *words[20:]])
+    orders.publish_many(words[:20])
     with running(place, "--processes", "2") as run:
+        until(lambda: len(orders.workers()) == 2)  # only of a process that has reported it is noted
+        orders.publish_many(["die", *words[20:]])
         run.await_word("die", 2)
         until(lambda: len(run.attempts) >= 42 and is_empty(orders), PATIENCE)  # what is in hand is no part of its depth
         assert sorted(set(run.attempts)) == sorted([*((word, 1) for word in words), ("die", 1), ("die", 2)])
@@ -214,6 +216,7 @@ def test_what_a_child_had_in_hand_comes_back_also_if_the_one_that_is_to_settle_i
         pids = [int(run.await_word(word)[0].split("|")[1]) for word in ("one", "two")]
         (first,) = (pid for pid in pids if any(f"child 1 (pid {pid})" in line for line in run.logged))
         (second,) = {*pids} - {first}
+        until(lambda: len(slow.workers()) == 2)  # only of a process that has reported it is noted
         os.kill(first, signal.SIGSTOP)  # it is asked, as it is known to work, and never reads that
         os.kill(second, signal.SIGKILL)
         run.await_log(f"(pid {second}) was killed by SIGKILL")
