@@ -192,6 +192,7 @@ def test_a_child_that_is_killed_is_replaced_and_its_message_alone_has_an_attempt
     words = [f"m{n}" for n in range(40)]
     orders.publish_many(words[:20])
     with running(place, "--processes", "2") as run:
+        run.await_log("works, ", 2)
         until(lambda: len(orders.workers()) == 2)  # only of a process that has reported it is noted
         orders.publish_many(["die", *words[20:]])
         run.await_word("die", 2)
@@ -214,6 +215,7 @@ def test_what_a_child_had_in_hand_comes_back_also_if_the_one_that_is_to_settle_i
     slow.publish_many(["one", "two"])
     with running(place, "--processes", "2") as run:
         pids = [int(run.await_word(word)[0].split("|")[1]) for word in ("one", "two")]
+        run.await_log("works, ", 2)
         (first,) = (pid for pid in pids if any(f"child 1 (pid {pid})" in line for line in run.logged))
         (second,) = {*pids} - {first}
         until(lambda: len(slow.workers()) == 2)  # only of a process that has reported it is noted
