@@ -11,6 +11,7 @@ import pytest
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, InvalidRequest, WaitTimeout
 from latchwork.store import Add, Key, MemoryStore, Put, SQLiteStore
+from tests.aio.adapter import bare
 from tests.support import waiting
 
 until = partial(waiting.until, timeout=15.0)
@@ -155,7 +156,7 @@ def test_a_leaders_write_is_refused_once_a_later_epoch_was_seen(stand):
     new = until(lambda: second.leadership)
     new.seal(resource)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(old.lost, "is_set", lambda: False)  # as if paused between the check and the write
+        patch.setattr(bare(old.lost), "is_set", lambda: False)  # as if paused between the check and the write
         with pytest.raises(FencedOut, match=str(new.epoch)):
             old.operate(resource, Put("by", "a"))
     assert stand.store.get(resource).bins["by"] == "a"
