@@ -90,6 +90,11 @@ EMBEDDED_HUNDRED = (
     "row; the anchor inserts one row without an index a message. The statements and the checksums are two thirds of "
     "the time. Mend: one checksum a message instead of three, which would leave a damaged claim unnoticed."
 )
+EMBEDDED_CROWD = (
+    "SQLite lets one process write at a time, and one that waits looks again after a pause. What a process knows of a "
+    "shard is out of date once another one has claimed there, so its publish is a transaction of several statements "
+    "and not one. Nothing was tried yet. Mend: a claim that leaves the shard's record as it is."
+)
 EMBEDDED_IDLE = (
     "Of the process that leads the upkeep: it renews its lease, and each 15 s a process reports what it does, so that "
     "`doctor` and `top` know who is at work. `upkeep=False` leaves the reports. Mend: none that keeps these."
@@ -155,7 +160,7 @@ WHY |= {"SQLite, publish / litequeue": EMBEDDED_FLOOR, "SQLite, queue: the same 
 WHY |= {
     f"SQLite, {one} / raw": EMBEDDED_RECORD for one in ("count_down", "count_down(party=)", "lock: acquire, release")
 }
-WHY |= {"SQLite, idle process: writes a minute": EMBEDDED_IDLE}
+WHY |= {"SQLite, idle process: writes a minute": EMBEDDED_IDLE, "SQLite, 8 processes on one file / 1": EMBEDDED_CROWD}
 WHY |= {
     what: SLOWER.format(before=before)
     for what, before in {
