@@ -128,8 +128,9 @@ class Runs:
                 held.run.failure = held.run.failure or one_line(str(failure))
             except Exception as defect:  # noqa: BLE001 - the page has to say that it ended
                 held.run.failure = f"it failed: {type(defect).__name__}"
-                # Not the exception itself: its text may be confidential.
-                log.error("%s failed: %s", one_line(held.title), type(defect).__name__)  # noqa: TRY400
+                log.error(  # noqa: TRY400 - not the exception itself: its text may be confidential
+                    "%s failed: %s", one_line(held.title), type(defect).__name__
+                )
             finally:
                 held.run.is_over = True
 
