@@ -18,7 +18,6 @@ import time
 import urllib.error
 import urllib.request
 import warnings
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -312,11 +311,10 @@ def publisher(tmp_path):
     queue = queue_of()
     publisher = queue.publisher()
     struck = Struck(queue.pointers, "reserve")
-    for _ in range(3):
-        failed = publisher.publish("lost")
-        with suppress(Exception):
-            failed.result(20)
-    publisher.publish("a").result(20)
+    for payload in ("lost", "lost", "lost", "a"):
+        publication = publisher.publish(payload)
+        until(publication.done)
+    publication.result(0)
     publisher.publish("b")
     publisher.close = lambda timeout: (_ for _ in ()).throw(Unavailable("no thread"))
     publisher._at_exit()
