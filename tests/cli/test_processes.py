@@ -27,6 +27,7 @@ from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import workers_of
 from tests.support.scale import scaled
 from tests.support.waiting import until
@@ -248,8 +249,14 @@ def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_no
                 deaths += 1
             time.sleep(1.0)
         words = {"die", *(f"m{n}" for n in range(published))}
-        # What is in hand is no part of its depth; in much less time than a sweep takes.
-        until(lambda: words <= {word for word, _ in run.attempts} and is_empty(orders), PATIENCE)
+        try:  # what is in hand is no part of its depth; in much less time than a sweep takes
+            until(lambda: words <= {word for word, _ in run.attempts} and is_empty(orders), PATIENCE)
+        except AssertionError:
+            missing = sorted(words - {word for word, _ in run.attempts})
+            last = "\n".join(run.logged[-40:])
+            pytest.fail(
+                f"never handled {missing}; {orders.depth()}; in hand {in_flight(orders).held[:20]}; log:\n{last}"
+            )
         assert run.end() == 0
     killed = set(re.findall(r"child \d+ \(pid (\d+)\) was killed by SIGKILL", "\n".join(run.logged)))
     assert len(killed) == deaths > 0
