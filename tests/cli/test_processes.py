@@ -244,7 +244,7 @@ def test_children_that_are_killed_by_memory_for_minutes_lose_nothing_and_cost_no
         while time.monotonic() < end or not deaths:
             orders.publish_many([f"m{n}" for n in range(published, published + 200)])
             published += 200
-            if published % 2000 == 0:
+            if published % 4000 == 0:  # not so often that all children wait: a replacement waits for up to 30 s
                 orders.publish("die", message_id=f"die-{deaths}")
                 deaths += 1
             time.sleep(1.0)
