@@ -186,13 +186,15 @@ def _found(where: str) -> tuple[Worker, Callable[[Callable[[], bool]], bool]]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module), name)
+        program = importlib.import_module(module)
     except ModuleNotFoundError as failure:
         if failure.name is None or not (module == failure.name or module.startswith(f"{failure.name}.")):
             raise
         raise InvalidRequest(
             f"no module {shown(module)}: run this command in the module's folder, or install the module"
         ) from None
+    try:
+        found = getattr(program, name)
     except AttributeError:
         raise InvalidRequest(f"module {module} has no {shown(name)}: name the variable that holds its Worker") from None
     if isinstance(found, Worker):

@@ -21,6 +21,7 @@ import pytest
 import latchwork
 from latchwork.cli.probe import Probe
 from latchwork.cli.serving import MOST_SLOW
+from latchwork.cli.worker import _found
 from latchwork.observe import observe, watch_queues
 from latchwork.queue import QueueConfig, QueueRegistry, Worker
 from latchwork.seams import DIED
@@ -369,3 +370,11 @@ def test_a_log_handler_that_blocks_keeps_neither_the_probe_nor_the_end_waiting(p
     finally:
         process.kill()
         process.communicate()
+
+
+def test_an_attribute_error_of_the_program_is_shown_as_that_and_not_as_a_wrong_name(tmp_path, monkeypatch):
+    (tmp_path / "program_with_a_typo.py").write_text("import os\nworker = os.no_such_thing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _found("program_with_a_typo:worker")
