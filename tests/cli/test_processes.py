@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,8 +22,10 @@ from pathlib import Path
 import pytest
 
 import latchwork
+from latchwork.cli.processes.channel import Channel
+from latchwork.cli.processes.child import Child
 from latchwork.cli.processes.files import Files
-from latchwork.cli.processes.parent import Parent, Plan
+from latchwork.cli.processes.parent import Parent, Plan, _shared_memory
 from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
@@ -419,11 +422,33 @@ def test_metrics_of_children_are_one_page_in_which_a_family_is_there_once():
     ]  # fmt: skip
 
 
+def test_a_line_of_metrics_ends_at_a_newline_alone():
+    one = '# TYPE a gauge\na{q="x\x85y\u2028z"} 1.0\n'
+    assert merged({"1": one}, "") == '# TYPE a gauge\na{child="1",q="x\x85y\u2028z"} 1.0\n'
+
+
+def test_a_collector_that_raises_is_an_answer_of_its_own_and_ends_no_child():
+    class Raises:
+        def answer(self, path, totals):
+            raise RuntimeError("a collector of the program")
+
+    ours, theirs = socket.socketpair()
+    notes = _shared_memory()
+    child, parent = Child(f"1:{theirs.detach()}:{notes}"), Channel(ours)
+    child._answers = Raises()
+    child._answer({"ask": 7, "path": "/metrics"})
+    assert parent.received() == [{
+        "answer": 7, "status": 500, "kind": "text/plain; charset=utf-8", "body": "it failed: see the log\n"
+    }]  # fmt: skip
+    parent.close()
+    child._channel.close()
+
+
 def test_a_size_is_read_as_people_write_it_and_a_worker_that_could_not_start_is_refused():
     assert [checked_size("m", text) for text in ("512M", "1.5G", "20000k", "64 MiB")] == [
         512 * 2**20, 3 * 2**29, 20_000 * 2**10, 2**26,
     ]  # fmt: skip
-    for text in ("", "many", "1T", "100", "-5G"):
+    for text in ("", "many", "1T", "100", "-5G", "9" * 400):
         with pytest.raises(InvalidRequest, match="write at least 16 MiB"):
             checked_size("--max-memory", text)
 

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...background import FailureLog
 from ...errors import InvalidRequest, LatchworkError
 from ...logs import Log, ends, let_end
 from ...plain import one_line
@@ -30,6 +31,7 @@ from ...queue.sharded.upkeep.upkeep import upkeep_of
 from ...queue.sharded.workers import settling
 from ...seams import DIED, SYSTEM
 from ..probe import Answers
+from ..serving import TEXT
 from .channel import Channel
 
 log = Log("latchwork.worker")
@@ -61,6 +63,7 @@ class Child:
         self._worker: Worker | None = None
         self._answers: Answers | None = None
         self._upkeep: list[tuple[Child, str]] = []
+        self._failure_log = FailureLog(SYSTEM, log)
 
     @property
     def name(self) -> str:
@@ -150,7 +153,11 @@ class Child:
     def _answer(self, document: Mapping[str, Any]) -> None:
         assert self._answers is not None  # noqa: S101 - it was asked once it had said that it is ready
         totals = document.get("totals")
-        status, kind, body = self._answers.answer(document["path"], None if totals is None else tuple(totals))
+        status, kind, body = 500, TEXT, b"it failed: see the log\n"
+        try:
+            status, kind, body = self._answers.answer(document["path"], None if totals is None else tuple(totals))
+        except Exception as failure:  # noqa: BLE001 - such as a collector of the program; this child works all the same
+            self._failure_log.record(failure, "the probe could not answer")
         self._channel.send(answer=document["ask"], status=status, kind=kind, body=body.decode())
 
     # ---- what it says of itself

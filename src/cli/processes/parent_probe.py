@@ -100,7 +100,7 @@ class _Family:
 def _add(families: dict[str, _Family], text: str, child: str | None, but: frozenset[str]) -> None:
     """Add the lines of a page, but for those of some families; the lines of a family are together in it."""
     name = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a label may have other ends of lines
         if head := _HEAD.match(line):
             name = head[1]
         if not line or not name or name in but:

@@ -8,7 +8,7 @@ from ...errors import InvalidRequest
 from ...plain import shown
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 LEAST = 16 * 2**20
 """Bytes below which no worker can start."""
 
