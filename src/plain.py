@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from datetime import timedelta
 from itertools import islice
 from types import TracebackType
@@ -17,6 +18,8 @@ LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """A line of the command's log."""
 _WIDE, _DEEP, _BITS = 6, 3, 512
 _UNITS = ((86_400, "days"), (3_600, "h"), (60, "min"))
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./-][\w@%+=:,./~-]*", re.ASCII)
+"""What a shell takes as it is; an id that `publish` has made is such a word."""
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # controls: newlines, and what begins an order to the terminal
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0"
@@ -51,6 +54,12 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 - the value's own repr may raise anything
         text = f"a {type(value).__name__} that cannot be shown"
     return shortened(one_line(text), MOST_SHOWN)
+
+
+def word(text: str) -> str:
+    """Return a text as one word of a command that a person copies into a shell, in quotes where it needs them."""
+    text = one_line(text)
+    return text if _PLAIN_WORD.fullmatch(text) else shlex.quote(text)
 
 
 def counted(n: int, noun: str) -> str:

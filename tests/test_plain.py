@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from latchwork import errors
 from latchwork.errors import InvalidRequest, LatchworkError
-from latchwork.plain import MOST_SAID, MOST_SHOWN, counted, exact_time, shortened, shown
+from latchwork.plain import MOST_SAID, MOST_SHOWN, counted, exact_time, shortened, shown, word
 
 SRC = Path(__file__).parent.parent / "src"
 REFUSALS = {
@@ -130,3 +131,12 @@ def test_values_that_a_refusal_names_are_shown_by_the_one_shortener():
                         found.append(f"{path.relative_to(SRC)}:{part.lineno}")
     assert found == []
     assert InvalidRequest.__name__ in REFUSALS
+
+
+def test_a_word_of_a_command_is_one_word_for_a_shell_and_an_id_of_publish_stays_as_it_is():
+    for plain in ("orders@audit", "3f0c9ab1d2e4f50617289c77~6b09dfef.1.5", "a/b:c"):
+        assert word(plain) == plain
+    for text in ("order 7", "$(reboot)", "a;b", "~root", "", "it's", "`x`", "día"):
+        assert shlex.split(word(text)) == [text]
+        assert word(text) != text
+    assert word("a\nb") == "'a\\nb'", "it stays in its line"

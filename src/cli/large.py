@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..errors import InvalidRequest, NotFound, QueueFull
+from ..plain import word
 from ..queue import LargeQueue
 from .jsontext import from_json, to_json
 from .session import Session
@@ -99,7 +100,9 @@ def _open(session: Session, name: str) -> LargeQueue:
     try:
         return LargeQueue.open(store, name)
     except NotFound:
-        raise NotFound(f"there is no queue {name!r}; make it with `latchwork large create {name} CAPACITY`") from None
+        raise NotFound(
+            f"there is no queue {name!r}; make it with `latchwork large create {word(name)} CAPACITY`"
+        ) from None
 
 
 def _value(text: str) -> Any:

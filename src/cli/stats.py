@@ -16,6 +16,7 @@ from rich.text import Text
 from ..errors import InvalidRequest, NotFound
 from ..inputs import farm_or_default
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
+from ..observe.findings.words import of_client
 from ..observe.snapshot import Snapshot, clients_in
 from ..plain import one_line
 from ..queue import QueueRegistry
@@ -149,7 +150,7 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
         table = console.render_lines(RowsOnTerminal(_titled(rows), _title(taken)), pad=False) if rows else []
         # As much as leaves the table on the screen, with a line for the prompt; what a person must act on is last.
         blocks = [block_of(one, console.width) for one in found]
-        fit, more = _fitting(blocks, max(console.height - 2 - len(table), LEAST_SAID), client, console.width)
+        fit, more = _fitting(blocks, max(console.height - 2 - len(table), LEAST_SAID), _named(taken), console.width)
         session.say(*more, *(line for block in reversed(fit) for line in block))
 
 
@@ -164,17 +165,19 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
                 RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
             ]
             parts += [RowsOnTerminal(named)] if named else []
-            live.update(Screen(Group(*parts), findings_of(taken), taken.client), refresh=True)
+            live.update(Screen(Group(*parts), findings_of(taken), _named(taken)), refresh=True)
             watcher.seams.sleep(every)
 
 
 class Screen:
     """Tables, and below them what is wrong, in no more lines than the terminal has: a finding is shown whole, with its
     remedy, and before the rest of the tables.
+
+    named: the client, as a command names it.
     """
 
-    def __init__(self, tables: RenderableType, found: Sequence[Finding], client: str) -> None:
-        self._tables, self._found, self._client = tables, found, client
+    def __init__(self, tables: RenderableType, found: Sequence[Finding], named: str) -> None:
+        self._tables, self._found, self._client = tables, found, named
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         room = max(console.height - 1, 2)
@@ -193,7 +196,7 @@ class Screen:
         yield from (Text(one_line(line)) for line in shown)
 
 
-def _fitting(blocks: Sequence[list[str]], room: int, client: str, width: int) -> tuple[list[list[str]], list[str]]:
+def _fitting(blocks: Sequence[list[str]], room: int, named: str, width: int) -> tuple[list[list[str]], list[str]]:
     """Return the blocks that fit into this number of lines, the worst in any case; and what says how many are left."""
     if sum(map(len, blocks)) <= room:
         return list(blocks), []
@@ -202,8 +205,12 @@ def _fitting(blocks: Sequence[list[str]], room: int, client: str, width: int) ->
         used += len(blocks[fits])
         fits += 1
     left = len(blocks) - fits
-    more = f"and {left} more: latchwork doctor --client {client}" if left else ""
+    more = f"and {left} more: latchwork doctor {named}" if left else ""
     return list(blocks[:fits]), wrap(more, width, break_long_words=False, break_on_hyphens=False)
+
+
+def _named(taken: Snapshot) -> str:
+    return of_client(taken.client, taken.farm)
 
 
 class _Watcher:

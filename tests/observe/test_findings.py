@@ -16,6 +16,7 @@ from latchwork.observe.findings import KINDS, OF_CLIENT, OF_QUEUE, OK, PROBLEM, 
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
+from latchwork.queue.sharded.delayed.stored import Unsettled
 from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
 from latchwork.queue.sharded.stream import release, take
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
@@ -33,6 +34,11 @@ def store(request, clock, tmp_path):
         made = SQLiteStore(tmp_path / "store.db", synchronous="off", seams=clock)
         yield made
         made.close()
+
+
+@pytest.fixture(autouse=True)
+def _farm_of_this_machine(monkeypatch):
+    monkeypatch.setenv("LATCHWORK_FARM", "f")
 
 
 @pytest.fixture
@@ -1290,3 +1296,33 @@ def test_the_page_and_the_table_name_the_same_findings_with_the_same_states():
 )
 def test_lengths_of_time_are_shown_in_a_unit_that_people_use(seconds, shown):
     assert shown_time(seconds) == shown
+
+
+HOSTILE = "order 7; $(reboot)" + "x" * 60
+
+
+def test_the_command_of_a_remedy_has_the_whole_id_in_quotes_and_the_farm_that_was_looked_at(
+    registry, queue, monkeypatch
+):
+    monkeypatch.delenv("LATCHWORK_FARM")
+    reports(queue, "web-1:7", running=1, longest=(Running(HOSTILE, 600.0),))
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "long_running"]
+    assert one.remedy.endswith(f"latchwork queue cancel q --client shop --farm f --id '{HOSTILE}'")
+    monkeypatch.setenv("LATCHWORK_FARM", "f")
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "long_running"]
+    assert one.remedy.endswith(f"latchwork queue cancel q --client shop --id '{HOSTILE}'")
+
+
+def test_a_message_that_waits_for_its_write_is_named_in_the_command_by_its_whole_id(registry, queue):
+    unsettled = Unsettled(HOSTILE, 1.0, "accounts/42")
+    taken = of_client(registry)
+    (state,) = taken.queues
+    state = replace(state, stats=replace(state.stats, unsettled=(unsettled,)))
+    (one,) = [one for one in findings_of(replace(taken, queues=(state,))) if one.kind == "stranded"]
+    assert one.remedy.endswith(f"discard q --client shop --side delayed --id '{HOSTILE}'")
+
+
+def test_an_id_that_publish_has_made_is_told_in_full(registry, queue, clock):
+    made = "3f0c9ab1d2e4f50617289c77~6b09dfef.121.1234567890"
+    reports(queue, "web-1:7", running=1, longest=(Running(made, 600.0),))
+    assert f" {made} on web-1:7" in told(registry)["long_running"][1]

@@ -12,7 +12,7 @@ from ...coord.lease import LeaseView
 from ...coord.lock import LOCKS
 from ...errors import Corrupt, NotFound
 from ...inputs import checked_text
-from ...plain import shown, shown_time
+from ...plain import shown, shown_time, word
 from ...store import Key
 from ...store.port import Record, RecordStore
 from ..audit import noted, person
@@ -173,7 +173,7 @@ def list_all(context: typer.Context) -> None:
 
 
 def _at_once(name: str, fence: int) -> str:
-    return f"latchwork lock break {name} --fence {fence} --at-once"
+    return f"latchwork lock break {word(name)} --fence {fence} --at-once"
 
 
 def _never_taken(store: RecordStore, name: str) -> NotFound:

@@ -8,8 +8,9 @@ import typer
 
 from ...errors import InvalidRequest, NotFound
 from ...inputs import farm_or_default
+from ...observe.findings.words import of_client
 from ...observe.snapshot import clients_in
-from ...plain import shown
+from ...plain import shown, word
 from ...queue import QueueRegistry, ShardedQueue
 from ..session import Session
 from ..similar import meant
@@ -49,6 +50,12 @@ def no_queues(session: Session, client: str, farm: str | None) -> NotFound:
     there += meant(client, others)
     where = f"farm {farm_or_default(farm)!r} of {session.where}"
     return NotFound(f"client {client!r} has no queues in {where}{there}", client=client)
+
+
+def as_named(queue: ShardedQueue) -> str:
+    """Return a queue and its client as a command names them."""
+    registry = queue.registry
+    return f"{word(queue.name)} {of_client(registry.client_id, registry.farm_id)}"
 
 
 def checked_side(side: str) -> str:

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import LatchworkError, NotFound, WaitTimeout
-from ...plain import counted
+from ...inputs import farm_or_default
+from ...observe.findings.words import of_client
+from ...plain import counted, word
 from ...queue import QueueBatch, ShardedQueue
 from ...queue.sharded.in_flight import in_flight
 from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
@@ -74,7 +76,7 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
     found = queue.batch(batch, create=False)
     facts: dict[str, Any] = _facts(found) | {"missing": found.missing()}
     lost, lines = _lost(found, queue), lines_of(facts)
-    here = f"{name} {batch} --client {client}{f' --farm {farm}' if farm else ''}"
+    here = f"{word(name)} {word(batch)} {of_client(client, farm_or_default(farm))}"
     if lost:
         can = f"{counted(lost, 'message')} of it expired unread, or can no longer come: this batch cannot end"
         lines.append(f"{can}; end it, without its follow-up: latchwork queue batch cancel {here}")

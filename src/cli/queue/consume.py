@@ -27,7 +27,7 @@ from ..options import Client, Farm
 from ..run.foreground import Foreground
 from ..run.supervise import Supervisors, cannot_run
 from ..session import Session, note
-from .arguments import Name, queue_of
+from .arguments import Name, as_named, queue_of
 
 log = Log(__name__)
 
@@ -75,7 +75,7 @@ def consume(
     checked_timeout(timeout)
     queue = queue_of(session, name, client, farm)
     if not queue.concurrency:
-        note(f"the queue {name!r} is paused and gives no messages: latchwork queue resume {name}")
+        note(f"the queue {name!r} is paused and gives no messages: latchwork queue resume {as_named(queue)}")
     with ExitStack() as entered:
         if follow:
             work = _Work(command, session, entered.enter_context(Supervisors()))

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from ...errors import InvalidRequest
-from ...plain import shown
+from ...plain import shown, word
 from ...queue import Message, ShardedQueue
 from ...queue.sharded.sides import view_of
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .arguments import SIDES, Name, Side, checked_side, header_of, queue_of
+from .arguments import SIDES, Name, Side, as_named, checked_side, header_of, queue_of
 
 PEEKED = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
 
@@ -91,7 +91,7 @@ def peek(
     found = view.peek(limit)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
     if not found and side == "main":
-        note(in_hand(view, client))
+        note(in_hand(view))
 
 
 def search(
@@ -128,13 +128,13 @@ def search(
     found = view_of(queue, checked_side(side)).search(**wanted)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")
     if not found:
-        note(f"{only(side)}; {in_hand(queue, client, id)}")
+        note(f"{only(side)}; {in_hand(queue, id)}")
 
 
-def in_hand(queue: ShardedQueue, client: str, message: str | None = None) -> str:
+def in_hand(queue: ShardedQueue, message: str | None = None) -> str:
     """Return that messages in hand are not shown, and where they are: for a person who found none."""
-    says = f" --id {message} says who has it" if message and not queue.reader else " lists it"
-    return f"what a handler has in hand is not shown here; latchwork queue show {queue.name} --client {client}{says}"
+    says = f" --id {word(message)} says who has it" if message and not queue.reader else " lists it"
+    return f"what a handler has in hand is not shown here; latchwork queue show {as_named(queue)}{says}"
 
 
 def only(side: str) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from ...errors import InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import why_unpublished
+from ...observe.findings.words import of_client
 from ...plain import shown, shown_time
 from ...queue import QueueRegistry, Schedule, ScheduleState
 from ..audit import noted
@@ -59,7 +60,7 @@ def _no_schedule(session: Session, registry: QueueRegistry, name: str) -> NotFou
     similar, client = "", registry.client_id
     with suppress(LatchworkError):  # one that is damaged
         similar = meant(name, [one.schedule.name for one in registry.schedule_states()])
-    listing = f"`latchwork schedule list --client {client}` shows which there are"
+    listing = f"`latchwork schedule list {of_client(client, registry.farm_id)}` shows which there are"
     return NotFound(f"no schedule {shown(name)} of {client} in {session.where}{similar}; {listing}", name=name)
 
 
@@ -76,7 +77,11 @@ def list_schedules(context: typer.Context, client: Client, farm: Farm = None) ->
     registry = registry_of(session, client, farm)
     states = registry.schedule_states()
     not_active = {queue.name for queue in registry.queues(active=False)} if states else set()
-    wrong = {one.schedule.name: why_unpublished(one, not_active, client) for one in states if one.paused is None}
+    wrong = {
+        one.schedule.name: why_unpublished(one, not_active, client, registry.farm_id)
+        for one in states
+        if one.paused is None
+    }
     refused = {name: why for name, why in wrong.items() if why is not None}
     rows = [
         _facts_of(one, json_value=session.json) | {"wrong": refused.get(one.schedule.name, (None,))[0]}

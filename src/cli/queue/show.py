@@ -25,7 +25,7 @@ from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
 from ..unsettled import unsettled_in
-from .arguments import Ids, Name, named, queue_of
+from .arguments import Ids, Name, as_named, named, queue_of
 
 
 def show(context: typer.Context, name: Name, client: Client, id: Ids = None, farm: Farm = None) -> None:
@@ -213,7 +213,7 @@ def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], tak
             note(
                 f"worker {name}, which last reported {shown_time(dead.ago)} ago, died or hangs: the sweep brings back "
                 f"the messages that it has in hand, at the latest {when}, while any worker of {client} runs; sooner: "
-                f"latchwork queue recover {queue.name} --client {client}"
+                f"latchwork queue recover {as_named(queue)}"
             )
 
 

@@ -30,7 +30,7 @@ def parked(queue: QueueState, taken: Snapshot) -> OfQueue:
             oldest = f"; the oldest, {words.message_id(first.message_id)}{words.failure(first.error)}"
             oldest += f": {shown_time(first.ago)} ago"
         messages = side_count(queue.stats.parked, "parked message")
-        name = f"{queue.name} --client {taken.client}"
+        name = words.of_queue(queue.name, taken)
         what = f"{messages}, failed too often: nothing brings parked messages back{oldest}"
         remedy = f"latchwork queue peek {name} --side parked; repair the cause, then latchwork queue redrive {name}"
         remedy += " --all" if queue.stats.parked.waiting > REDRIVEN else ""
@@ -39,7 +39,7 @@ def parked(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 def failing(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield that messages fail faster than others are done, and how many are tried again."""
-    stats, search = queue.stats, f"latchwork queue search {queue.name} --client {taken.client} --side"
+    stats, search = queue.stats, f"latchwork queue search {words.of_queue(queue.name, taken)} --side"
     failed, acked = (sum(getattr(one, of) for one in queue.at_work) for of in ("failed", "acked"))
     retrying = stats.depth.retrying
     # 1. No message was done, and attempts failed again and again, perhaps far from each other.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from ...plain import counted, one_line, shown_time
+from ...plain import counted, shown_time, word
 from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
@@ -146,8 +146,8 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
             if last is not None and last.error.startswith("its process, ") and not is_parked(queue, last, taken):
                 what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
                 what += f": {words.message_id(last.message_id)}{words.failure(last.error)}"
-                name = f"{queue.name} --client {taken.client}"
-                remedy += f"; if one message does it: latchwork queue cancel {name} --id {one_line(last.message_id)}"
+                name = words.of_queue(queue.name, taken)
+                remedy += f"; if one message does it: latchwork queue cancel {name} --id {word(last.message_id)}"
         yield of_queues(taken, [queue.name for queue in queues], (PROBLEM, "worker_died", what, remedy), dead)
 
 
@@ -254,4 +254,4 @@ def _sooner(found: _Dead, taken: Snapshot) -> str:
     also = f"; the same for {words.listed(names[1:])}" if names[1:] else ""
     if not names:
         return ""
-    return f"; sooner, once its process has ended: latchwork queue recover {names[0]} --client {taken.client}{also}"
+    return f"; sooner, once its process has ended: latchwork queue recover {words.of_queue(names[0], taken)}{also}"

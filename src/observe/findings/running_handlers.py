@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...plain import counted, one_line, shown_time
+from ...plain import counted, shown_time, word
 from ...queue.sharded.workers import WINDOW, Running, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
@@ -117,7 +117,7 @@ def long_running(queue: QueueState, taken: Snapshot) -> OfQueue:
         what += f"; none was done in the last minute, and {words.backlog([queue])}"
     worker, run = running[0]
     host, _, pid = short_name(worker.worker).rpartition(":")
-    cancel = f"latchwork queue cancel {queue.name} --client {taken.client} --id {one_line(run.message_id)}"
+    cancel = f"latchwork queue cancel {words.of_queue(queue.name, taken)} --id {word(run.message_id)}"
     remedy = f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; where its handler calls check(),"
     remedy += f" this ends it: {cancel}"
     yield WARNING if is_far or longest > limit / 2 else OK, "long_running", what, remedy

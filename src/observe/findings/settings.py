@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ...plain import counted, shown_time
+from ...plain import counted, shown_time, word
 from ...queue.sharded.delayed.schedules import MAX_TICKS, ScheduleState
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
@@ -24,7 +24,7 @@ def pause(queue: QueueState, taken: Snapshot) -> OfQueue:
         ago = shown_time(taken.at - live.changed / 1000)
         since = f"paused{words.by(live.changed_by)}, {ago} ago" if live.changed else "paused since it was made"
         waits = f"; ready messages that wait, and go on expiring: {ready:,}" if ready else ""
-        yield WARNING, "paused", since + waits, f"latchwork queue resume {queue.name} --client {taken.client}"
+        yield WARNING, "paused", since + waits, f"latchwork queue resume {words.of_queue(queue.name, taken)}"
 
 
 def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
@@ -39,7 +39,8 @@ def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
             is_set = f"resumed, or scaled, {since}: threads, as each program says: {each}"
         elif others:
             is_set += f"; otherwise, as its program says: {each}"
-        yield OK, "settings", is_set, f"what was before: latchwork audit --client {taken.client} --about {queue.name}"
+        audit = f"latchwork audit --client {word(taken.client)} --about {word(queue.name)}"
+        yield OK, "settings", is_set, f"what was before: {audit}"
     is_behind = queue.stats.ready.waiting and (queue.stats.ready.oldest_age or 0.0) > WAITED
     if queue.is_held_by_order and is_behind and not queue.paused:
         shards, many = counted(queue.shards, "shard"), sum(one.threads for one in queue.at_work)
@@ -63,8 +64,8 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
         if one.paused is not None:
             ago = shown_time(max(0.0, taken.at - one.paused.timestamp()))
             state, what = WARNING, f"paused{words.by(one.paused_by)}, {ago} ago; it publishes nothing"
-            remedy = f"latchwork schedule resume {name} --client {client}"
-        elif unpublished := why_unpublished(one, not_active, client):
+            remedy = f"latchwork schedule resume {word(name)} {words.of_client(client, taken.farm)}"
+        elif unpublished := why_unpublished(one, not_active, client, taken.farm):
             state, (what, remedy) = PROBLEM, unpublished
         else:
             continue
@@ -84,7 +85,7 @@ def lost(taken: Snapshot) -> Iterator[Finding]:
         yield of_queues(taken, names, (WARNING, "lost", what, remedy))
 
 
-def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str) -> tuple[str, str] | None:
+def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str, farm: str) -> tuple[str, str] | None:
     """Return which ticks a schedule has not published because its queue is deactivated, and the remedy; None if it
     publishes.
 
@@ -93,8 +94,9 @@ def why_unpublished(one: ScheduleState, not_active: Collection[str], client: str
     name, queue = one.schedule.name, one.schedule.queue
     if queue not in not_active:
         return None
-    activate = f"latchwork queue activate {queue} --client {client}"
-    remedy = f"latchwork schedule remove {name} --client {client}; or activate it: {activate}"
+    there = words.of_client(client, farm)
+    activate = f"latchwork queue activate {word(queue)} {there}"
+    remedy = f"latchwork schedule remove {word(name)} {there}; or activate it: {activate}"
     return f"{unpublished_ticks(one)}: queue {queue} is deactivated", remedy
 
 

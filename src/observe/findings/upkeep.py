@@ -77,7 +77,8 @@ def upkeep(taken: Snapshot) -> Finding | None:
     if soon:
         remedy = f"wait {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of {soon} says why"
         return Finding(WARNING, what, remedy, "upkeep", client, queues)
-    remedy = f"run a worker or a consumer of {client}, or `latchwork queue sweep --client {client} --every 900`"
+    sweep = f"latchwork queue sweep {words.of_client(client, taken.farm)} --every 900"
+    remedy = f"run a worker or a consumer of {client}, or `{sweep}`"
     if working:
         remedy += "; the ones that run are without upkeep, or their logs say why they do none"
     return Finding(PROBLEM, what, remedy, "upkeep", client, queues)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...plain import counted, one_line, shortened, shown_time
+from ...plain import counted, one_line, shortened, shown_time, word
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
@@ -101,7 +101,8 @@ def _more_workers(queue: QueueState, taken: Snapshot) -> str:
         return f"more workers do not help: {_RATE}"
     if queue.stats.in_order and running < threads:
         return f"its workers have free threads: {_IN_ORDER}"
-    scale = f"more threads in each: latchwork queue scale {queue.name} THREADS --client {taken.client}"
+    client = words.of_client(taken.client, taken.farm)
+    scale = f"more threads in each: latchwork queue scale {word(queue.name)} THREADS {client}"
     if any(one.threads not in (0, queue.live.concurrency) for one in queue.at_work):
         scale = "more threads in their program, which fixes them"
     return f"more workers: latchwork worker MODULE:NAME; or {scale}"
@@ -125,7 +126,7 @@ def _start_stream(stream: str) -> str:
 
 def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield the messages that have waited for more than half of their life."""
-    name = f"{queue.name} --client {taken.client}"
+    name = words.of_queue(queue.name, taken)
     for part, side, remedy in (
         ("ready", queue.stats.ready, "start more workers" if queue.at_work else words.START_ONE),
         ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
@@ -156,7 +157,8 @@ def expired(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield the messages that nothing brings back, though a process does the upkeep."""
-    leader, name = taken.leader, f"{queue.name} --client {taken.client}"
+    leader, name = taken.leader, words.of_queue(queue.name, taken)
+    sweep = f"`latchwork queue sweep {words.of_client(taken.client, taken.farm)} --every 900`"
     if queue.stats.sideline.waiting and not comes_back(queue):
         messages = side_count(queue.stats.sideline, "message")
         what = f"{messages} in the sideline, which nothing brings back: the queue does not retry"
@@ -166,26 +168,24 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
         who, remedy = words.new_leader(taken), "the log of the process that leads says why"
         if leader.only_sweeps:
             who = f"; {_only_sweeps(leader.name)}"
-            remedy = f"end it: then a worker leads, or `latchwork queue sweep --client {taken.client} --every 900`"
+            remedy = f"end it: then a worker leads, or {sweep}"
         yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
     if queue.unreported and not queue.abandoned:
         what = (
             f"{counted(queue.unreported, 'message')} in hand of nobody that reports: of a program that calls receive() "
         )
         what += "itself, or of a worker that is gone"
-        remedy = (
-            "a worker, or `latchwork queue sweep --client {} --every 900`, brings back the messages of one that is gone"
-        )
-        within = shown_time(queue.returns_within)
-        yield WARNING, "stranded", what, f"{remedy.format(taken.client)}, within {within}"
+        remedy = f"a worker, or {sweep}, brings back the messages of one that is gone"
+        yield WARNING, "stranded", what, f"{remedy}, within {shown_time(queue.returns_within)}"
     if queue.stats.unsettled:
         first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
-        ago, which = shown_time(taken.at - first.since / 1000), words.message_id(first.message_id)
+        ago = shown_time(taken.at - first.since / 1000)
         others = f" and {more} more" if more else ""
         why = shortened(one_line(first.record), words.ERROR_SHOWN)
-        what = f"the message {which}{others} waited {ago} for the write with which it goes: {why}"
+        what = f"the message {words.message_id(first.message_id)}{others} waited {ago} for the write with which it goes"
         remedy = "it comes once the record is made; if that never will be: latchwork queue discard"
-        yield WARNING, "stranded", what, f"{remedy} {name} --side delayed --id {which}"
+        command = f"{remedy} {name} --side delayed --id {word(first.message_id)}"
+        yield WARNING, "stranded", f"{what}: {why}", command
 
 
 def side_count(side: Side, noun: str) -> str:
@@ -223,11 +223,12 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         since = queue.live.changed
         ago = f" for {shown_time(max(0.0, taken.at - since / 1000))}" if since else ""
         why = f"the queue is paused{words.by(queue.live.changed_by)}{ago}: "
-        why += f"latchwork queue resume {queue.name} --client {taken.client}"
+        why += f"latchwork queue resume {words.of_queue(queue.name, taken)}"
     elif not is_ready and (leader is None or not leader.leads):
         start = words.START_ONE
         if taken.has_workers:
-            start = f"the workers there are without it: latchwork queue sweep --client {taken.client} --every 900"
+            client = words.of_client(taken.client, taken.farm)
+            start = f"the workers there are without it: latchwork queue sweep {client} --every 900"
         why = f"nobody does the upkeep, which brings it: {taken.upkeep}{'' if taken.candidates else f'; {start}'}"
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"

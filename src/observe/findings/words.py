@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from ...plain import counted, one_line, shortened, shown_time
+from ...inputs import farm_or_default
+from ...plain import counted, one_line, shortened, shown_time, word
 from ...queue.sharded.workers import WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 
-ID_SHOWN, ERROR_SHOWN = 40, 140
-"""Characters of a message's id, and of its error, that a line has: the end of a killed process is told in full."""
+ID_SHOWN, ERROR_SHOWN = 60, 140
+"""Characters of a message's id, and of its error, that a line has: an id that `publish` has made, and the end of a
+killed process, are told in full.
+"""
 START_ONE = "start one: latchwork worker MODULE:NAME"
 
 
 def queues(names: Sequence[str]) -> str:
     """Return `queue a`, or `queues a, b and 3 more`."""
     return f"queue{'' if len(names) == 1 else 's'} {listed(names, 5)}"
+
+
+def of_client(client: str, farm: str) -> str:
+    """Return the options of a command that name a client; with its farm where a command without it means another."""
+    there = "" if farm == farm_or_default(None) else f" --farm {word(farm)}"
+    return f"--client {word(client)}{there}"
+
+
+def of_queue(queue: str, taken: Snapshot) -> str:
+    """Return a queue and its client as a command names them."""
+    return f"{word(queue)} {of_client(taken.client, taken.farm)}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
