@@ -12,7 +12,7 @@ import typer
 
 from ..inputs import farm_or_default
 from ..observe.audit import DONE, Deed, audit_of, audited
-from ..plain import shown_time
+from ..plain import one_line, shown_time
 from ..queue.sharded.envelope import date
 from .options import CLIENT_VARIABLE
 from .session import Session, note
@@ -35,19 +35,19 @@ def audit(
     lock, and when.
 
     It shows actions by this command, by `latchwork top` and by the console. What a program does by itself, such as
-    `queue.scale(8)`, is not recorded; `latchwork queue list` names who changed a queue last. It reads the newest 500
-    actions of the last 90 days. An action that stayed `begun` was interrupted: perhaps it was done, perhaps not. An
-    action on a thing that belongs to no client, such as a lock, is shown for every client.
+    `queue.scale(8)`, is not recorded; `latchwork queue list` names who changed a queue last. An
+    action is kept for 90 days. One that stayed `begun` was interrupted: perhaps it was done, perhaps not. An action on
+    a thing that belongs to no client, such as a lock, is shown for every client.
 
     Example: latchwork audit --client shop --about orders
     """
     session: Session = context.obj
-    now, found = session.store.seams.wall(), audit_of(session.store)
-    targets = [(one, one.target.split("/")) for one in found]
+    now, found = session.store.seams.wall(), audit_of(session.store, None)
     mine = [
         one
-        for one, target in targets
-        if (not client or target[0] in {client, *NOBODYS}) and (not about or about in target)
+        for one in found
+        if (not client or one.target.partition("/")[0] in {client, *NOBODYS})
+        and (not about or f"/{one_line(about)}/" in f"/{one.target}/")  # the id of a message may have a slash
     ]
     rows = [
         {
@@ -59,7 +59,7 @@ def audit(
         }
         for one in mine[:limit]
     ]  # fmt: skip
-    of = f" to {about}" if about else ""
+    of = f" to {about}; an action on many messages does not name each of them" if about else ""
     session.table(rows, empty=f"nobody is known to have done anything{of}")
     if len(mine) > limit:
         note(f"the newest {limit} of {len(mine)}; --limit shows more")

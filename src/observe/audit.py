@@ -93,8 +93,10 @@ def _write(store: RecordStore, deed: Deed, otherwise: str) -> None:
         log.warning("the audit record of %s %s: %s: %s", deed.what, one_line(deed.target), otherwise, failure.code)
 
 
-def audit_of(store: RecordStore, limit: int = 500) -> list[Deed]:
-    """Return the newest actions, the newest first. It reads the whole set: for people. What is damaged is left out."""
+def audit_of(store: RecordStore, limit: int | None = 500) -> list[Deed]:
+    """Return the newest actions, the newest first; limit None: all. It reads the whole set: for people. What is damaged
+    is left out.
+    """
     found = [deed for record in store.scan(AUDIT) if (deed := _deed(record)) is not None]
     return sorted(found, key=lambda deed: deed.at, reverse=True)[:limit]
 
