@@ -200,3 +200,35 @@ def test_a_password_of_a_farms_store_is_not_for_the_command_line(lw, monkeypatch
     assert "name it" in kept.err
     assert "can see a password" not in kept.err
     assert "hidden" not in typed.err + kept.err
+
+
+def test_a_leader_that_has_not_renewed_for_its_lease_does_not_lead_and_the_exit_code_says_so(lw, name, farms, urls):
+    at(urls["iad"], name, 7, ago=70)
+    at(urls["lhr"], name, 7, locked=0)
+    done = lw("leader", "status", name, *farms)
+    assert (done.code, done.out.splitlines()[0]) == (
+        1,
+        f"{name}: nobody leads: iad/me led last, epoch 7 in 2 of 2 farms",
+    )
+    told = lw("leader", "status", name, *farms, "--json").json
+    assert (told["leader"], told["last_leader"]) == (None, "iad/me")
+    at(urls["iad"], name, 7)
+    assert lw("leader", "status", name, *farms).code == 0
+
+
+def test_while_a_farm_is_away_it_is_not_known_who_leads_and_a_leader_elsewhere_steps_down_all_the_same(
+    lw, name, farms, urls, tmp_path
+):
+    at(urls["lhr"], name, 7, owner="lhr/me")
+    (tmp_path / "no.db").mkdir()
+    away = ("--farm-store", f"iad=sqlite:{tmp_path / 'no.db'}")
+    at(urls["iad"], name, 7, locked=0)
+    assert lw("leader", "status", name, *away, *farms[2:], "--json").json["leader"] == "lhr/me"
+    done = lw("leader", "step-down", name, "--epoch", "7", *away, *farms[2:])
+    assert (done.code, "farm iad could not be asked: " in done.err) == (0, True)
+    told = lw("leader", "status", name, *away, *farms[2:], "--json").json
+    assert (told["leader"], bool(told["stepped_down_by"])) == (None, True)
+    alone = lw("leader", "status", name, *away, "--farm-store", f"iad2={urls['iad']}")
+    assert "it is not known who leads" in alone.out
+    assert "nobody leads" not in alone.out
+    assert lw("leader", "step-down", name, "--epoch", "7", *away).code == 1

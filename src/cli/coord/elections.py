@@ -54,6 +54,11 @@ class Office:
     lease: float = 0.0
 
     @property
+    def has_run_out(self) -> bool:
+        """Whether the leader has neither resigned nor renewed for its whole lease: it died, or is paused."""
+        return self.leader is not None and self.silent > 0
+
+    @property
     def sealed(self) -> list[str]:
         """The farms that know the highest epoch; none before the first leader."""
         return sorted(farm for farm, epoch in self.seen.items() if epoch == self.epoch)

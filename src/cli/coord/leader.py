@@ -25,7 +25,7 @@ from ...store.connect import VARIABLE
 from ..audit import person
 from ..options import Command, Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
-from ..session import Session
+from ..session import Session, note
 from ..similar import meant
 from .elections import office_of, stepped_down_by, successor
 from .farms import FarmStores, ZooKeeper, key_of, only_with_farms, urls_of
@@ -141,11 +141,14 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
         f"{name}: {state.standing}",
         *_standing(contenders),
         *(finding.what for finding in state.findings if finding.state != OK),
-        election=name, leader=office.leader, epoch=office.epoch, stepped_down_by=office.stepped_down_by,
+        election=name, leader=None if office.has_run_out else office.leader, epoch=office.epoch,
+        last_leader=office.leader, stepped_down_by=office.stepped_down_by,
         contenders=contenders,
         farms={farm: {"epoch": office.seen.get(farm), "sealed": farm in office.sealed,
                       "error": office.failures.get(farm)} for farm in stores},
     )  # fmt: skip
+    if office.has_run_out:
+        raise typer.Exit(1)
 
 
 @app.command("step-down")
@@ -169,10 +172,23 @@ def step_down(
     stores = session.stores_of(urls_of(context, farm_store)) or {"": session.store}
     office = office_of(stores, name)
     before = f"led by {office.leader}, epoch {office.epoch}" if office.leader else ""
-    first = next(iter(stores.values()))
-    with audited(first, Deed(farm_or_default(None), person(), "step-down", f"election/{name}", why, before)) as deed:
-        done = [store for store in stores.values() if LeaseElection(store, name, candidate=deed.who).step_down(epoch)]
+    answering = [store for farm, store in stores.items() if farm not in office.failures]
+    failures: dict[str, LatchworkError] = {}
+    with audited(
+        [*answering, *stores.values()][0],
+        Deed(farm_or_default(None), person(), "step-down", f"election/{name}", why, before),
+    ) as deed:
+        done = False
+        for farm, store in stores.items():  # a farm that is away must not keep the leader of another one in office
+            try:
+                done = LeaseElection(store, name, candidate=deed.who).step_down(epoch) or done
+            except LatchworkError as failure:
+                failures[farm] = failure
+        if failures and not done:
+            raise next(iter(failures.values()))
         deed.after = "stepped down" if done else "nobody led in that epoch"
+    for farm, why_not in failures.items():
+        note(f"farm {farm} could not be asked: {why_not}")
     if not done:
         raise NotFound(
             f"nobody leads {shown(name)} in the epoch {epoch}: `latchwork leader status` names its leader",

@@ -20,7 +20,7 @@ from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...coord.semaphore import PERMITS, SEMAPHORES
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ...observe.findings import OK, PROBLEM, WARNING, Finding
-from ...plain import counted, shown
+from ...plain import counted, shown, word
 from ...store import Compute, Key, Record, RecordStore
 from ...store.model.expr import SERVER_NOW
 from ..session import Session
@@ -220,7 +220,7 @@ def died(fence: object) -> str:
 
 def cleared_by(record: Record, fence: object) -> str:
     """Return what a person does about a writer of this read-write lock that died, with the command."""
-    return f"repair what it protects, then say so: latchwork rwlock clear {record.key.name} --fence {fence}"
+    return f"repair what it protects, then say so: latchwork rwlock clear {word(str(record.key.name))} --fence {fence}"
 
 
 def _is_dead(entry: HolderEntry, now: int) -> bool:
@@ -298,18 +298,23 @@ def election_state(name: str, office: Office) -> State:
         for farm in office.unsealed
         if office.stepped_down_by is None  # else the latest epoch is no leader's
     ]
-    if office.leader is not None and office.silent > 0:
+    if office.has_run_out:
         what = f"{office.leader} has epoch {office.epoch} and has not renewed for {office.silent:.0f} s after its lease"
         found.append(Finding(PROBLEM, what, "it died or is paused: start a candidate, and see that ZooKeeper answers"))
     elif office.stepped_down_by is not None:
         then = successor(-office.silent, office.lease)
         what = f"{office.stepped_down_by} made the leader step down: {then}"
         found.append(Finding(WARNING, what, "see that a candidate is there, and that ZooKeeper answers it"))
+    elif office.leader is None and office.failures:
+        what = "it is not known who leads: a farm cannot be looked at"
+        found.append(Finding(WARNING, what, "ask from a machine that reaches the stores of all farms"))
     elif office.leader is None:
         found.append(Finding(WARNING, "nobody leads", "start a candidate, and see that ZooKeeper answers it"))
     sealed = len(office.seen) - len(office.unsealed)
-    who = "nobody leads" if office.leader is None else f"{office.leader} leads"
+    nobody = "it is not known who leads" if office.failures else "nobody leads"
+    who = nobody if office.leader is None else f"{office.leader} leads"
+    who = f"nobody leads: {office.leader} led last" if office.has_run_out else who
     if office.stepped_down_by is not None:
-        return State("election", name, who, tuple(found))
+        return State("election", name, "nobody leads", tuple(found))
     text = f"{who}, epoch {office.epoch} in {sealed} of {len(office.seen) + len(office.failures)} farms"
     return State("election", name, text if office.epoch else "none", tuple(found))
