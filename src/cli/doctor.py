@@ -17,7 +17,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
-from ..observe.findings.words import listed
+from ..observe.findings.words import listed, of_queue
 from ..observe.snapshot import Snapshot, clients_in, view_of
 from ..plain import counted
 from ..queue import QueueRegistry, ShardedQueue
@@ -39,10 +39,13 @@ SQLITE_FULL, AEROSPIKE_FULL = 13, 8
 """The codes of a disk, or of a server, that is full."""
 SQLITE_BUSY = (5, 6)
 """SQLite's codes for a file that another process writes to all the time."""
-TAKES_NO_WRITES = "full"
-"""The kind of a finding beside which the queues can be looked at all the same."""
+TAKES_NO_WRITES, NO_ANSWER = "full", "away"
+"""The kinds of findings about a store that takes no writes, beside which the queues can be looked at all the same, and
+about one that does not answer.
+"""
 BY_REPORTS = ("no_worker", "worker_died", "upkeep")
 """The kinds of findings that workers cause which do not report."""
+_RESTORE = "restore this record from a copy, or delete it while no process that uses it runs"
 MAX_CONNECTIONS = 10_000
 MANY = 20
 """Clients from which on those with which nothing is wrong are only counted."""
@@ -137,7 +140,11 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
     well = []
     for one in found:
         view = view_of(QueueRegistry(store, one, farm_id=farm))
-        taken = view.look()
+        try:
+            taken = view.look()
+        except Corrupt as failure:  # as of its election; the other clients are looked at all the same
+            yield Finding(PROBLEM, f"client {one} cannot be looked at: {failure}", _RESTORE, client=one)
+            continue
         if not taken.queues and not taken.unreadable:
             yield _without_queues(store, taken, absent)
             continue
@@ -188,7 +195,7 @@ def _unsettled(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Iterator[Find
             remedy = "the store was away, or a new leader has begun: workers settle by themselves what they can; look "
             yield Finding(WARNING, what, f"{remedy}again in 30 s", "stranded", taken.client, names)
             return
-        recover = f"latchwork queue recover {names[0]} --client {taken.client}"
+        recover = f"latchwork queue recover {of_queue(names[0], taken)}"
         more = "" if len(names) == 1 else ", and so for each queue"
         what += f"; the sweep brings them back, {returns_within(max(one.left for _, one in found))}"
         remedy = f"sooner: kill -9 these workers, start others, and after {SILENT:.0f} s `{recover}`{more}"
@@ -315,7 +322,11 @@ def _java() -> Iterator[Finding]:
     if shutil.which("java") is None:
         yield Finding(WARNING, "no Java", f"Spark needs a JDK {MIN_JAVA} or newer; nothing else here does")
         return
-    output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+    try:
+        output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+    except OSError as failure:  # it is no program, or not one for this machine
+        yield Finding(WARNING, f"Java cannot be run: {failure}", f"install JDK {MIN_JAVA}; only Spark needs it")
+        return
     found = re.search(r'"(\d+)', output)
     text = f"Java {found.group(1) if found else 'of unknown version'}"
     old = found is None or int(found.group(1)) < MIN_JAVA
@@ -399,7 +410,7 @@ def _of_store(
         elections = AskedNames(elections=wanted.elections, farms=wanted.farms)
         return found + _found(session, lambda: findings(store, elections)) + names
     found = _found(session, lambda: examine(store, session.where, processes=processes, pool=pool))
-    if not any(one.state == PROBLEM and one.kind != TAKES_NO_WRITES for one in found + names):
+    if not any(one.kind == NO_ANSWER for one in found) and all(one.state == OK for one in names):
         found += _found(session, lambda: _placement(store, client, farm))
         found += _found(session, lambda: _queue_damage(store, client, farm))
         on_call = _found(session, lambda: _on_call(store, client, farm, absent))
@@ -426,10 +437,13 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
             )
             remedy += "; its programs then go on by themselves"
         elif code in SQLITE_BUSY:
-            what = f"the store takes no writes: {failure}"
+            kind, what = NO_ANSWER, f"the store takes no writes: {failure}"
             remedy = f"`fuser -v {session.where.removeprefix('sqlite:')}` says which process holds it"
+        elif isinstance(failure, Corrupt) and code is None:  # else the file as a whole is none
+            what, remedy = f"a record is damaged, and what needs it was not looked at: {failure}", _RESTORE
         else:
             parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"
-            what, remedy = f"the store does not answer: {failure}", f"check {session.where}: {parts}"
+            kind, what = NO_ANSWER, f"the store does not answer: {failure}"
+            remedy = f"check {session.where}: {parts}"
         found.append(Finding(PROBLEM, what, remedy, kind))
     return found

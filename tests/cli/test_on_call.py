@@ -18,12 +18,14 @@ from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import Unavailable
+from latchwork.observe.audit import Deed, audited
 from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
+from latchwork.store.port import Exists
 from tests.support.waiting import until
 
 SHOP = ("--client", "shop")
@@ -480,7 +482,7 @@ def test_a_live_table_keeps_the_problems_with_their_remedies_in_24_lines():
 
     def shown(found):
         console = Console(width=80, height=24, file=StringIO(), force_terminal=True, color_system=None)
-        console.print(Screen(RowsOnTerminal(rows), found, "shop"))
+        console.print(Screen(RowsOnTerminal(rows), found, "--client shop"))
         return console.file.getvalue().splitlines()
 
     lines = shown(found)
@@ -723,3 +725,59 @@ def test_a_fence_is_listed_so_that_it_can_be_copied_into_a_command(lw, queue):
     assert lw("lock", "list", "--json").json[0]["fence"] == grant.fence
     for wrong in ("0", "-1", "x", ""):
         assert lw("lock", "break", "vault", "--fence", wrong).code == 2
+
+
+def test_a_client_whose_election_is_damaged_does_not_hide_the_others_and_the_store_is_not_blamed(lw, queue):
+    parked = QueueRegistry(queue.store, "zoo").create(QueueConfig("q", shards=1, max_deliveries=1))
+    parked.publish("m")
+    parked.receive(1)[0].nack()
+    queue.store.operate(Key("latchwork_locks", "shop-sweeper"), Put("fencing-ctr", "seven"), exists=Exists.ANY)
+    done = lw("doctor")
+    assert done.code == 1
+    assert "problem  client shop cannot be looked at: " in done.out
+    assert "queue q of zoo: 1 parked message" in done.out
+    assert "the store does not answer" not in done.out
+    assert "restore this record from a copy" in done.out
+
+
+def test_a_java_that_cannot_be_run_hides_nothing_else_that_doctor_found(lw, queue, monkeypatch, tmp_path):
+    (tmp_path / "java").write_bytes(b"\x7fELF nothing")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = lw("doctor", *SHOP)
+    assert "warning  Java cannot be run: " in done.out
+    assert "queues of shop: 1 queue" in done.out
+
+
+def test_the_audit_finds_an_id_with_a_slash_and_an_action_before_the_newest_500(lw, queue):
+    for number in range(501):
+        deed = Deed("local", "ann", "count-down", f"shop/nightly/{number}")
+        with audited(queue.store, deed):
+            pass
+        if not number:
+            with audited(queue.store, Deed("local", "bob", "discard", "shop/q/load/7")):
+                pass
+    (one,) = lw("audit", "--about", "load/7", "--json").json
+    assert one["who"] == "bob"
+    (one,) = lw("audit", "--about", "0", "--json").json
+    assert one["on"] == "shop/nightly/0"
+    assert "an action on many messages does not name each" in lw("audit", "--about", "never").out
+
+
+def test_a_paused_queue_is_resumed_by_the_command_as_it_is_printed(lw, queue):
+    assert lw("queue", "pause", "q", *SHOP).code == 0
+    told = lw("queue", "consume", "q", *SHOP, "--timeout", "0").err
+    words = re.search(r"latchwork (queue resume .*)", told)[1].split()
+    assert lw(*words, "--timeout", "0").code == 0
+
+
+def test_damage_elsewhere_in_the_file_hides_nothing_of_the_queues(lw, queue):
+    parked = queue.registry.create(QueueConfig("parks", shards=1, max_deliveries=1))
+    parked.publish("m")
+    parked.receive(1)[0].nack()
+    queue.store.operate(Key("s", "k"), Put("text", "canary"), exists=Exists.CREATE)
+    queue.store.close()
+    queue.store.path.write_bytes(queue.store.path.read_bytes().replace(b"canary", b"damage"))
+    done = lw("doctor", *SHOP)
+    assert "the file is damaged: Key(set='s', name='k')" in done.out
+    assert "queue parks of shop: 1 parked message" in done.out
