@@ -123,7 +123,8 @@ class _Scale:
     def update(self, now: float, facts: QueueStats, handled: int, threads: int) -> None:
         """Take a new look."""
         seconds = now - self.at
-        rate = (facts.depth.fired - self._fired) / seconds if math.isfinite(seconds) else None
+        taken = facts.depth.fired - self._fired  # below 0: the queue was lost, and made again
+        rate = taken / seconds if math.isfinite(seconds) and taken >= 0 else None
         each = max(0, handled - self._handled) / seconds / threads if math.isfinite(seconds) and threads else None
         self.at, self._fired, self._handled = now, facts.depth.fired, handled
         ready = facts.depth.ready

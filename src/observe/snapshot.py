@@ -137,7 +137,8 @@ class QueueState:
     abandoned: messages in hand of which no consumer has said for so long that it has them that a sweep brings them
         back; looked at as `holders`, where no worker is known.
     unreported: messages that have been in hand for a minute; looked at as `abandoned`.
-    in_rate, out_rate: messages published and received a second since the look before; None = this was the first.
+    in_rate, out_rate: messages published and received a second since the look before; None = this was the first, or
+        the queue was made again.
     stopped: the worker that stopped last, and took its report back; None = none is known to have.
     handler_timeout: seconds after which a handler is given up.
     shards: of the queue.
@@ -563,7 +564,7 @@ class ClientView:
         before = self._counts.get(queue.name)
         if before is None or now.at > before.at:
             self._counts[queue.name] = now
-        in_rate, out_rate = now.rates(before) if before is not None and now.at > before.at else (None, None)
+        in_rate, out_rate = now.rates(before) if before is not None and now.follows(before) else (None, None)
         return QueueState(
             queue.name, queue.live, stats, tuple(workers),
             queue.queue_name if queue.reader else None, has_groups,
@@ -624,6 +625,10 @@ class _Counts(NamedTuple):
     at: float
     published: int
     received: int
+
+    def follows(self, before: _Counts) -> bool:
+        """Whether these counts go on from earlier ones: not where the queue was lost meanwhile, and made again."""
+        return self.at > before.at and self.published >= before.published and self.received >= before.received
 
     def rates(self, before: _Counts) -> tuple[float, float]:
         """Return the messages a second, in and out, since an earlier look."""

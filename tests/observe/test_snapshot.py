@@ -184,3 +184,16 @@ def test_a_look_at_one_queue_reads_that_queue_alone(clock):
     store.reset()
     assert [queue.name for queue in view.look().queues] == ["q7"]
     assert store.rows["get_many"] < 10
+
+
+def test_a_queue_that_was_lost_and_made_again_has_no_rates_below_zero(clock):
+    store = MemoryStore(clock)
+    registry = QueueRegistry(store, "shop", farm_id="f")
+    queue = registry.create(QueueConfig("q", shards=1))
+    queue.publish_many(range(9))
+    view = view_of(registry)
+    view.look()
+    clock.advance(1)
+    store.operate(queue.pointers.pointers_key(0), Put(LOAD, 2), exists=Exists.ANY)
+    (state,) = view.look().queues
+    assert (state.in_rate, state.out_rate) == (None, None)
