@@ -63,12 +63,12 @@ def _run(window: Any, top: Top) -> None:
         height, width = _size(window)
         window.erase()
         for y, line in enumerate(top.screen(width, height)):
-            try:
-                window.addstr(y, 0, line.text, styles[line.style])
-            except curses.error:  # the corner at the lower right cannot be written, or the window was made smaller
-                continue
-            except UnicodeEncodeError:
-                window.addstr(y, 0, line.text.encode("ascii", "replace").decode(), styles[line.style])
+            # The corner at the lower right cannot be written, nor what is outside of a window that was made smaller.
+            with suppress(curses.error):
+                try:
+                    window.addstr(y, 0, line.text, styles[line.style])
+                except UnicodeEncodeError:
+                    window.addstr(y, 0, line.text.encode("ascii", "replace").decode(), styles[line.style])
         window.refresh()
         key = _key(window)
         if key and not top.press(key):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import curses
 import warnings
 from dataclasses import replace
 
@@ -9,9 +10,10 @@ import pytest
 from rich.cells import cell_len
 
 from latchwork.cli.bulk import Run
+from latchwork.cli.top import screen
 from latchwork.cli.top.app import HELP, PAGES, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
-from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Table, row, spark
+from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import FencedOut
@@ -527,3 +529,25 @@ def test_bars_are_blank_where_nothing_is_known_and_the_largest_of_their_column()
     assert spark([None, None], 5) == "  "
     assert spark([0, 5], 5, PLAIN_BARS) == ".@"
     assert len(BARS) == len(PLAIN_BARS)
+
+
+def test_a_line_at_the_corner_that_the_terminal_cannot_encode_does_not_end_the_screen(monkeypatch):
+    class Corner:
+        def addstr(self, y, x, text, style):
+            raise curses.error if text.isascii() else UnicodeEncodeError("ascii", text, 0, 1, "no such letter")
+
+        def timeout(self, ms):
+            """Wait no longer."""
+
+        erase = refresh = lambda self: None
+
+    class Shows:
+        def screen(self, width, height):
+            return [Line("é" * width)] * height
+
+        def press(self, key):
+            return False
+
+    for name, value in (("_styles", lambda: {"plain": 0}), ("_size", lambda _: (2, 20)), ("_key", lambda _: "q")):
+        monkeypatch.setattr(screen, name, value)
+    screen._run(Corner(), Shows())
