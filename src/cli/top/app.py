@@ -303,17 +303,24 @@ class Top:
             self.said = Line(refusal, WARN)
         else:
             self.said = Line("choosing ...")
-            feed.choose(lambda: run_of_filter(pages.handle_of(feed, key), verb, side, text, to))
+            feed.choose(lambda: (key, run_of_filter(pages.handle_of(feed, key), verb, side, text, to)))
 
     def _take_chosen(self) -> None:
+        if self.asking is not None or self.prompt is not None:  # a person answers what was asked first
+            return
         found = self.feed.take_chosen()
         if found is None or self.page.name != "messages":
             return
         if found.failure:
             self.said = Line(f"FAILED: {found.failure}", BAD)
             return
-        self.run = found.value
-        self._ask(of_all(self.page.key, found.value))
+        key, run = found.value
+        if key != self.page.key:  # another queue is open by now
+            return
+        action = of_all(key, run)
+        if isinstance(action, Action):  # else there is nothing to run, and no answer to wait for
+            self.run = run
+        self._ask(action)
 
     def _row_key(self, key: str) -> None:
         row = self._chosen_row()

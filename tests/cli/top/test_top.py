@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from latchwork.cli.bulk import Run
 from latchwork.cli.top import screen
-from latchwork.cli.top.app import HELP, PAGES, Top
+from latchwork.cli.top.app import HELP, PAGES, Page, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
@@ -358,6 +358,30 @@ def test_all_that_match_the_filter_are_taken_as_they_were_chosen_and_told_one_by
     assert "nothing parked in mails matches" in person.press("enter")
     assert "only a delayed message can be cancelled" in person.press("X")
     assert by_hand.depth().ready == 0
+
+
+def test_after_nothing_matched_another_action_is_no_run_and_all_that_match_can_be_chosen_again(mails, person):
+    person.press("2", "enter", "m", "/", *"none", "enter")
+    assert "nothing parked in mails matches" in person.press("D")
+    person.press("esc", "down", "d")
+    assert "discard m-1: done" in person.press("y")
+    assert "redrive 2 messages of mails?" in person.is_told("R")
+
+
+def test_what_was_chosen_replaces_no_question_and_is_of_the_queue_in_which_it_was_asked(
+    registry, mails, orders, person
+):
+    person.press("2", "enter", "m")
+    person.sees()
+    person.top.press("R")  # it is chosen later
+    person.top.press("d")
+    assert "discard m-0 of mails?" in person.is_told()
+    assert "redrive 3 messages of mails?" in " ".join(person.press("n").split())
+    person.press("n")
+    person.top.press("D")
+    person.top.stack.append(Page("messages", ("local", "shop", "orders")))
+    assert "?" not in "".join(person.chosen)
+    assert mails.depth().parked == 3
 
 
 def test_an_action_on_all_that_match_is_stopped_by_a_key(registry, mails, person, monkeypatch):
