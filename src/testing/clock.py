@@ -49,7 +49,7 @@ class ManualClock(Seams):
         self._passed = 0.0
         self._stepped = 0.0
         self._ids = 0
-        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._due: list[tuple[float, Callable[[], object]]] = []
         self._guard = threading.RLock()
         self.slept: list[float] = []
         self.max_sleeps = checked_whole("max_sleeps", max_sleeps, 0, 2**63)
@@ -65,7 +65,7 @@ class ManualClock(Seams):
 
     def _do_what_is_due(self, end: float) -> None:
         while self._due and self._due[0][0] <= end:
-            when, _, action = self._due.pop(0)
+            when, action = self._due.pop(0)
             self._passed = max(self._passed, when)
             action()
 
@@ -78,8 +78,10 @@ class ManualClock(Seams):
         """Do something after this number of seconds from now."""
         checked_callable("action", action)
         with self._guard:
-            self._due.append((self._passed + checked_number("seconds", seconds, -MOST, MOST), len(self._due), action))
-            self._due.sort(key=lambda entry: entry[:2])
+            self._due.append((self._passed + checked_number("seconds", seconds, -MOST, MOST), action))
+            self._due.sort(
+                key=lambda entry: entry[0]
+            )  # those of one moment stay in the order in which they were planned
 
     def skewed(self, seconds: float) -> SkewedClock:
         """Return the seams of a machine whose wall clock is wrong by `seconds`."""

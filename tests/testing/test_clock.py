@@ -1,0 +1,15 @@
+"""The clock that stands still: what is planned for one moment is done in the order in which it was planned."""
+
+from __future__ import annotations
+
+from latchwork.testing import ManualClock
+
+
+def test_what_is_planned_for_one_moment_is_done_in_the_order_in_which_it_was_planned():
+    clock, done = ManualClock(), []
+    for seconds, name in ((1, "a"), (1, "b"), (9, "first"), (9, "second")):
+        clock.at(seconds, lambda name=name: done.append(name))
+    clock.advance(1)
+    clock.at(8, lambda: done.append("third"))
+    clock.advance(8)
+    assert done == ["a", "b", "first", "second", "third"]
