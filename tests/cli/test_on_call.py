@@ -781,3 +781,13 @@ def test_damage_elsewhere_in_the_file_hides_nothing_of_the_queues(lw, queue):
     done = lw("doctor", *SHOP)
     assert "the file is damaged: Key(set='s', name='k')" in done.out
     assert "queue parks of shop: 1 parked message" in done.out
+
+
+def test_a_damaged_lock_has_a_row_of_its_own_in_the_list_of_locks_on_a_terminal_too(lw, queue, monkeypatch):
+    for name in ("a", "b", "c"):
+        FencedLock(queue.store, name, owner="me").acquire(1)
+    queue.store.operate(Key("latchwork_locks", "b"), Put("fencing-ctr", "seven"), exists=Exists.ANY)
+    assert len({line.count("\t") for line in lw("lock", "list").out.splitlines()}) == 1
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    done = lw("lock", "list")
+    assert (done.code, "its record is damaged" in done.out) == (0, True)

@@ -163,11 +163,11 @@ def list_all(context: typer.Context) -> None:
         try:
             row = facts_of(record, now)
         except Corrupt:
-            row = {"lock": str(record.key.name), "owner": "its record is damaged"}
-        if row.get("renewed_s_ago") is not None:
+            row = dict.fromkeys(FACTS) | {"lock": str(record.key.name), "owner": "its record is damaged"}
+        if row["renewed_s_ago"] is not None:
             row["renewed_s_ago"] = round(row["renewed_s_ago"], 1)
         if not session.json:  # a fence that can be copied into a command
-            row |= {"fence": str(row["fence"]) if "fence" in row else None, "ran_out": row.get("ran_out") or None}
+            row |= {"fence": None if row["fence"] is None else str(row["fence"]), "ran_out": row["ran_out"] or None}
         rows.append(row)
     session.table(rows, "locks")
 
@@ -182,6 +182,10 @@ def _never_taken(store: RecordStore, name: str) -> NotFound:
     listing = "`latchwork lock list` lists the locks that there are"
     text = f"the lock {shown(name)} was never taken in this store{similar}; {listing}"
     return NotFound(text, key=Key(LOCKS, name))
+
+
+FACTS = "lock", "held", "owner", "fence", "lease", "renewed_s_ago", "ran_out", "broken_by"
+"""What is told of a lock."""
 
 
 def facts_of(record: Record, now: int) -> dict[str, Any]:

@@ -412,7 +412,7 @@ class Top:
         said = self.said or (Line("being done ...") if self.feed.is_acting else Line(self.feed.said))
         if self.run is not None and self.is_running:
             said = Line(f"S stops it: {self.run.said}", WARN)
-        if said.text.startswith("FAILED"):
+        if said.text.startswith(("FAILED", "UNKNOWN")):
             said = Line(said.text, BAD)
         keys = {
             "queue": "p pause/resume  c threads  r redrive  m messages  h history  Esc back  ? help",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError
+from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown
 from ...observe.snapshot import Overview, snapshot
 from ...plain import one_line, shown
 from ...seams import Seams, Task
@@ -198,6 +198,8 @@ class Feed:
         try:
             with Deadline(self.seams, timeout):
                 return call(), None
+        except OutcomeUnknown as error:  # of an action: it did not fail for certain
+            return f"UNKNOWN whether it was done: {error} [{error.code}]", None
         except LatchworkError as error:
             return None, f"{error} [{error.code}]"
         except Exception as defect:  # noqa: BLE001 - a page that cannot be shown must not end the others

@@ -16,7 +16,7 @@ from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
 from latchwork.coord.election.candidates import Candidates
-from latchwork.errors import FencedOut
+from latchwork.errors import FencedOut, OutcomeUnknown
 from latchwork.observe.audit import audit_of
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.stream import acknowledge, take
@@ -575,3 +575,12 @@ def test_a_line_at_the_corner_that_the_terminal_cannot_encode_does_not_end_the_s
     for name, value in (("_styles", lambda: {"plain": 0}), ("_size", lambda _: (2, 20)), ("_key", lambda _: "q")):
         monkeypatch.setattr(screen, name, value)
     screen._run(Corner(), Shows())
+
+
+def test_an_action_whose_outcome_is_not_known_is_told_as_that(person):
+    def lost():
+        raise OutcomeUnknown("the reply was lost")
+
+    person.feed.act(lost)
+    said = next(line for line in person.sees() if "the reply was lost" in line.text)
+    assert (said.text, said.style) == ("UNKNOWN whether it was done: the reply was lost [OUTCOME_UNKNOWN]", BAD)
