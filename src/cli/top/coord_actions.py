@@ -18,7 +18,9 @@ def break_lock(row: Row, *, at_once: bool) -> Action | str:
     if row.key is None or row.key[1] != "lock":
         return "only a lock can be broken"
     name, held_by, fence, lease = row.key[2], row.cells[2], row.order[3], row.cells[5]
-    if lease == DASH or not isinstance(fence, int):
+    if not isinstance(fence, int):
+        return f"the record of {one_line(name)} is damaged, so nobody can say who has it"
+    if lease == DASH:
         return f"{one_line(name)} is free"
     then = (
         "Whoever waits has it at once, and until the holder renews two may work at a time: only what is written under "
@@ -47,6 +49,8 @@ def step_down(row: Row) -> Action | str:
     if row.key is None or row.key[1] != "election":
         return "only a leader can step down"
     name, leader, epoch, others = row.key[2], row.cells[1], row.order[2], row.order[4]
+    if not isinstance(epoch, int) and not leader.startswith("nobody"):
+        return f"the record of {one_line(name)} is damaged, so nobody can say who leads"
     if not isinstance(epoch, int) or epoch < 1 or leader.startswith("nobody"):
         return f"nobody leads {one_line(name)}"
     then = (

@@ -16,12 +16,13 @@ from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
 from latchwork.coord.election.candidates import Candidates
+from latchwork.coord.lock import LOCKS
 from latchwork.errors import FencedOut, OutcomeUnknown
 from latchwork.observe.audit import audit_of
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.stream import acknowledge, take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
-from latchwork.store import MemoryStore
+from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
 
@@ -584,3 +585,12 @@ def test_an_action_whose_outcome_is_not_known_is_told_as_that(person):
     person.feed.act(lost)
     said = next(line for line in person.sees() if "the reply was lost" in line.text)
     assert (said.text, said.style) == ("UNKNOWN whether it was done: the reply was lost [OUTCOME_UNKNOWN]", BAD)
+
+
+def test_a_damaged_lock_is_not_said_to_be_free_nor_a_damaged_election_to_have_no_leader(store, person):
+    for name in ("door", "office"):
+        FencedLock(store, name, owner="web-1").acquire(1)
+        store.operate(Key(LOCKS, name), Put("fencing-ctr", "seven"), exists=Exists.ANY)
+    Candidates(store, "office").report("web-1", 60)
+    assert "the record of door is damaged" in person.press("5", "b")
+    assert "the record of office is damaged" in person.press("6", "d")
