@@ -48,6 +48,15 @@ class ChangedLine(msgspec.Struct):
     colour: str = ""
 
 
+def takes(kind):
+    """Return a function that takes this."""
+
+    def send(to): ...
+
+    send.__annotations__ = {"to": kind}
+    return send
+
+
 class ChangedAddress(msgspec.Struct):
     name: str
     lines: list[ChangedLine] = []
@@ -264,6 +273,58 @@ def test_a_difference_within_a_type_is_named_by_its_path():
     assert (
         theirs.difference({"to"}, {**Signature(former).parts, "to.lines[].colour": ours["to.lines[].colour"]}) is None
     )
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "path"),
+    [
+        (Line | None, ChangedLine | None, "to?.sku"),
+        (list[Line | None], list[ChangedLine | None], "to[]?.sku"),
+        (dict[str, Line], dict[str, ChangedLine], "to{}.sku"),
+        (dict[str, int], dict[str, str], "to{}"),
+    ],
+)
+def test_a_difference_within_a_map_or_a_type_that_may_be_none_is_named(former, present, path):
+    ours, theirs = Signature(takes(present)), Signature(takes(former)).stored(upcasts=False)
+    said = StoredSignature.read(theirs).difference({"to"}, ours.parts)
+    assert said == f"{path} is integer there, and string here"
+    assert StoredSignature.read(theirs).difference({"to"}, Signature(takes(former)).parts) is None
+
+
+class Point(msgspec.Struct, frozen=True):
+    x: int
+
+
+class PlacedLine(msgspec.Struct):
+    sku: int
+    n: int = 1
+    at: Point | None = None
+    way: list[Point] = []
+    names: dict[str, Point] = {}
+    around: Point = Point(0)
+
+
+def test_what_a_part_that_may_be_left_out_needs_is_not_needed_by_a_program_that_leaves_it_out():
+    former, present = Signature(takes(Line)), Signature(takes(PlacedLine))
+    worker = StoredSignature.read(present.stored(upcasts=False))
+    assert worker.difference({"to"}, former.parts) is None
+    present.arguments({"to": {"sku": 7}})  # it reads what it did not refuse
+    assert StoredSignature.read(former.stored(upcasts=False)).difference({"to"}, present.parts) is None
+
+
+class Tree(msgspec.Struct):
+    one: Tree | None = None
+    two: Tree | None = None
+    three: Tree | None = None
+    four: dict[str, Tree] = {}
+    sku: str = ""
+
+
+def test_a_type_with_more_within_its_maps_than_can_be_stored_is_compared_without_that():
+    tree = Signature(takes(Tree))
+    text = tree.stored(upcasts=False)
+    assert len(text) < 300
+    assert StoredSignature.read(text).difference({"to"}, tree.parts) is None
 
 
 def test_every_worker_counts_until_it_has_been_silent_and_one_that_upcasts_never_objects(store, clock):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,9 @@ MAX_SIGNATURE = 16_384
 """Bytes of a signature as it is stored."""
 DEEPEST = 8
 """Levels of a type that are compared; what is below counts as equal."""
+_WITHIN = re.compile(r"[{?]")
+"""In the path of a part within a map, or within one of several types. Earlier versions do not know these parts."""
+_PARTS = frozenset({"properties", "items", "additionalProperties"})
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -144,8 +148,13 @@ class Signature:
 
         upcasts: whether its workers read payloads of other signatures too.
         """
-        parts = {path: [part.type, part.required] for path, part in self.parts.items()}
-        text = json.dumps({"name": self.name, "parts": parts, "upcasts": upcasts}, sort_keys=True)
+        written = {path: [part.type, part.required] for path, part in self.parts.items()}
+        within = {path: part for path, part in written.items() if _WITHIN.search(path)}
+        parts = {path: part for path, part in written.items() if path not in within}
+        stored = {"name": self.name, "parts": parts, "upcasts": upcasts}
+        text, longer = (json.dumps(one, sort_keys=True) for one in (stored, {**stored, "within": within}))
+        if within and len(longer) <= MAX_SIGNATURE:
+            return longer
         if len(text) > MAX_SIGNATURE:
             raise InvalidRequest(
                 f"the types of {self.name} have {len(text)} bytes, and {MAX_SIGNATURE} are stored: give it smaller "
@@ -174,7 +183,8 @@ class StoredSignature:
         """Return the signature in this text; None if that is of another form."""
         try:
             found = json.loads(text)
-            parts = {path: Part(str(kind), bool(required)) for path, (kind, required) in found["parts"].items()}
+            written = {**found["parts"], **found.get("within", {})}
+            parts = {path: Part(str(kind), bool(required)) for path, (kind, required) in written.items()}
             return cls(str(found["name"]), parts, bool(found["upcasts"]))
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
@@ -182,12 +192,14 @@ class StoredSignature:
     def difference(self, given: set[str], ours: Mapping[str, Part]) -> str | None:
         """Return why this program would not read a payload with these arguments, whose types are `ours`; None if it
         reads it.
+
+        A part is compared if both know the part that it is in: one that is left out lacks nothing.
         """
         if self.upcasts:
             return None
         for path, part in ours.items():
-            theirs = self.parts.get(path)
-            if _top(path) in given and theirs is None and (part.required or path == _top(path)):
+            theirs, above = self.parts.get(path), _above(path)
+            if _top(path) in given and theirs is None and (not above or (part.required and above in self.parts)):
                 return f"it does not know {path} ({part.type})"
             if _top(path) in given and theirs is not None and theirs.type != part.type:
                 return f"{path} is {theirs.type} there, and {part.type} here"
@@ -195,13 +207,21 @@ class StoredSignature:
             if path == _top(path) and part.required and path not in given:
                 return f"it needs {path} ({part.type}), which is not given"
         for path, part in self.parts.items():
-            if _top(path) in given and part.required and path not in ours:
+            if _top(path) in given and part.required and path not in ours and _above(path) in ours:
                 return f"it needs {path} ({part.type}), which this program does not know"
         return None
 
 
 def _top(path: str) -> str:
-    return path.partition(".")[0].partition("[")[0]
+    return re.split(r"[.\[{?]", path, maxsplit=1)[0]
+
+
+def _above(path: str) -> str:
+    """Return the path of the part that a part is in; empty for a parameter."""
+    for last in ("[]", "{}", "?"):
+        if path.endswith(last):
+            return path.removesuffix(last)
+    return path.rpartition(".")[0]
 
 
 # ---- the types of others
@@ -234,13 +254,18 @@ def _add(found: dict[str, Part], at: tuple[str, bool], described: Mapping[str, A
     path, required = at
     described, known = _resolved(described, known)
     found[path] = Part(_type_of(described, known), required)
-    if path.count(".") + path.count("[") >= DEEPEST:
+    if len(re.findall(r"[.\[{?]", path)) >= DEEPEST:
         return
     needs = described.get("required", ())
     for name, inner in described.get("properties", {}).items():
         _add(found, (f"{path}.{name}", name in needs), inner, known)
-    if isinstance(described.get("items"), dict):
-        _add(found, (f"{path}[]", False), described["items"], known)
+    for kind, mark in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(described.get(kind), dict):
+            _add(found, (f"{path}{mark}", False), described[kind], known)
+    # Of several types the only one that has parts, as of `Address | None`: of two it is not known which is meant.
+    types = [_resolved(one, known) for one in (*described.get("anyOf", ()), *described.get("oneOf", ()))]
+    if len(composed := [one for one in types if _PARTS & one[0].keys()]) == 1:
+        _add(found, (f"{path}?", False), *composed[0])
 
 
 def _resolved(described: Mapping[str, Any], known: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
