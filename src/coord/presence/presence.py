@@ -208,7 +208,9 @@ class Membership(Grant):
 
     def release(self) -> bool:
         """Leave the group; an alias of `leave`."""
-        if not self.lost.is_set() and not self._failed:
+        if self._failed:
+            self._leased.ending = LOST  # also where a call of `leave` before this one had no answer
+        elif not self.lost.is_set():
             self._leased.ending = LEFT
         return super().release()
 

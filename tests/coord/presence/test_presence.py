@@ -9,7 +9,7 @@ import pytest
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
 from latchwork.coord.presence.layout import ABOUT, BEAT, FENCE, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
 from latchwork.coord.waits import read
-from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost, Unavailable
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
 from tests.support.waiting import until
@@ -106,6 +106,16 @@ def test_who_leaves_its_block_by_an_error_counts_as_lost_at_once(store, name):
 
 
 # ---- the dead, on a clock that the test moves
+
+
+def test_who_could_not_leave_and_then_fails_counts_as_lost(memory):
+    store = FaultyStore(memory, dict.fromkeys((3, 4, 5), "dropped"))
+    group = Group(store, "g", farm_id="a")
+    member = group.join("p", keep_alive=False)
+    with pytest.raises(Unavailable):
+        member.leave()
+    assert member.fail()
+    assert group.lost() == {"a/p"}
 
 
 def test_the_dead_are_named_within_one_lease_of_the_watchers_first_look(memory, clock):
