@@ -34,6 +34,7 @@ class Found:
     """A message. facts: names and values; timeline: when, and what; payload: as it may be shown, None = it may not.
 
     side, held: where it waits, and under which id; empty if it does not.
+    old: why it could not be read again, where this is what was read before; None = it is not old.
     """
 
     facts: Sequence[tuple[str, str]]
@@ -41,6 +42,7 @@ class Found:
     side: str
     held: str
     payload: str | None
+    old: str | None
 
 
 def match_of(given: Mapping[str, str], side: str) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def message_of(reader: Reader, key: Sequence[str], wanted: str, redact: Redact |
         side,
         message.message_id if message is not None else "",
         _payload(key[2], message, redact) if message is not None and payloads else None,
+        fetched.failure,
     )
 
 

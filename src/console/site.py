@@ -170,8 +170,8 @@ class Site:
         return self._table(
             request, reader, "queue", pages.queue_now(reader, key, WIDE), live=True, key=key, days=days,
             charts=charts_of(fetched.value, days) if fetched.value else None,
-            no_charts=fetched.failure or pages.NOTHING_NOTED, state=there[1] if there else None,
-            runs=self._runs.of(key),
+            old_charts=fetched.failure, no_charts=fetched.failure or pages.NOTHING_NOTED,
+            state=there[1] if there else None, runs=self._runs.of(key),
         )  # fmt: skip
 
     def _messages(self, request: Request) -> Response:

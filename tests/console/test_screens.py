@@ -10,13 +10,14 @@ import pytest
 import latchwork
 from latchwork.cli import main
 from latchwork.cli.top import actions as top_actions
+from latchwork.cli.top import pages
 from latchwork.cli.top.feed import Feed
 from latchwork.cli.top.pages import queue_in
 from latchwork.console import Access
 from latchwork.console.site import SCREENS
-from latchwork.errors import InvalidRequest, LatchworkError
+from latchwork.errors import InvalidRequest, LatchworkError, Unavailable
 from latchwork.observe.audit import AUDIT, Deed, audit_of, audited
-from latchwork.queue import Outbox, PagedQueue, QueueRegistry
+from latchwork.queue import Outbox, PagedQueue, QueueRegistry, ShardedQueue
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore, Outage
@@ -190,6 +191,22 @@ def test_a_store_that_is_away_shows_so_within_3_s_with_the_last_figures(clock, f
     assert someone.does("pause").status_code == 503
     clock.advance(1_000_000)
     assert "is away" not in someone.get("/queues").text
+
+
+def test_what_one_page_alone_needs_is_said_to_be_old_where_it_cannot_be_read_again(person, orders, clock, monkeypatch):
+    def fails(*_, **__):
+        raise Unavailable("much too slow")
+
+    someone, paths = person("viewer"), (f"/message{QUERY}&id=plain-1", f"/queue{QUERY}")
+    for path in paths:
+        assert "old, and" not in someone.get(path).text
+    clock.advance(31)
+    monkeypatch.setattr(ShardedQueue, "status", fails)
+    monkeypatch.setattr(pages, "history", fails)
+    for path, there in zip(paths, ("<dd>parked</dd>", "<svg"), strict=True):
+        page = someone.get(path).text
+        assert there in page, "the last figures"
+        assert "old, and could not be read again: much too slow" in page
 
 
 def test_ten_readers_cost_as_one(clock, registry, orders):
