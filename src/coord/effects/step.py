@@ -43,6 +43,7 @@ from ...store.model.ops import MapPut, Op, Touch
 from ...store.model.values import MAX_DEPTH, bound, taken
 from ...store.once import TokenClock
 from ...store.port import MAX_TTL, NEVER, Key, RecordStore
+from ...unpicklable import Unpicklable
 from .. import lease as rules
 from ..contender import Acquisition, Contender, TakenLease
 from ..lease import Observation, checked_lease, checked_owner
@@ -137,7 +138,7 @@ class Step:
         self._check()
 
 
-class OnceStep:
+class OnceStep(Unpicklable):
     """A step that is done once. Use it with `with`, which gives a `Step`; or by `run`; or as a decorator.
 
     token: the same in every attempt: give it to a provider as its idempotency key.
@@ -145,6 +146,8 @@ class OnceStep:
     Use a handle in one thread at a time, and for one block at a time. The blocks of all handles with one key, in all
     processes, exclude each other.
     """
+
+    _INSTEAD = "pickle the store, and call `once` with the same key where the step is done"
 
     def __init__(
         self,

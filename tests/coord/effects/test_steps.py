@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from datetime import timedelta
 from functools import partial
@@ -400,6 +401,11 @@ def test_what_no_step_can_be_is_refused_before_any_call(options, said):
     with pytest.raises(InvalidRequest, match=said):
         latchwork.once(counting, **options)
     assert counting.total == 0
+
+
+def test_a_handle_does_not_travel_and_says_what_does():
+    with pytest.raises(InvalidRequest, match="OnceStep cannot be pickled: pickle the store"):
+        pickle.dumps(steps.once(MemoryStore(), key="a"))
 
 
 def test_a_key_that_is_no_name_an_async_function_and_a_second_block_are_refused():
