@@ -250,7 +250,7 @@ class _Loading(Struct, eq=False):
 
     def _sound(self, shard: int, damaged: Collection[int]) -> int:
         """Return the shard, or the next one that is not damaged; the shard itself where all are."""
-        others = ((shard + n) % self.queue.shards for n in range(self.queue.shards))
+        others = (self.queue.home(shard + n) for n in range(self.queue.shards))
         return next((other for other in others if other not in damaged), shard)
 
     def _failure_of(self, at: Loaded | None, doubt: bool) -> Loaded:

@@ -144,6 +144,28 @@ def test_what_becomes_due_for_a_damaged_shard_goes_to_another(simulated):
     assert sorted(payloads) == list(range(21))
 
 
+@pytest.mark.parametrize("way", ["hand_back", "redrive", "later"])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_what_comes_back_to_a_group_leaves_out_its_damaged_shard(simulated, shard, way):
+    queue = simulated.process().queue
+    group, payloads = queue.group("audit"), []
+    queue.publish_many(range(8), keys=[str(n) for n in range(8)])
+    held = group.receive(10)
+    simulated.store.operate(group.pointers.own.pointers_key(shard), Put("LOAD_POINTER", "many"), exists=Exists.ANY)
+    if way == "hand_back":
+        assert list(group.hand_back(held)) == [True] * 8
+    for delivery in held if way != "hand_back" else ():
+        delivery.nack(delay=1 if way == "later" else None)
+    if way == "redrive":
+        group.sideline.redrive(group.sideline.search())
+    simulated.clock.advance(2)
+    Timers(SimpleNamespace(queues=lambda: [group])).run(SimpleNamespace(check=lambda: None))
+    while found := group.receive(100):
+        payloads += [delivery.payload for delivery in found]
+        group.ack_many(found)
+    assert sorted(payloads) == list(range(8))
+
+
 @pytest.mark.parametrize("bad", CLAIMS, ids=["text", "a list", "numbers", "the future"])
 def test_a_damaged_memory_of_claims_is_given_up(world, bad):
     process, payloads = world.process(), []

@@ -230,7 +230,7 @@ class GroupPointers(Shards):
         return {SubqueueKind.MAIN: self.own, SubqueueKind.SHARED: self.shared}
 
     def home(self, shard: int) -> int:
-        """Return the group's own shard for a message that comes from elsewhere."""
+        """Return the group's own shard for a message that comes from elsewhere; nothing is stored in the others."""
         return self.shared.shards + shard % self.own.shards
 
     def part_of(self, shard: int) -> tuple[Shards, int]:

@@ -182,7 +182,7 @@ class _Attempt:
                 self._ids.pop(key, None)  # the error of a damaged shard before
             self._ids.update(failures)
             shards = {
-                key: (shards[key] + 1) % self._pointers.shards
+                key: self._pointers.home(shards[key] + 1)
                 for key, failure in failures.items()
                 if isinstance(failure, Corrupt) and not self._wanted[key].bound
             }

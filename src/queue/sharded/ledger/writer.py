@@ -67,7 +67,7 @@ class ChunkWriter:
     def _reserved(self, rows: Sequence[NewMessage], shard: int) -> dict[str, Slot]:
         """Return a slot for each message, in this shard or the first after it that is not damaged."""
         for n in range(self._pointers.shards):
-            chosen = (shard + n) % self._pointers.shards
+            chosen = self._pointers.home(shard + n)
             try:
                 return self._reserve({row.envelope.msg_id: chosen if row.shard is None else row.shard for row in rows})
             except Corrupt as failure:

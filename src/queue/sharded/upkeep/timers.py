@@ -380,6 +380,6 @@ class QueueTimers:
     def _shard(self, entry: Entry) -> int:
         pointers = self.queue.pointers
         if 0 <= entry.shard < pointers.shards:
-            return entry.shard
+            return pointers.home(entry.shard)
         self._turn += 1
         return pointers.home(self._turn // SPREAD)
