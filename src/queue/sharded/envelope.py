@@ -97,6 +97,8 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
         message to be written has none here.
     groups: the groups that wait for it, when it was read (P17); a message to be written has none here.
     cancel: who has asked the consumer that had it to stop (P26), when it was read; never written with a message.
+    known: of a message to be written, whether the groups of the queue have had it (P17); None = they have if it moves,
+        or was handed out before. Never stored.
 
     Times in milliseconds since the epoch; 0 = none.
     """
@@ -116,6 +118,7 @@ class Envelope(Struct, frozen=True, rename="camel", gc=False):  # as of `Update`
     groups: Any = None
     cancel: Annotated[str, Meta(pattern=f"^{UNIQUE}\\Z")] | None = None
     unique: str | None = None
+    known: Any = None
 
     def __repr__(self) -> str:
         return f"Envelope({self.msg_id!r}, attempts={self.attempts}, reason={self.reason!r})"

@@ -127,7 +127,7 @@ class Shards(SubqueuePointers):
         return max(self._tombstone_ttl, self.ttl)
 
     def home(self, shard: int) -> int:
-        """Return the shard to which a message from a shard of another queue comes; the shard itself for one of those."""
+        """Return the shard to which a message from a shard of another queue comes; of one of these it is that shard."""
         return shard % self.shards
 
     def swept(self) -> dict[SubqueueKind, Shards]:

@@ -144,8 +144,8 @@ class SideView(Subqueue):
     def move(self, ids: Iterable[str | Message], queue: SubscriptionHandle) -> dict[str, Outcome]:
         """Move messages to another queue of the same codec, to start there with no attempts; else as `redrive`.
 
-        A batch that they belong to waits for them no more, as when they are discarded. Raises `Refused` if that queue
-        is known to be deactivated.
+        A batch that they belong to waits for them no more, as when they are discarded. The groups of that queue get
+        them too. Raises `Refused` if that queue is known to be deactivated.
         """
         if not hasattr(queue, "open_for_publishing"):
             raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
@@ -228,7 +228,9 @@ class SideView(Subqueue):
             return Rows(row is Outcome.DONE or OutcomeUnknown("it may be in both queues") for row in rows)
 
         envelopes = [as_new(one.envelope) for one in held]
-        envelopes = [replace(one, batch=None) for one in envelopes] if away else envelopes
+        if away:  # the groups there have not had it, unless it is a copy for one of them
+            known = self._main.config.of == queue.config.name
+            envelopes = [replace(one, batch=None, known=known) for one in envelopes]
         moved = move(held, into(queue.pointers, queue.active.loaded), envelopes, remove)
         rows: list[tuple[str, Outcome | LatchworkError]] = [*unread]
         rows += [(one.message_id, failure) for one, failure in others.items()]

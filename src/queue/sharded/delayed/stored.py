@@ -127,6 +127,13 @@ def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
     return f"{message_id}#{attempts}#{delivery}"
 
 
+def was_handed_out(name: str, message: Envelope) -> bool:
+    """Whether the entry of this name is of a message that was handed out, also one whose attempt was taken back, as it
+    was not begun. Not of one that was replaced since: that begins anew.
+    """
+    return name.startswith(f"{message.msg_id}#{message.attempts}#")
+
+
 def published_id(name: str) -> str:
     """Return the id of the message whose retry has this name; the name itself if it is of no retry."""
     return name.rsplit("#", 2)[0] if is_retry(name) else name

@@ -96,10 +96,11 @@ class Members(Readers):
         return found
 
     def tags(self, names: tuple[str, ...], envelope: Envelope, *, moved: bool) -> tuple[Put, ...]:
-        """Return the operation that names the groups in a new message. A message that was handed out before they joined
-        has the original for them.
+        """Return the operation that names the groups in a new message. One that was handed out, or has moved within the
+        queue, is a copy: they have had the original.
         """
-        return (naming(ACKED if moved or envelope.attempts else GROUPS, names),) if names else ()
+        known = envelope.known if isinstance(envelope.known, bool) else moved or envelope.attempts > 0
+        return (naming(ACKED if known else GROUPS, names),) if names else ()
 
     def settle(self, held: Sequence[Stamped]) -> Rows[bool]:
         """Acknowledge messages for the queue's own consumers; the last reader deletes each. One call, or two."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
@@ -15,7 +17,7 @@ from ....store.model.ops import MapPut, ReadAll
 from ....store.rows import Rows
 from ...rows import read_each, readable
 from ..delayed.entries import BROUGHT, HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
-from ..delayed.stored import Entry, brought_in, horizon_in, ids_in, in_order
+from ..delayed.stored import Entry, brought_in, horizon_in, ids_in, in_order, was_handed_out
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
 from ..subscription import Subscription
@@ -312,7 +314,8 @@ class QueueTimers:
             if entry.message is None or one in foreign or one in late:
                 expired.add(one)
             else:
-                wanted[one] = KeyedMessage(f"{one}/{entry.by}", entry.message, self._shard(entry))
+                message = replace(entry.message, known=True) if was_handed_out(one, entry.message) else entry.message
+                wanted[one] = KeyedMessage(f"{one}/{entry.by}", message, self._shard(entry))
         place = f"{number}/{k}"
         note = Update(delayed.control, (MapPut(BROUGHT, place, sorted((wanted.keys() | expired) - foreign)),))
         if expired and not wanted:

@@ -15,6 +15,7 @@ from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import FIRE
+from latchwork.queue.sharded.selection import Outcome
 from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
@@ -303,6 +304,30 @@ def test_a_delayed_retry_comes_back_to_who_failed_alone(simulated):
         found["queue"] += payloads(queue)
         found["audit"] += payloads(audit)
     assert found == {"queue": ["m"], "audit": ["m"]}
+
+
+def test_what_is_put_off_before_it_was_begun_comes_back_to_who_put_it_off_alone(simulated):
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    timers = Timers(Farms(queue, audit))
+    queue.publish("m")
+    assert payloads(audit) == ["m"]
+    assert queue.put_off(queue.receive(10)[0], 5.0) is True
+    run_until(timers, simulated.clock, 8)
+    (delivery,) = queue.receive(10)
+    assert (delivery.payload, delivery.attempts) == ("m", 1)
+    assert payloads(audit) == []
+
+
+def test_what_is_moved_from_another_queue_comes_to_all_groups(world, queue):
+    audit = queue.group("audit")
+    other = queue.registry.create(QueueConfig("other", retry=False, shards=2))
+    other.publish("m")
+    other.receive(10)[0].nack()
+    assert set(other.sideline.move(other.sideline.search(), queue).values()) == {Outcome.DONE}
+    assert payloads(queue) == ["m"]
+    assert payloads(audit) == ["m"]
+    assert left(world, queue) == {}
 
 
 def test_what_a_consumer_of_a_group_died_with_comes_to_its_sideline_alone(world, queue):
