@@ -249,7 +249,7 @@ def activate(context: typer.Context, name: Name, client: Client, farm: Farm = No
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    registry.publishable(name)
+    registry.get(name)
     with noted(session, "activate", client, farm, name):
         registry.activate(name)
     session.say(f"activated {name}", queue=name, active=True)

@@ -245,7 +245,8 @@ class ShardedQueue(Subscription):
         settings: of a new group: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`, `backoff`,
             `shovel`, `batching`, if they differ from the queue's.
 
-        One call if it exists, about eight if it is made, whatever the number of shards. A message that is published
+        One call if it exists, two if it is deactivated (it is activated again), about eight if it is made, whatever the
+        number of shards. A message that is published
         from then on waits for the group, until the group acknowledges it, it expires, or the group is dropped.
         Publishing takes no more calls. The queue's own consumers count as one more group: if there are none, the
         messages stay until they expire.

@@ -250,10 +250,14 @@ class QueueRegistry:
     def activate(self, name: str) -> None:
         """Publish to a deactivated queue again, once each process has refreshed; nothing else changes.
 
-        Raises `NotFound`; `InvalidRequest` for a group, which comes back by `QueueRegistry.create` of its queue and
-        `ShardedQueue.group`.
+        Raises `NotFound`; `InvalidRequest` for a group, which comes back by `ShardedQueue.group`.
         """
-        queue = self.publishable(name)
+        queue = self.get(name)
+        if queue.reader:
+            raise InvalidRequest(
+                f"{shown(name)} is a group: ask for it again, by `ShardedQueue.group` or `latchwork queue group "
+                "create`, which activates it"
+            )
         self.records.change(queue.config, Put("active", "true"))
         self._reread(queue)
 
@@ -405,6 +409,9 @@ class QueueRegistry:
         gone = Refused(f"the group {name!r} of queue {queue.name!r} is being dropped: ask for it again later")
         if DROPPED in record.bins:
             raise gone
+        if record.bins.get("active") != "true":
+            self.records.change(config, Put("active", "true"))
+            record.bins["active"] = "true"
         group = cast(QueueGroup, self._adopt(config, record.bins))
         if MADE in record.bins:
             self.records.renew(config, record)

@@ -121,6 +121,15 @@ def test_a_group_that_is_there_is_the_same_one_for_everybody(world, queue):
     assert queue.registry.get("q@audit") == audit
 
 
+def test_a_group_that_was_deactivated_is_activated_by_who_asks_for_it(world, queue):
+    queue.group("audit")
+    queue.registry.deactivate("q@audit")
+    with pytest.raises(InvalidRequest, match="is a group: ask for it again"):
+        queue.registry.activate("q@audit")
+    assert queue.group("audit").live.active
+    assert [one.name for one in world.process().registry.queues()] == ["q", "q@audit"]
+
+
 def test_a_group_of_one_queue_is_never_that_of_another_whatever_their_names(world):
     registry = world.process().registry
     one = registry.create(QueueConfig("a", retry=False, shards=2))
