@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from latchwork.errors import AlreadyExists, InvalidRequest, OutcomeUnknown, Refused, Unavailable
-from latchwork.queue import Consumer, Outcome, State
+from latchwork.queue import Consumer, Outcome, Shovel, ShovelConfig, State
 from latchwork.queue.sharded.publishing.unique import ON_DUPLICATE
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore, FaultyStore, bring_back, inject_everywhere
@@ -188,6 +188,33 @@ def test_what_groups_have_is_not_replaced_while_it_waits_for_its_retry(store):
     with pytest.raises(AlreadyExists, match="groups or a stream"):
         again(queue, on_duplicate="replace")
     assert (audit.depth().ready, queue.depth().retrying) == (0, 1)
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_what_groups_have_is_not_replaced_in_the_sideline_nor_once_a_shovel_has_brought_it_back(store, came_back):
+    queue = made(store, shards=1, shovel=ShovelConfig(1))
+    queue.group("audit")
+    again(queue)
+    queue.receive()[0].nack()
+    if came_back:
+        store.seams.advance(12)
+        assert Shovel(queue).run_once().moved == 1
+    with pytest.raises(AlreadyExists, match="groups or a stream"):
+        again(queue, on_duplicate="replace")
+
+
+@pytest.mark.parametrize("delay", [None, 30])
+def test_what_is_replaced_in_the_sideline_comes_after_its_own_delay(store, delay):
+    queue = made(store, shovel=ShovelConfig(1), backoff=3600)
+    of = again(queue, "old")
+    queue.receive()[0].nack()
+    assert again(queue, on_duplicate="replace", delay=delay) == of
+    if delay is not None:
+        store.seams.advance(delay - 5)
+        assert Shovel(queue).run_once().moved == 0
+        store.seams.advance(10)
+    assert Shovel(queue).run_once().moved == 1
+    assert [one.payload for one in queue.receive(10)] == ["new"]
 
 
 def test_a_parked_message_that_comes_back_has_its_key_again_unless_another_one_has_taken_it(store, clock):

@@ -20,8 +20,9 @@ from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..delayed.entries import Due
 from ..delayed.stored import IF, Entry, is_retry
+from ..groups.stamps import ACKED
 from ..handles import QueueHandle
-from ..places import MAIN, TAKEN, dropping, named
+from ..places import MAIN, SIDE, TAKEN, dropping, named
 from ..pointers import STREAM
 from ..rules import ALONE, GROUPS, SEEN
 from ..slots import Slot, WriteResult
@@ -160,7 +161,7 @@ class _Attempt:
 
     def _is_out_of_reach(self, found: Found) -> bool:
         """Whether it cannot be replaced: a handler has it, somebody has cancelled it, or others read it as well."""
-        if found.status.state is State.RUNNING or found.status.cancelled or GROUPS in found.bins:
+        if found.status.state is State.RUNNING or found.status.cancelled or found.bins.keys() & {GROUPS, ACKED}:
             return True
         place = found.place
         if place is None:
@@ -169,6 +170,8 @@ class _Attempt:
             # Groups have the message that failed. With no attempts it would be a new one for them.
             shard = max(0, Entry.of(found.bins).shard)
             return is_retry(place.entry) and bool(self._read_of_shard(shard, GROUPS))
+        if place.side == SIDE:  # as above
+            return bool(self._read_of_shard(place.slot.shard, GROUPS))
         # A stream reads messages twice, and they must not differ.
         return place.side == MAIN and self._read_of_shard(place.slot.shard, STREAM) is not None
 
@@ -188,12 +191,14 @@ class _Attempt:
             Put("enqueuedAt", self._envelope.enqueued_at), Put("reason", None), Put("lastError", None),
             Put("replaced", self._me),
         )  # fmt: skip
+        at = holder.now if self._due is None else self._due.ms if self._due.absolute else holder.now + self._due.ms
+        at = max(at, holder.now)
         if place.slot is not None:
+            if place.side == SIDE:  # where a shovel goes by it
+                ops = (*ops, Put("notBefore", None if self._due is None else at))
             update = Update(find.key(place), ops, Bound(_WAITS_HERE, params), ttl=find.sides[place.side].ttl)
         else:
             # 1. A later bucket names it first. The earlier one leaves out what is due later.
-            at = holder.now if self._due is None else self._due.ms if self._due.absolute else holder.now + self._due.ms
-            at = max(at, holder.now)
             self._enter(place.entry, at, holder.now)
             # 2. Then its time and its payload.
             ttl = self._queue.delayed.kept + (at - holder.now) // 1000
