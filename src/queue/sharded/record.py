@@ -64,6 +64,8 @@ class Live:
         with each change, so that it also says which change a process acts on. 0 = never.
     changed_by: who did that; None = never, or not known.
     lost_at: when the queue was made again as its record was gone, in ms; 0 = never.
+    resume_to: the consumers that `resume` goes back to; None = those that the queue was made with.
+    retry: whether failed messages are tried again, if that was switched after the queue was made; None = it was not.
     """
 
     active: bool
@@ -72,6 +74,8 @@ class Live:
     changed: int = 0
     changed_by: str | None = None
     lost_at: int = 0
+    resume_to: int | None = None
+    retry: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,10 @@ def live_of(name: str, bins: Mapping[str, Any]) -> Live:
     with _readable(name):
         stored = converted(bins, _Live)
         shovel, last = _shovel(stored.shovel_interval, stored.shovel_concur), stored.settings
-        return Live(stored.active == "true", stored.concurrency, shovel, last.changed_at, last.changed_by, last.lost_at)
+        return Live(
+            stored.active == "true", stored.concurrency, shovel, last.changed_at, last.changed_by, last.lost_at,
+            last.resume_to, bool(last.retry) if last.retry_set else None,
+        )  # fmt: skip
 
 
 def last_sweep_of(bins: Mapping[str, Any]) -> LastSweep:
@@ -351,6 +358,20 @@ def concurrency_ops(n: int, by: str) -> tuple[Op, ...]:
 
 LOST = MapPut("settings", "lostAt", SERVER_NOW)
 """Notes when the queue was made again as its record was gone."""
+
+
+def again_ops(live: Live) -> tuple[Op, ...]:
+    """Return the operations that write what was changed since a queue was made, into its record that is made again."""
+    ops: list[Op] = [Put("concurrency", live.concurrency), *shovel_ops(live.shovel), LOST]
+    if live.resume_to is not None:
+        ops.append(MapPut("settings", "resumeTo", live.resume_to))
+    if live.changed:
+        ops.append(MapPut("settings", "changedAt", live.changed))
+    if live.changed_by is not None:
+        ops.append(MapPut("settings", "changedBy", live.changed_by))
+    if live.retry is not None:
+        ops += retry_ops(live.retry)
+    return tuple(ops)
 
 
 def retry_ops(retry: bool) -> tuple[Op, ...]:

@@ -40,10 +40,10 @@ from .parts import parts_of
 from .queue import ShardedQueue
 from .record import (
     LIVE_BINS,
-    LOST,
     LastSweep,
     Live,
     QueueRecords,
+    again_ops,
     as_made_before,
     as_switched,
     concurrency_ops,
@@ -53,7 +53,6 @@ from .record import (
     live_of,
     resume_to,
     retry_ops,
-    shovel_ops,
 )
 
 log = Log(__name__)
@@ -532,7 +531,7 @@ class QueueRegistry:
         )
         self._create(config)
         queue.make_again()
-        self.records.change(config, Put("concurrency", live.concurrency), *shovel_ops(live.shovel), LOST)
+        self.records.change(config, *again_ops(live))
         self._adopt(config, self.records.read(name))
 
     def _reread(self, queue: AnyQueue) -> None:

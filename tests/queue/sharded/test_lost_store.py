@@ -72,12 +72,17 @@ def test_a_queue_in_use_is_made_again_and_swept_and_the_log_says_so(sim, caplog)
 
 def test_a_queue_that_is_made_again_keeps_what_was_changed_since_it_was_made(sim):
     process = sim.process()
+    process.queue.scale(7)
     with pytest.warns(UserWarning, match="go on expiring"):
-        process.queue.pause()
+        process.queue.pause(by="ann")
+    process.registry.set_retry("q", True)
     emptied(sim)
     process.queue.publish("m")
     process.registry.refresh()
-    assert QueueRegistry(sim.store, sim.client, farm_id="f").get("q").concurrency == 0
+    again = QueueRegistry(sim.store, sim.client, farm_id="f").create(process.queue.config)
+    assert (again.concurrency, again.live.changed_by, again.config.retry) == (0, "ann", True)
+    again.resume()
+    assert again.concurrency == 7
 
 
 @pytest.mark.parametrize("used", [True, False])
