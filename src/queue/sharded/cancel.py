@@ -103,7 +103,9 @@ class Cancelling:
         elif isinstance(look, tuple) and look[0] == self._find.message_id:
             name, by, batch, there, shared = look
             if shared and there:
-                return Refused(f"groups wait for the message {shown(name)}: it cannot be cancelled for all of them")
+                return Refused(
+                    f"groups wait for the message {shown(name)}, or have had it: it cannot be cancelled for all of them"
+                )
             if by is not None and not there:
                 self._batches.append(batch)  # who left the tombstone may have died before this
                 outcome = Outcome.DONE if later or by == self._me else outcome

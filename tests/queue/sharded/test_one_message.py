@@ -347,7 +347,7 @@ def test_a_group_has_no_messages_of_its_own_and_none_that_groups_wait_for_is_can
     of = queue.publish("m")
     with pytest.raises(InvalidRequest, match="ask the queue"):
         group.status(of)
-    with pytest.raises(Refused, match="groups wait"):
+    with pytest.raises(Refused, match="groups wait for the message"):
         queue.cancel(of)
     assert [delivery.payload for delivery in queue.receive()] == ["m"]
     assert group.cancel("nobody") is NOT_THERE

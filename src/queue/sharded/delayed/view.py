@@ -17,6 +17,7 @@ from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
+from ..redrive import as_new
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
 from .entries import BUCKETS, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
@@ -125,7 +126,7 @@ class DelayedView(ConditionalMessages):
         """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each
         id.
 
-        A batch that they belong to waits for them no more.
+        A batch that they belong to waits for them no more. One that has failed here starts there with no attempts.
 
         Three calls, and two a message, or more as for `discard`. They are stored there first, then cancelled here. A
         message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
@@ -230,7 +231,8 @@ class DelayedView(ConditionalMessages):
             if not entry.waits(self.group) or entry.message is None or not entry.due or entry.condition is not None:
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
-            away = structs.replace(entry.message, batch=None)
+            # One that has failed is a new message there, also for the groups of that queue.
+            away = structs.replace(as_new(entry.message) if is_retry(name) else entry.message, batch=None)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
             (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
             outcomes.append((name, outcome_of(row)))

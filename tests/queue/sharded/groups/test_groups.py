@@ -339,6 +339,20 @@ def test_what_is_moved_from_another_queue_comes_to_all_groups(world, queue):
     assert left(world, queue) == {}
 
 
+def test_what_has_failed_elsewhere_and_is_moved_here_comes_to_all_groups(simulated):
+    simulated.options = {"retry": True}
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    other = queue.registry.create(QueueConfig("other", shards=2))
+    of = other.publish("m")
+    other.receive(10)[0].nack()
+    assert other.delayed.move([of], queue) == {of: Outcome.DONE}
+    run_until(Timers(Farms(queue)), simulated.clock, 60)
+    for view in (queue, audit):
+        (delivery,) = view.receive(10)
+        assert (delivery.payload, delivery.attempts, delivery.headers) == ("m", 1, {"latchwork-attempts": "1"})
+
+
 def test_what_a_consumer_of_a_group_died_with_comes_to_its_sideline_alone(world, queue):
     audit, billing = queue.group("audit"), queue.group("billing")
     process = world.process()
