@@ -60,7 +60,8 @@ def look_at(
     shard = None if key is None else queue.shard_of(key)
 
     def matches(message: Message) -> bool:
-        return shard in (None, message.shard) and criteria.matches(message, now) and (also is None or also(message))
+        place = message.shard % queue.config.shards  # behind those of the queue a group has as many of its own
+        return shard in (None, place) and criteria.matches(message, now) and (also is None or also(message))
 
     if side == "delayed":
         return _look_later(queue.delayed, limit, matches, most)

@@ -16,6 +16,7 @@ from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import FIRE
 from latchwork.queue.sharded.selection import Outcome
+from latchwork.queue.sharded.sides import look_at
 from latchwork.queue.sharded.slots import Slot, WriteResult
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
@@ -282,6 +283,14 @@ def test_what_fails_in_a_group_is_its_own_and_comes_back_to_it_alone(world):
     assert payloads(audit) == ["m"]
     for group in (audit, billing):
         group.drop()
+
+
+def test_what_has_come_back_to_a_group_is_found_by_its_key(queue):
+    audit = queue.group("audit")
+    queue.publish("m", key="k")
+    assert [one.payload for one in look_at(audit, "ready", 10, key="k").messages] == ["m"]
+    audit.hand_back(audit.receive(10))
+    assert [one.payload for one in look_at(audit, "ready", 10, key="k").messages] == ["m"]
 
 
 def test_what_fails_in_the_queue_comes_back_to_its_own_consumers_alone(world):
