@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -217,3 +219,42 @@ def test_a_file_that_is_deleted_under_a_running_process_is_missed_and_not_made_a
     (tmp_path / "copy.db").rename(path)  # as one restores it
     store.operate(KEY, Put("n", 3), exists=Exists.ANY, repeatable=True)
     assert latchwork.connect(f"sqlite:{path}").get(KEY).bins == {"n": 3}
+
+
+def test_a_call_that_lasts_while_the_file_is_replaced_leaves_no_way_into_the_old_one(tmp_path):
+    path = tmp_path / "a.db"
+    store = latchwork.connect(f"sqlite:{path}")
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY, repeatable=True)
+
+    def replaced(connection):
+        put_back(path)
+        assert store.get(KEY).bins == {"n": 1}, "the file that stands there now"
+        return connection.execute("SELECT count(*) FROM records").fetchone()
+
+    assert store._pool.read(replaced) == (1,)
+    store.operate(KEY, Put("n", 2), repeatable=True)
+    assert latchwork.connect(f"sqlite:{path}").get(KEY).bins == {"n": 2}
+
+
+def test_the_data_version_tells_of_a_file_that_was_replaced_or_deleted(tmp_path):
+    path = tmp_path / "a.db"
+    store = latchwork.connect(f"sqlite:{path}")
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY, repeatable=True)
+    before = store.data_version()
+    assert store.data_version() == before
+    put_back(path)
+    assert store.data_version() != before
+    before = store.data_version()
+    assert store.data_version() == before
+    path.unlink()
+    assert store.data_version() != before
+    assert store.data_version() != store.data_version(), "so that whoever waits reads, and hears that it is gone"
+
+
+def put_back(path):
+    """Put a copy of the file in its place, as one restores it."""
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(f"{path}.copy")) as copy:
+        source.backup(copy)
+    for log in (f"{path}-wal", f"{path}-shm"):
+        Path(log).unlink()
+    Path(f"{path}.copy").replace(path)

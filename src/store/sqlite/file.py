@@ -70,12 +70,14 @@ class Connection(sqlite3.Connection):
     known: the records that were changed through it lately, each with its row: what stands in the same row now need not
         be decoded again.
     lanes: the numbers of lanes of messages, by set and name.
+    file: what tells its file from every other; the pool sets it.
     """
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.known: dict[Key, tuple[Columns, Stored]] = {}
         self.lanes: dict[tuple[str, str], int] = {}
+        self.file: tuple[int, int] | None = None
 
     def forget(self) -> None:
         """Forget what was read within a transaction that is undone."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ...blocking import warn_of_call
 from ...deadline import call_time
-from ...errors import Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
+from ...errors import LatchworkError, Misconfigured, OutcomeUnknown, StorageFailed, Unavailable
 from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
@@ -62,17 +62,20 @@ class SQLitePool:
         """Return a value that changes with each commit of any other connection, also of this process.
 
         A connection that does not write is asked, which takes some 5 microseconds. Another connection gives another
-        value, and so does one that cannot be asked.
+        value, and so does one that cannot be asked, or whose file does not stand at the path any more.
         """
         with self._lending:
             loan = object()
             self.lent.add(loan)
             watcher, self._watcher = self._watcher, None
         try:
+            if watcher is not None and watcher[0].file != self._file_now():
+                watcher[0].close()
+                watcher = None
             # A connection that was asked before may have written since, which it does not count: it starts again.
             connection, since = watcher = watcher or (self._borrow(), object())
             ((version,),) = connection.execute("PRAGMA data_version")
-        except FAILURES:
+        except (*FAILURES, LatchworkError):  # the next call says what is wrong
             if watcher is not None:
                 watcher[0].close()
             return loan
@@ -322,12 +325,15 @@ class SQLitePool:
 
     def _borrow(self, *, late: bool = False) -> Connection:
         """Return a connection to the file that stands at the path now. Raises `StorageFailed` where it is gone."""
-        if self._file is not None and self._file != self._file_now():  # another one stands there, as after a restore
+        file = self._file
+        if file is not None and file != (now := self._file_now()):  # another one stands there, as after a restore
             self.close()
             self.shards.clear()
-            self._file = None
-        connection = self._connected(late=late)
-        self._file = self._file or self._file_now()
+            file = self._file = now
+        connection = self._connected(file, late=late)
+        if connection.file is None:
+            connection.file = file or self._file_now()
+        self._file = self._file or connection.file
         return connection
 
     def _file_now(self) -> tuple[int, int]:
@@ -343,16 +349,19 @@ class SQLitePool:
             ) from None
         return found.st_dev, found.st_ino
 
-    def _connected(self, *, late: bool) -> Connection:
-        try:
-            return self._idle_late.pop() if late else self._idle.pop()
-        except IndexError:
-            if self.path in _INHERITED:
-                raise Misconfigured(
-                    f"{self.path}: this process was forked while a call of another thread had lasted for more than "
-                    f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
-                ) from None
-            return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
+    def _connected(self, file: tuple[int, int] | None, *, late: bool) -> Connection:
+        """Return a connection to this file: an idle one, or a new one."""
+        idle = self._idle_late if late else self._idle
+        with suppress(IndexError):
+            while (connection := idle.pop()).file != file:
+                connection.close()  # it was lent while another file was put in place of its own
+            return connection
+        if self.path in _INHERITED:
+            raise Misconfigured(
+                f"{self.path}: this process was forked while a call of another thread had lasted for more than "
+                f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
+            )
+        return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()
