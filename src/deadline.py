@@ -101,12 +101,6 @@ def present() -> Deadline | None:
     return _present.get()
 
 
-def is_cut() -> bool:
-    """Whether nobody waits any more for the call that this thread is in: a doubt is not resolved then."""
-    deadline = _present.get()
-    return deadline is not None and deadline.is_cut
-
-
 def call_time() -> float | None:
     """Return seconds that a store call of this thread may take; None = as long as the store allows."""
     deadline = _present.get()

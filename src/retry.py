@@ -55,6 +55,13 @@ class RetryPolicy:
         base = self.max_wait if slow else min(self.wait * 2 ** (attempt - 1), self.max_wait)
         return seams.uniform(base * (1 - self.jitter), base * (1 + self.jitter))
 
+    def is_too_late(self, failed: float, pause: float, seams: Seams) -> bool:
+        """Whether no try may begin after `pause` seconds from now, where the first one failed at `failed` (monotonic):
+        by the policy, or by the time of the present call of this thread.
+        """
+        late = self.deadline is not None and seams.monotonic() - failed + pause > self.deadline
+        return late or _too_late(pause)
+
     def run(self, seams: Seams, call: Callable[..., T], *given: Any, doubt: Callable[[], None] | None = None) -> T:
         """Return the result of the call, tried until it succeeds, fails for good, or the policy stops; then its last
         error.
@@ -80,7 +87,7 @@ class RetryPolicy:
         if not again(first, doubt) or self.attempts == 1:
             raise first
         retrying, pause = self._retrying(seams, doubt), self.pause(1, seams, slow=getattr(first, "slow", False))
-        if (self.deadline is not None and pause > self.deadline) or _too_late(pause):
+        if self.is_too_late(seams.monotonic(), pause, seams):
             raise first
         seams.note("retries", reason=reason(first))
         seams.sleep(pause)
@@ -90,8 +97,7 @@ class RetryPolicy:
         began = seams.monotonic()
 
         def stop(state: tenacity.RetryCallState) -> bool:
-            late = self.deadline is not None and seams.monotonic() - began + state.upcoming_sleep > self.deadline
-            return late or state.attempt_number >= self.attempts - 1 or _too_late(state.upcoming_sleep)
+            return state.attempt_number >= self.attempts - 1 or self.is_too_late(began, state.upcoming_sleep, seams)
 
         def wait(state: tenacity.RetryCallState) -> float:
             failure = state.outcome.exception() if state.outcome else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from latchwork.deadline import AGAIN, Deadline
 from latchwork.errors import InvalidRequest, Misconfigured, NotFound, OutcomeUnknown, Refused, Unavailable
 from latchwork.retry import LATCH_POLICY, QUEUE_POLICY, Poll, RetryPolicy, again
 from latchwork.store import Exists, Key, MemoryStore, Put, Read, Removal, Update
@@ -243,6 +246,21 @@ def test_rows_that_stay_unavailable_are_reported_when_the_policy_stops(inner):
     first, second = store.operate_many(rows)
     assert (type(first), second) == (Unavailable, (1,))
     assert store.total == store.policy.attempts
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_batch_in_doubt_is_sent_again_no_later_than_a_single_call(inner, rows):
+    clock, patient = inner.seams, RetryPolicy(attempts=50, wait=1.0, max_wait=1.0, jitter=0, deadline=3.0)
+    store = FaultyStore(inner, dict.fromkeys(range(1, 99), "request_lost"))
+    updates, removals = [Update(Key("s", str(n)), (Put("n", n),)) for n in range(rows)], [Removal(KEY)] * rows
+    for policy, timeout in ((patient, None), (replace(patient, deadline=None), 2.0)):
+        view = store.with_policy(policy)
+        for call in (lambda: view.repeat_many(updates), lambda: view.delete_many(removals, repeatable=True)):  # noqa: B023 - called at once
+            began, before = clock.monotonic(), store.total
+            with Deadline(clock, timeout):
+                assert {type(row) for row in call()} == {OutcomeUnknown}
+            assert clock.monotonic() - began <= (timeout or 3.0) + AGAIN
+            assert 1 < store.total - before < 6
 
 
 def test_a_batch_that_ends_in_doubt_as_a_whole_leaves_no_row_of_it_as_never_applied(inner):

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar, overload
 
-from ..deadline import is_cut
 from ..errors import (
     AlreadyExists,
     Corrupt,
@@ -421,15 +420,18 @@ class RecordStore(ABC):
 
         instead: makes the rows that are sent from the second time on, if these differ.
         """
-        outcomes = send(rows)
+        outcomes, failed = send(rows), self.seams.monotonic()
         for attempt in range(1, self.policy.attempts):
             doubtful = {n: outcome for n, outcome in enumerate(outcomes) if isinstance(outcome, OutcomeUnknown)}
-            if not doubtful or is_cut():
+            if not doubtful:
+                break
+            pause = self.policy.pause(attempt, self.seams)
+            if self.policy.is_too_late(failed, pause, self.seams):
                 break
             if instead is not None:
                 rows, instead = instead(), None
             self.seams.note("retries", reason="in_doubt")
-            self.seams.sleep(self.policy.pause(attempt, self.seams))
+            self.seams.sleep(pause)
             if next(iter(doubtful.values())).details.get("alone"):  # a row that failed in the batch would fail again
                 found = Rows(outcome for place in doubtful for outcome in send([rows[place]]))
             else:
