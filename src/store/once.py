@@ -111,6 +111,11 @@ class TokenClock:
         """Return the server's time, about, in milliseconds; None before the first reply. No call."""
         return None if self._offset is None else (self._offset + int(seams.boottime() * 1_000_000)) // 1000
 
+    def may_be_ahead(self, seams: Seams, token: bytes) -> bool:
+        """Whether the token may be further ahead of the server's time than any is: minted by a wrong wall clock."""
+        now = self.server_ms(seams)
+        return now is None or time_of(token) > now * 1000 + AHEAD
+
     def mint(self, seams: Seams, key: Key) -> bytes:
         """Return a token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
         offset = self._offset
@@ -183,12 +188,18 @@ def _trim(bin: str, capacity: int) -> MapTrim:
 
 
 class _Attempt:
-    """One update on its way: its token, and whether an attempt with that token is in doubt."""
+    """One update on its way: its token, and whether an attempt with that token is in doubt.
 
-    __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
+    by_wall_clock: whether the token may have been minted before the server's time was known. Another thread may have
+        learned that since.
+    is_compared: whether the last attempt was guarded by "the token is not far ahead".
+    """
+
+    __slots__ = ("by_wall_clock", "cancelled", "doubt", "is_compared", "once", "store", "token", "unanswered", "update")
 
     def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
+        self.by_wall_clock, self.is_compared = once.token is not None or not store.token_clock.is_set, False
         self.token = once.token or store.token_clock.mint(store.seams, update.key)
         self.doubt = once.token is not None and not once.is_new
         self.unanswered, self.cancelled = False, False
@@ -237,7 +248,8 @@ class _Attempt:
     def _send(self) -> Values:
         store, clock = self.store, self.store.token_clock
         attempt = self._attempt()
-        learning = clock.wants_to_learn(store.seams)
+        self.is_compared = self.by_wall_clock and clock.may_be_ahead(store.seams, self.token)
+        learning = self.is_compared or clock.wants_to_learn(store.seams)
         if learning:
             attempt = self._learning(plain(attempt))
         values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
@@ -266,7 +278,7 @@ class _Attempt:
     def _learning(self, attempt: Update) -> Update:
         """Return the attempt, which brings the server's time along."""
         attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
-        if self.store.token_clock.is_set or not isinstance(attempt.when, Bound):
+        if not (self.is_compared and isinstance(attempt.when, Bound)):
             return attempt
         params = {**attempt.when.params, _MINTED.name: time_of(self.token)}
         return replace(attempt, when=Bound(_not_ahead(attempt.when.expr), params))
@@ -284,7 +296,7 @@ class _Attempt:
             return self._remembered(result, answer)
         latest = now * 1000 + AHEAD
         full = size is not None and size >= once.capacity and (oldest is None or oldest >= token)
-        if full or (time_of(token) > latest and not self.store.token_clock.is_set):
+        if full or (time_of(token) > latest and self.is_compared):
             if self.doubt:
                 raise self._unknown("its token is older than the window")
             self._mint_again(now, [newest, oldest] if full else [])
@@ -310,7 +322,7 @@ class _Attempt:
                     bins=(self.once.bin,),
                 )
             clock.outrank(key, sound[0])
-        self.token = clock.mint(self.store.seams, key)
+        self.token, self.by_wall_clock = clock.mint(self.store.seams, key), False
 
     def _look(self) -> Values:
         """Read what the record remembers of the token, and of those around it, and the server's time."""

@@ -292,6 +292,33 @@ def test_a_client_whose_clock_is_wrong_by_days_leaves_no_token_of_its_own_time(i
     assert [time for time in times if time > clock.wall() + 60] == []
 
 
+@pytest.mark.parametrize("once", [ONCE, Once(1, result=Bin("n"))])
+@pytest.mark.parametrize("learned", ["as it is minted", "as it is sent"])
+def test_a_token_of_a_wrong_clock_is_noticed_where_another_thread_has_learned_the_time_since(
+    inner, clock, once, learned
+):
+    others = []
+
+    def meanwhile():
+        if not others:
+            others.append(None)
+            others.append(add(store, once))
+
+    class Interrupted(TokenClock):
+        def mint(self, seams, key):
+            token = super().mint(seams, key)
+            if learned == "as it is minted":
+                meanwhile()
+            return token
+
+    store = FaultyStore(inner, {1: meanwhile} if learned == "as it is sent" else {}, seams=clock.skewed(2 * 86_400))
+    store.token_clock = Interrupted()
+    assert add(store, once) == (2,)
+    assert others[1:] == [(1,)]
+    assert add(store, once) == (3,)
+    assert all(time_of(token) / 1e6 <= clock.wall() + 60 for token in inner.get(KEY).bins["ops"])
+
+
 def test_a_clock_that_leaps_while_the_process_runs_moves_no_token(inner, clock):
     store = FaultyStore(inner, seams=clock.skewed(0))
     add(store)
