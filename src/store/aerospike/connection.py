@@ -9,11 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from copy import copy
 from typing import Any
 from weakref import WeakSet
 
 import aerospike
 
+from ...deadline import within_call
 from ...errors import LatchworkError, Misconfigured, Unavailable
 from ...forks import members
 from ...seams import SYSTEM, Seams
@@ -83,13 +85,22 @@ class Link:
         self._ask_again = 0.0
         self._asking = threading.RLock()
         self._lock = threading.Lock()
+        self._failure: LatchworkError | None = None
+        """What the last try to connect has failed with."""
         _links.add(self)
 
     def connect(self) -> Any:
-        """Return the client, made now if need be. Raises `Unavailable` or `Misconfigured`."""
-        with self._lock:
+        """Return the client, made now if need be. Raises `Unavailable` or `Misconfigured`.
+
+        Threads that wait meanwhile fail as the one that tries to connect: if each tried by itself, one after the other,
+        the last would wait for all.
+        """
+        before = self._failure
+        with within_call(self._lock, f"no connection to {self.target or self._namespace} yet"):
+            if self.client is None and self._failure is not None and self._failure is not before:
+                raise copy(self._failure) from None
             if self.client is None:
-                self.client = self._given if self.target is None else _connected(self.target)
+                self.client = self._given if self.target is None else self._connected(self.target)
             client = self.client
         if client is None:
             raise Misconfigured("this client was made before a fork: make one in the child, or use from_url")
@@ -97,6 +108,13 @@ class Link:
         if info is not None:
             self._info, self._due = info, self._now() + MAX_AGE
         return client
+
+    def _connected(self, target: AerospikeUrl) -> Any:
+        try:
+            return _connected(target)
+        except LatchworkError as failure:
+            self._failure = failure
+            raise
 
     def describe(self) -> StoreInfo:
         """Return the servers' information about the namespace, asked again after `MAX_AGE` seconds.

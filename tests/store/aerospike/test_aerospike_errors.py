@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import aerospike
 import pytest
 from aerospike import exception as driver
 
+from latchwork.deadline import Deadline
 from latchwork.errors import (
     InvalidRequest,
     LatchworkError,
@@ -19,14 +22,18 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.retry import RetryPolicy, again
+from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, ListRange, ListSet, MapAdd, MapPut, Param, Put, Read, Removal, Update
 from latchwork.store.aerospike import info as aerospike_info
 from latchwork.store.aerospike.connection import MAX_AGE, Link
 from latchwork.store.aerospike.info import INDEX_TIMEOUT
 from latchwork.store.aerospike.ops import compile_ops
 from latchwork.store.aerospike.store import AerospikeStore
+from latchwork.store.aerospike.url import parse
+from latchwork.store.contract.records import raises
 from latchwork.store.model import expr as e
 from latchwork.testing.clock import ManualClock
+from tests.support.forking import held_by_another_thread
 
 KEY, OTHER = Key("errors", "k"), Key("errors", "o")
 OVERLOADED = driver.DeviceOverload(18, "device overload", "file.c", 1, False)
@@ -386,6 +393,48 @@ def test_a_host_that_cannot_be_found_may_be_tried_again():
 def test_a_wrong_setting_of_the_client_stays_the_callers_mistake():
     with pytest.raises((InvalidRequest, Misconfigured)):
         AerospikeStore.from_url("aerospike://127.0.0.1:1/ns?tls=true&tls_cafile=/none")._get(KEY, ())
+
+
+def test_threads_that_wait_while_another_one_cannot_connect_fail_with_it_and_try_again_later(monkeypatch):
+    link, tries, waiting = Link(parse("aerospike://silent.invalid/ns")), [], threading.Semaphore(0)
+
+    def connect(target):
+        tries.append(target)
+        if len(tries) == 1:
+            for _ in range(3):
+                assert waiting.acquire(timeout=60)
+            raise Unavailable("no answer in time")
+        return Client()
+
+    class Waited:
+        """A lock that tells of each thread that comes to it."""
+
+        def __init__(self, lock):
+            self._lock = lock
+
+        def __enter__(self):
+            if tries:
+                waiting.release()
+            return self._lock.__enter__()
+
+        def __exit__(self, *error):
+            return self._lock.__exit__(*error)
+
+    monkeypatch.setattr(link, "_lock", Waited(threading.Lock()))
+    monkeypatch.setattr("latchwork.store.aerospike.connection._connected", connect)
+    with ThreadPoolExecutor(4) as threads:
+        failures = list(threads.map(lambda _: raises(Unavailable, link.connect), range(4)))
+    assert [str(failure) for failure in failures] == ["no answer in time"] * 4
+    assert len({id(failure) for failure in failures}) == 4, "each has an error of its own"
+    assert len(tries) == 1
+    assert isinstance(link.connect(), Client)
+
+
+def test_a_verb_waits_no_longer_than_it_has_time_while_another_thread_connects():
+    link = Link(parse("aerospike://silent.invalid/ns"))
+    with held_by_another_thread(link._lock), Deadline(SYSTEM, 0):
+        failure = raises(Unavailable, link.connect)
+    assert "no connection to aerospike://silent.invalid:3000/ns yet" in str(failure)
 
 
 def test_a_fork_neither_uses_nor_destroys_the_parents_client():
