@@ -136,6 +136,7 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
         return
     to_move = {}
     if layout in EARLIER:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # nobody opens the file, and writes, between the steps
         try:  # the write-ahead log is given up, which only the one connection to a file can do
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
         except sqlite3.OperationalError as failure:
@@ -150,6 +151,7 @@ def _claim(connection: sqlite3.Connection, path: Path) -> None:
         for statement in _SCHEMA:
             connection.execute(statement)
     connection.execute("COMMIT")
+    connection.execute("PRAGMA locking_mode = NORMAL")
 
 
 def _layout(connection: sqlite3.Connection, path: Path) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,28 @@ def test_a_file_of_an_earlier_layout_that_another_process_has_open_is_left_as_it
     assert other.execute("PRAGMA user_version").fetchone() == (2,)
     other.close()
     assert store.get(MESSAGE).bins == MOVED[MESSAGE]
+
+
+def test_nobody_opens_a_file_of_an_earlier_layout_while_its_messages_are_moved(path, monkeypatch):
+    second_layout(path)
+    others, found = [], sqlite_file.messages_in
+
+    def look(connection, on_failure):
+        moved = found(connection, on_failure)
+        with closing(sqlite3.connect(path, timeout=0)) as other:  # a process of the earlier version
+            try:
+                other.execute("DELETE FROM records")
+                other.commit()
+            except sqlite3.OperationalError as failure:
+                others.append(str(failure))
+        return moved
+
+    monkeypatch.setattr(sqlite_file, "messages_in", look)
+    store = SQLiteStore(path)
+    assert {key: store.get(key).bins for key in MOVED} == MOVED
+    assert others == ["database is locked"]
+    with closing(sqlite3.connect(path, timeout=0)) as other:
+        assert other.execute("PRAGMA user_version").fetchone() == (sqlite_file.LAYOUT,), "others may open it again"
 
 
 def test_a_process_that_is_killed_while_it_moves_the_messages_leaves_the_earlier_layout(path, monkeypatch):
