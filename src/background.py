@@ -210,7 +210,8 @@ class FailureLog:
 def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_once: int, name: str) -> list[R]:
     """Apply `work` to each item, in up to `at_once` tasks, and return the results in the order of completion.
 
-    After the first exception no task takes another item; the exception is raised when all tasks have ended.
+    After the first exception no task takes another item; the exception is raised when all tasks have ended. After an
+    interrupt (Ctrl-C), or where a task cannot be started, no task takes another item either, and none is waited for.
     """
     waiting = list(reversed(items))
     results: list[R] = []
@@ -231,8 +232,12 @@ def parallel_map(seams: Seams, work: Callable[[T], R], items: Sequence[T], at_on
     if tasks <= 1:
         take_turns()
     else:
-        for task in [seams.spawn(take_turns, f"{name}-{n}") for n in range(tasks)]:
-            task.join()
+        try:
+            for task in [seams.spawn(take_turns, f"{name}-{n}") for n in range(tasks)]:
+                task.join()
+        except BaseException as failure:
+            failures.append(failure)
+            raise
     if failures:
         raise failures[0]
     return results

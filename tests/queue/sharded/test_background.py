@@ -160,6 +160,35 @@ def test_the_first_failure_ends_the_work_of_all_and_is_raised(at_once):
     assert begun == [0, 1, 2]
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_who_is_interrupted_as_it_waits_or_starts_the_tasks_leaves_none_that_goes_on(failure):
+    begun, two_work, may_end, threads = [], threading.Semaphore(0), threading.Event(), []
+
+    class Interrupting(Seams):
+        def spawn(self, run, name):
+            if failure is RuntimeError and len(threads) == 2:
+                self.join()  # as where the system has no thread left
+            threads.append(super().spawn(run, name))
+            return self
+
+        def join(self, timeout=None):
+            for _ in range(2):
+                assert two_work.acquire(timeout=20)
+            raise failure
+
+    def work(item):
+        begun.append(item)
+        two_work.release()
+        assert may_end.wait(20)
+
+    with pytest.raises(failure):
+        parallel_map(Interrupting(), work, range(10), 2 if failure is KeyboardInterrupt else 3, "work")
+    may_end.set()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(begun) == [0, 1]
+
+
 def test_a_task_whose_start_was_interrupted_is_waited_for_all_the_same():
     class Interrupting(Seams):
         def spawn(self, run, name):
