@@ -302,10 +302,11 @@ class RecordStore(ABC):
 
         There the calls are written together when the block ends, or not at all. An error that leaves the block undoes
         everything. So does an error of a call that is not one of its answers (`NotFound`, `AlreadyExists`, `Refused`,
-        `InvalidRequest`): the end of the block raises it again even if it was caught; `details["rolled_back"]` then
-        says that nothing was written. `OutcomeUnknown` from the end of the block: all or nothing was written. What a
-        call has read or answered is certain only once the block has ended. A block within another is a part of it. It
-        waits only for the store, and not for long: other writers wait for its end.
+        `InvalidRequest`, `Corrupt` of a record that fails its checksum): the end of the block raises it again even if
+        it was caught; `details["rolled_back"]` then says that nothing was written. `OutcomeUnknown` from the end of the
+        block: all or nothing was written. What a call has read or answered is certain only once the block has ended. A
+        block within another is a part of it. It waits only for the store, and not for long: other writers wait for its
+        end.
 
         On all other stores it does nothing, and each call is by itself: on Aerospike, in memory, and through a store
         that counts, observes or fails calls, which must see the result of each. So use it for calls that are right one

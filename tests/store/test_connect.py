@@ -221,6 +221,18 @@ def test_a_file_that_is_deleted_under_a_running_process_is_missed_and_not_made_a
     assert latchwork.connect(f"sqlite:{path}").get(KEY).bins == {"n": 3}
 
 
+def test_a_file_that_a_running_process_cannot_reach_any_more_is_misconfigured(tmp_path):
+    path = tmp_path / "folder" / "a.db"
+    path.parent.mkdir()
+    store = latchwork.connect(f"sqlite:{path}")
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY, repeatable=True)
+    path.parent.rename(tmp_path / "away")
+    (tmp_path / "folder").touch()
+    for call in (lambda: store.operate(KEY, Put("n", 2)), lambda: store.get(KEY)):
+        with pytest.raises(Misconfigured, match="Not a directory; make the file and its directory readable"):
+            call()
+
+
 def test_a_call_that_lasts_while_the_file_is_replaced_leaves_no_way_into_the_old_one(tmp_path):
     path = tmp_path / "a.db"
     store = latchwork.connect(f"sqlite:{path}")

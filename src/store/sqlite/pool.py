@@ -338,7 +338,7 @@ class SQLitePool:
 
     def _file_now(self) -> tuple[int, int]:
         """Return what tells the file from every other. Raises `StorageFailed` where it is gone: to make another would
-        hide that.
+        hide that; `Misconfigured` where it cannot be reached.
         """
         try:
             found = os.stat(self._name)  # noqa: PTH116 - twice as quick, and each call asks
@@ -346,6 +346,10 @@ class SQLitePool:
             raise StorageFailed(
                 f"{self.path}: the file was deleted while this process used it, and what was stored in it is gone: "
                 "restore it from a copy, or start the process again to begin with an empty store"
+            ) from None
+        except OSError as failure:
+            raise Misconfigured(
+                f"{self.path}: {failure.strerror}; make the file and its directory readable and writable"
             ) from None
         return found.st_dev, found.st_ino
 
