@@ -49,7 +49,7 @@ class Stage:
     def split(self, *names: str) -> None:
         """From now on these processes reach another replica, with a copy of the records as they are (F14)."""
         replica = Server(self.world)
-        replica.restart(self.server.snapshot())
+        replica.take(self.server.snapshot())
         for name in names:
             self.stores[name].server = replica
 
@@ -58,7 +58,7 @@ class Stage:
         for replica in {id(store.server): store.server for store in self.stores.values()}.values():
             ours, theirs = self.server.snapshot(), replica.snapshot()
             newer = {key: it for key, it in theirs.items() if key not in ours or it.updated > ours[key].updated}
-            self.server.restart({**ours, **newer})
+            self.server.take({**ours, **newer})
         for store in self.stores.values():
             store.server = self.server
 

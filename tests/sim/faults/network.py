@@ -63,6 +63,8 @@ class Server(MemoryStore):
         self.observer: Any = None
         """Somebody who is told of every write (`wrote`) and every delete (`removed`)."""
         self.watched: dict[Key, list[Change]] = {}
+        self.lives = 1
+        """How often it has started."""
 
     def watch(self, key: Key) -> list[Change]:
         """Keep a list of all changes of one record, as nobody but the server sees them."""
@@ -104,7 +106,12 @@ class Server(MemoryStore):
         return dict(self._records)
 
     def restart(self, records: dict[Key, Any]) -> None:
-        """Come back with these records."""
+        """Come back with these records. What was under way to the process that ended does not arrive, as with TCP."""
+        self.take(records)
+        self.lives += 1
+
+    def take(self, records: dict[Key, Any]) -> None:
+        """Have these records instead of its own."""
         self._records = dict(records)
 
     def resurrect(self) -> int:
@@ -277,8 +284,11 @@ class SimStore(RecordStore):
         return found
 
     def _later(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> None:
+        life = self.server.lives
+
         def arrive() -> None:
-            self._log(verb, row, self._apply(apply, row), fault)
+            is_there = self.server.lives == life
+            self._log(verb, row, self._apply(apply, row) if is_there else "lost", fault)
 
         self.world.at(self.world.now + fault.after, arrive)
 
