@@ -129,7 +129,7 @@ def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
 
 def was_handed_out(name: str, message: Envelope) -> bool:
     """Whether the entry of this name is of a message that was handed out, also one whose attempt was taken back, as it
-    was not begun. Not of one that was replaced since: that begins anew.
+    was not begun. Not of one that was replaced since: that starts again.
     """
     return name.startswith(f"{message.msg_id}#{message.attempts}#")
 
