@@ -35,9 +35,9 @@ def audit(
     lock, and when.
 
     It shows actions by this command, by `latchwork top` and by the console. What a program does by itself, such as
-    `queue.scale(8)`, is not recorded; `latchwork queue list` names who changed a queue last. An
-    action is kept for 90 days. One that stayed `begun` was interrupted: perhaps it was done, perhaps not. An action on
-    a thing that belongs to no client, such as a lock, is shown for every client.
+    `queue.scale(8)`, is not recorded; `latchwork queue list` names who changed a queue last. An action is
+    kept for 90 days. One that stayed `begun` was interrupted: perhaps it was done, perhaps not. An action on a thing
+    that belongs to no client, such as a lock, is shown for every client.
 
     Example: latchwork audit --client shop --about orders
     """

@@ -79,9 +79,7 @@ class ManualClock(Seams):
         checked_callable("action", action)
         with self._guard:
             self._due.append((self._passed + checked_number("seconds", seconds, -MOST, MOST), action))
-            self._due.sort(
-                key=lambda entry: entry[0]
-            )  # those of one moment stay in the order in which they were planned
+            self._due.sort(key=lambda entry: entry[0])  # those of one moment stay as they were planned
 
     def skewed(self, seconds: float) -> SkewedClock:
         """Return the seams of a machine whose wall clock is wrong by `seconds`."""

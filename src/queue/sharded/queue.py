@@ -246,10 +246,9 @@ class ShardedQueue(Subscription):
             `shovel`, `batching`, if they differ from the queue's.
 
         One call if it exists, two if it is deactivated (it is activated again), about eight if it is made, whatever the
-        number of shards. A message that is published
-        from then on waits for the group, until the group acknowledges it, it expires, or the group is dropped.
-        Publishing takes no more calls. The queue's own consumers count as one more group: if there are none, the
-        messages stay until they expire.
+        number of shards. A message that is published from then on waits for the group, until the group acknowledges it,
+        it expires, or the group is dropped. Publishing takes no more calls. The queue's own consumers count as one more
+        group: if there are none, the messages stay until they expire.
 
         Raises `InvalidRequest`; `Refused` while a group of that name is being dropped, and where the queue has 100
         groups; `AlreadyExists` if a queue, or a group of another queue, is called `{queue}@{name}`; the store's errors:
