@@ -355,7 +355,7 @@ def test_what_has_failed_elsewhere_and_is_moved_here_comes_to_all_groups(simulat
     other = queue.registry.create(QueueConfig("other", shards=2))
     of = other.publish("m")
     other.receive(10)[0].nack()
-    assert other.delayed.move([of], queue) == {of: Outcome.DONE}
+    assert other.delayed.move([of], queue.registry.get(queue.name)) == {of: Outcome.DONE}
     run_until(Timers(Farms(queue)), simulated.clock, 60)
     for view in (queue, audit):
         (delivery,) = view.receive(10)
