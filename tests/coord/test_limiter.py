@@ -183,12 +183,18 @@ def test_one_whose_handle_is_made_for_each_call_is_let_through_though_the_stores
     assert not users.of_key("ada")._watches, "of one that lets calls through nothing is kept"
 
 
-def test_threads_that_see_together_that_the_stores_clock_was_set_back_let_no_more_through_than_the_limit(memory, clock):
+def of_a_clock_set_back(memory, clock):
+    """A full limiter whose store's clock was set back, watched for longer than its window."""
     limiter = RateLimiter(memory, "l", 3, 2.0)
     limiter.acquire(n=3)
     clock.step(-3600)
     assert not limiter.try_acquire().allowed
     clock.advance(2.5)
+    return limiter
+
+
+def test_threads_that_see_together_that_the_stores_clock_was_set_back_let_no_more_through_than_the_limit(memory, clock):
+    limiter = of_a_clock_set_back(memory, clock)
     seen, allowed = limiter._time_stands_still, []
 
     def and_another_thread_is_faster():
@@ -210,11 +216,7 @@ def test_what_a_process_watches_is_bounded(memory, monkeypatch):
 
 
 def test_nothing_is_forgotten_while_others_are_let_through(memory, clock):
-    limiter = RateLimiter(memory, "l", 3, 2.0)
-    limiter.acquire(n=3)
-    clock.step(-3600)
-    assert not limiter.try_acquire().allowed
-    clock.advance(2.5)
+    limiter = of_a_clock_set_back(memory, clock)
     other = RateLimiter(memory, "l", 10, 2.0)
     assert other.try_acquire().allowed, "which has a larger limit"
     assert not limiter.try_acquire().allowed, "its watch begins anew"
