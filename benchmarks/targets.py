@@ -93,7 +93,8 @@ EMBEDDED_HUNDRED = (
 EMBEDDED_CROWD = (
     "SQLite lets one process write at a time, and one that waits looks again after a pause. What a process knows of a "
     "shard is out of date once another one has claimed there, so its publish is a transaction of several statements "
-    "and not one. Nothing was tried yet. Mend: a claim that leaves the shard's record as it is."
+    "and not one. Pauses of 2 to 20 ms, and of 1 ms after 50, gave 0.50 to 0.75: fewer looks in vain. Longer ones give "
+    "more still, and keep a writer out for 0.6 s. Mend: a claim that leaves the shard's record as it is."
 )
 EMBEDDED_IDLE = (
     "Of the process that leads the upkeep: it renews its lease, and each 15 s a process reports what it does, so that "

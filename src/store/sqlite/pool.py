@@ -2,7 +2,7 @@
 
 Threads borrow a connection, so that readers do not queue behind a writer's sync, and threads that come and go do not
 each open the file. Writers of one process queue at a lock of that process, which wakes the next at once; writers of
-several processes ask again after short pauses, for at most `busy_timeout` seconds.
+several processes ask again after pauses, for at most `busy_timeout` seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from .file import FAILURES, Connection, in_doubt, is_busy, meaning, open_file
 from .transaction import ANSWERS, Mine, SharedTransaction, Together, finish, write
 
 T = TypeVar("T")
-_WAIT = Poll(low=0.0005, high=0.003, jitter=0.5)
-"""The pauses while another connection writes. Short, since a writer that has just committed soon begins again."""
+_WAIT = Poll(low=0.002, high=0.02, factor=2.0, jitter=0.5)
+"""The pauses while another connection writes. Long beside a commit: a process that looks in vain takes time from the
+one that writes, and the next writer finds in memory what it knew last only if it could write more than once."""
+OVERDUE = 0.05
+"""Seconds after which a writer looks again at each `_LOOK`, so that the others do not keep it out for long."""
+_LOOK = Poll(low=0.001, high=0.001, jitter=0.5)
 FORK_PATIENCE = 1.0
 """Seconds that a fork waits for a write of another thread, and for connections to come back: it takes milliseconds."""
 
@@ -194,7 +198,7 @@ class SQLitePool:
                 paused.append(lock)  # noqa: PERF401 - each by itself
         if self.left_open is not None and self.has_turn:
             finish(self, self.left_open)
-        _WAIT.until(self.seams, lambda: None if self.lent else True, timeout=FORK_PATIENCE)
+        _LOOK.until(self.seams, lambda: None if self.lent else True, timeout=FORK_PATIENCE)
         self.close()
 
     def after_fork(self) -> None:
@@ -290,7 +294,10 @@ class SQLitePool:
                 busy[0] = failure
                 return None
 
-        done = _WAIT.until(self.seams, again, timeout=self._time())
+        time = self._time()
+        done = _WAIT.until(self.seams, again, timeout=min(time, OVERDUE))
+        if done is None and time > OVERDUE:
+            done = _LOOK.until(self.seams, again, timeout=time - OVERDUE)
         if done is None:
             raise busy[0]
         return done[0]

@@ -235,6 +235,19 @@ def test_the_policy_waits_longer_than_one_attempt(path):
     assert 7 <= clock.monotonic() < 8
 
 
+def test_a_writer_that_waited_for_long_looks_again_each_millisecond_as_others_would_keep_it_out(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", busy_timeout=5, seams=clock)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    clock.at(0.3, lambda: other.execute("COMMIT"))
+    assert add(store) == 1
+    assert 0.3 <= clock.monotonic() < 0.302
+    assert clock.slept[0] >= 0.002, "a look takes time from the one that writes: the first is not at once"
+    assert len(clock.slept) < 260
+
+
 def test_threads_of_one_process_queue_and_give_up_in_time(store):
     with store._pool._writing, ThreadPoolExecutor(1) as another:
         another.submit(raises, Unavailable, add, store).result()
