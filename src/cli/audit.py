@@ -17,7 +17,7 @@ from ..queue.sharded.envelope import date
 from .options import CLIENT_VARIABLE
 from .session import Session, note
 
-NOBODYS = ("lock", "election", "rwlock")
+NOBODYS = ("lock", "election", "rwlock", "semaphore")
 """The kinds of what belongs to no client, as the first part of a target."""
 
 

@@ -35,6 +35,8 @@ from .unsettled import UNSETTLED, Unsettled, returns_within, unsettled_in
 
 MAX_SKEW_MS = 500
 MIN_JAVA = 17
+JAVA_TIME = 20
+"""Seconds that `java -version` may take."""
 SQLITE_FULL, AEROSPIKE_FULL = 13, 8
 """The codes of a disk, or of a server, that is full."""
 SQLITE_BUSY = (5, 6)
@@ -323,8 +325,8 @@ def _java() -> Iterator[Finding]:
         yield Finding(WARNING, "no Java", f"Spark needs a JDK {MIN_JAVA} or newer; nothing else here does")
         return
     try:
-        output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
-    except OSError as failure:  # it is no program, or not one for this machine
+        output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=JAVA_TIME).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+    except (OSError, subprocess.TimeoutExpired) as failure:  # no program, or not one for this machine; or it hangs
         yield Finding(WARNING, f"Java cannot be run: {failure}", f"install JDK {MIN_JAVA}; only Spark needs it")
         return
     found = re.search(r'"(\d+)', output)

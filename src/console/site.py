@@ -23,7 +23,7 @@ from ..cli.top.actions import SAMPLE, Action
 from ..cli.top.feed import Place, outboxes_of
 from ..cli.top.table import BAD, BARS, Line, Row, Table
 from ..deadline import Deadline
-from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown
 from ..inputs import checked_many, checked_switch, farm_or_default
 from ..logs import Log
 from ..observe.document import document_of
@@ -382,7 +382,10 @@ class Site:
         if path_of(request).startswith("/api/"):
             return JSONResponse({"error": text}, status)
         notes = [Line(text, BAD)]
-        return self._html(request, "failed.html", title="not shown", notes=notes, status=status)
+        title = "not shown" if request.method != "POST" else "failed"
+        if isinstance(failure, OutcomeUnknown):
+            title = "perhaps done"
+        return self._html(request, "failed.html", title=title, notes=notes, status=status)
 
     async def nothing(self, request: Request, _: Exception) -> Response:
         """Return a page for a path that leads nowhere."""

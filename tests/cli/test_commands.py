@@ -1238,6 +1238,38 @@ def test_count_down_and_the_settings_of_a_queue_are_recorded(lw, sqlite_url):
     assert found["set"] == ("c/q", "failed messages are tried again", "done")
 
 
+def test_what_ends_or_replaces_something_for_others_is_recorded(lw, sqlite_url):
+    shop = ("--client", "shop")
+    store = connect(sqlite_url)
+    orders = QueueRegistry(store, "shop").create(QueueConfig("orders", shards=1))
+    orders.group("search")
+    for name in ("a", "b"):
+        orders.batch(name).publish(1)
+    lw("latch", "create", "eod", *shop, "--count", "1")
+    for words in (
+        ("queue", "group", "drop", "orders", "search", *shop),
+        ("queue", "batch", "close", "orders", "a", *shop),
+        ("queue", "batch", "cancel", "orders", "b", *shop),
+        ("schedule", "put", "daily", *shop, "--queue", "orders", "--every", "60"),
+        ("schedule", "remove", "daily", *shop),
+        ("latch", "delete", "eod", *shop),
+        ("semaphore", "resize", "db", "8"),
+        ("barrier", "abort", "nightly", *shop, "--party", "x", "--reason", "no input"),
+    ):
+        assert lw(*words).code == 0, words
+    found = {deed.what: (deed.target, deed.after, deed.outcome) for deed in audit_of(store)}
+    assert found == {
+        "drop": ("shop/orders/orders@search", "", "done"),
+        "close-batch": ("shop/orders/a", "", "done"),
+        "cancel-batch": ("shop/orders/b", "", "done"),
+        "put-schedule": ("shop/daily", "to orders, every 60 s", "done"),
+        "remove-schedule": ("shop/daily", "", "done"),
+        "delete": ("shop/eod", "deleted", "done"),
+        "resize": ("semaphore/db", "8 permits", "done"),
+        "abort": ("shop/nightly", "nobody waited", "done"),
+    }
+
+
 def test_who_holds_a_lock_is_shown_and_whether_its_holder_is_silent(lw, sqlite_url):
     assert lw("lock", "show", "nightly").code == 3
     store = connect(sqlite_url)

@@ -15,7 +15,7 @@ from latchwork.cli.top.feed import Feed
 from latchwork.cli.top.pages import queue_in
 from latchwork.console import Access
 from latchwork.console.site import SCREENS
-from latchwork.errors import InvalidRequest, LatchworkError, Unavailable
+from latchwork.errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.observe.audit import AUDIT, Deed, audit_of, audited
 from latchwork.queue import Outbox, PagedQueue, QueueRegistry, ShardedQueue
 from latchwork.store import Exists, Key, MemoryStore, Put
@@ -191,6 +191,23 @@ def test_a_store_that_is_away_shows_so_within_3_s_with_the_last_figures(clock, f
     assert someone.does("pause").status_code == 503
     clock.advance(1_000_000)
     assert "is away" not in someone.get("/queues").text
+
+
+@pytest.mark.parametrize(
+    ("failure", "title"), [(Unavailable("away"), "failed"), (OutcomeUnknown("no reply"), "perhaps done")]
+)
+def test_the_page_of_an_action_that_fails_says_whether_it_may_have_been_done(
+    person, orders, monkeypatch, failure, title
+):
+    def fails(*_, **__):
+        raise failure
+
+    someone = person("operator")
+    monkeypatch.setattr(type(orders), "pause", fails)
+    page = someone.does("pause")
+    assert page.status_code == 503
+    assert f"<h1>{title}</h1>" in page.text
+    assert str(failure) in page.text
 
 
 def test_what_one_page_alone_needs_is_said_to_be_old_where_it_cannot_be_read_again(person, orders, clock, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ...coord import Barrier, Group, LatchLevel
+from ..audit import noted
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm, Timeout
 from ..session import Session
@@ -76,5 +77,8 @@ def abort(
     Example: latchwork barrier abort nightly --client shop --party orders --party stock --reason "no input today"
     """
     session: Session = context.obj.may_make()
-    done = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level).abort(reason)
+    barrier = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level)
+    with noted(session, "abort", client, farm, name, why=reason) as deed:
+        done = barrier.abort(reason)
+        deed.after = "broken" if done else "nobody waited"
     session.say(f"{name} is broken" if done else f"nobody waits at {name}", barrier=name, aborted=done)

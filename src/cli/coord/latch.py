@@ -245,5 +245,8 @@ def delete(
     Example: latchwork latch delete nightly --client shop
     """
     session: Session = context.obj
-    there = _get(session, name, client, farm, level, set_suffix).delete()
+    latch = _get(session, name, client, farm, level, set_suffix)
+    with noted(session, "delete", client, farm, name) as deed:
+        there = latch.delete()
+        deed.after = "deleted" if there else "there was none"
     session.say(f"deleted {name}" if there else f"there was no {name}", latch=name, deleted=there)

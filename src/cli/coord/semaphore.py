@@ -8,7 +8,8 @@ import typer
 
 from ...coord import Semaphore
 from ...coord.semaphore import SEMAPHORES
-from ...plain import shown
+from ...plain import counted, shown
+from ..audit import noted
 from ..options import Command, Grace, Lease
 from ..run.supervise import GRACE, run_under
 from ..session import Session
@@ -76,5 +77,8 @@ def resize(context: typer.Context, name: Name, permits: Annotated[int, typer.Arg
     Example: latchwork semaphore resize reports-db 8
     """
     session: Session = context.obj.may_make()
-    Semaphore(session.store, name, permits=permits).resize(permits)
+    semaphore = Semaphore(session.store, name, permits=permits)
+    with noted(session, "resize", "semaphore", None, name) as deed:
+        semaphore.resize(permits)
+        deed.after = counted(permits, "permit")
     session.say(f"{name} has {permits} permits", semaphore=name, permits=permits)

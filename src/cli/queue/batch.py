@@ -14,6 +14,7 @@ from ...plain import counted, word
 from ...queue import QueueBatch, ShardedQueue
 from ...queue.sharded.in_flight import in_flight
 from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
+from ..audit import noted
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -160,8 +161,10 @@ def cancel(context: typer.Context, name: Name, batch: Batch, client: Client, far
     Example: latchwork queue batch cancel orders load-7 --client shop
     """
     session: Session = context.obj
-    if not queue_of(session, name, client, farm).batch(batch, create=False).cancel():
-        raise NotFound(f"all messages of batch {batch!r} of {name} are done: there is nothing to cancel")
+    found = queue_of(session, name, client, farm).batch(batch, create=False)
+    with noted(session, "cancel-batch", client, farm, name, batch):
+        if not found.cancel():
+            raise NotFound(f"all messages of batch {batch!r} of {name} are done: there is nothing to cancel")
     session.say(f"cancelled {batch} of {name}", queue=name, batch=batch)
 
 
@@ -173,5 +176,7 @@ def close(context: typer.Context, name: Name, batch: Batch, client: Client, farm
     Example: latchwork queue batch close orders load-7 --client shop
     """
     session: Session = context.obj
-    queue_of(session, name, client, farm).batch(batch, create=False).close()
+    found = queue_of(session, name, client, farm).batch(batch, create=False)
+    with noted(session, "close-batch", client, farm, name, batch):
+        found.close()
     session.say(f"closed {batch} of {name}", queue=name, batch=batch)

@@ -10,6 +10,7 @@ import typer
 from ...errors import InvalidRequest, NotFound
 from ...plain import shown
 from ...queue import QueueGroup
+from ..audit import noted
 from ..options import Client, Farm
 from ..session import Session
 from .arguments import Name, queue_of, registry_of
@@ -87,7 +88,9 @@ def drop(context: typer.Context, name: Name, group: Group, client: Client, farm:
     Example: latchwork queue group drop orders audit --client shop
     """
     session: Session = context.obj
-    over = _group(session, name, group, client, farm).drop()
+    found = _group(session, name, group, client, farm)
+    with noted(session, "drop", client, farm, name, found.name):
+        over = found.drop()
     rest = "" if over else "; the upkeep deletes the rest of its messages, and until then the name is not free"
     session.say(f"dropped {group} of {name}{rest}", queue=name, group=group, over=over)
 

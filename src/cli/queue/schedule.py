@@ -123,7 +123,10 @@ def put(
     except (OverflowError, ValueError):
         raise InvalidRequest(f"--every is {every}; give 1 to {366 * 86_400} seconds") from None
     schedule = Schedule(name, queue, value, every=span, cron=cron, tz=tz, missed=missed)
-    registry_of(session, client, farm).schedule(schedule)
+    registry = registry_of(session, client, farm)
+    with noted(session, "put-schedule", client, farm, name) as deed:
+        registry.schedule(schedule)
+        deed.after = f"to {queue}, {cron if every is None else f'every {every:g} s'}"
     session.say(f"scheduled {name}", **_facts(schedule))
 
 
@@ -135,7 +138,7 @@ def remove(context: typer.Context, name: Name, client: Client, farm: Farm = None
     """
     session: Session = context.obj
     registry = registry_of(session, client, farm)
-    with _known(session, registry, name):
+    with _known(session, registry, name), noted(session, "remove-schedule", client, farm, name):
         registry.unschedule(name)
     session.say(f"removed {name}", schedule=name)
 
