@@ -325,7 +325,10 @@ def _java() -> Iterator[Finding]:
         yield Finding(WARNING, "no Java", f"Spark needs a JDK {MIN_JAVA} or newer; nothing else here does")
         return
     try:
-        output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False, timeout=JAVA_TIME).stderr  # noqa: S607 - the java of the PATH is the one Spark takes
+        output = subprocess.run(
+            ["java", "-version"],  # noqa: S607 - the java of the PATH is the one Spark takes
+            capture_output=True, text=True, check=False, timeout=JAVA_TIME,
+        ).stderr  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:  # no program, or not one for this machine; or it hangs
         yield Finding(WARNING, f"Java cannot be run: {failure}", f"install JDK {MIN_JAVA}; only Spark needs it")
         return
