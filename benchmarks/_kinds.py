@@ -179,7 +179,7 @@ def circular(bench: Bench) -> None:
     bench.measure("`dequeue_many(1000)`", lambda: ring.dequeue_many(1000))
     middle = ring.info().head_offset + 100
     bench.measure("`read_at`", lambda: ring.read_at(middle))
-    bench.measure("`group.read(100)` and `commit`", lambda: group.commit(group.read(100)[-1].offset + 1))
+    bench.measure("`group.read(100)` and `commit`", lambda: group.commit(group.read(100)[-1].offset))
 
 
 def sharded(bench: Bench) -> None:
