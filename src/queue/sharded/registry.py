@@ -315,7 +315,7 @@ class QueueRegistry:
 
     def schedule(self, schedule: Schedule) -> None:
         """Publish a message again and again, each tick once. A schedule of that name is replaced, and its ticks begin
-        now; if it is paused, it stays so.
+        now; if it is paused, it stays so. If an equal one is there, nothing changes: ticks that are due come.
 
         The process that does the upkeep of this client publishes: one in which a worker or a consumer runs. It notices
         the schedule within 15 s. Three calls. Raises `NotFound` if the queue does not exist.

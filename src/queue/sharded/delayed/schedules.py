@@ -282,13 +282,11 @@ class ScheduleRecords:
         self.key = Key(f"{farm_id}_{client_id}_ignis_queues", SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
-        """Store the schedule; its ticks begin now. One that has the name is replaced, and stays paused if it is. One
-        call, or two.
+        """Store the schedule; its ticks begin now. One that has the name is replaced, and stays paused if it is; the
+        ticks of an equal one go on. Two calls.
         """
-        tick = MapPut(LAST, schedule.name, SERVER_NOW)
         text = schedule.to_json()
-        spec = MapPut(SPECS, schedule.name, text)
-        specs, _ = self.read()
+        specs, last = self.read()
         if schedule.name not in specs and len(specs) >= MAX_SCHEDULES:
             raise InvalidRequest(f"there are {len(specs)} schedules, which is the limit: remove some")
         others = sum(len(one) for name, one in specs.items() if name != schedule.name and isinstance(one, str))
@@ -297,7 +295,10 @@ class ScheduleRecords:
                 f"the schedules would take {others + len(text)} bytes, and all share one record of at most "
                 f"{MAX_TOTAL}: remove some, or give the payload a name under which the handler finds it"
             )
-        self.store.operate(self.key, spec, tick, exists=Exists.ANY, or_absent=True, ttl=NEVER, once=_ONCE)
+        ops = [MapPut(SPECS, schedule.name, text)]
+        if specs.get(schedule.name) != text or schedule.name not in last:  # else a deploy would lose what is due by now
+            ops.append(MapPut(LAST, schedule.name, SERVER_NOW))
+        self.store.operate(self.key, *ops, exists=Exists.ANY, or_absent=True, ttl=NEVER, once=_ONCE)
 
     def remove(self, name: str) -> None:
         """Forget the schedule. Raises `NotFound`."""

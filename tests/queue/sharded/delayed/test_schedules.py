@@ -478,6 +478,21 @@ def test_a_paused_schedule_publishes_nothing_and_begins_again_with_the_tick_afte
     assert len(waiting(queue)) == 1
 
 
+def test_a_deploy_that_puts_an_equal_schedule_again_loses_no_tick_and_another_one_begins_anew(clocked):
+    store, clock = clocked
+    registry = QueueRegistry(store, "shop", farm_id="f")
+    queue, duty = registry.create(QueueConfig("q", shards=1)), Scheduling(Farms(registry))
+    registry.schedule(Schedule("s", "q", "tick", every=60))
+    clock.advance(60)  # no worker runs
+    registry.schedule(Schedule("s", "q", "tick", every=60))
+    duty.run(Term())
+    assert len(waiting(queue)) == 1
+    clock.advance(60)
+    registry.schedule(Schedule("s", "q", "another", every=60))
+    duty.run(Term())
+    assert len(waiting(queue)) == 1
+
+
 def test_a_pause_outlives_a_deploy_that_puts_the_schedule_again_and_ends_with_it(clocked):
     store, _ = clocked
     registry = QueueRegistry(store, "shop", farm_id="f")
