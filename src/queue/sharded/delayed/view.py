@@ -234,7 +234,10 @@ class DelayedView(ConditionalMessages):
             # One that has failed is a new message there, also for the groups of that queue.
             away = structs.replace(as_new(entry.message) if is_retry(name) else entry.message, batch=None)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
-            (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
+            try:
+                (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
+            except LatchworkError as failure:  # of this one alone: others are stored there by now
+                row = failure
             outcomes.append((name, outcome_of(row)))
         return outcomes
 

@@ -178,6 +178,19 @@ def test_an_id_that_waits_there_already_is_told(queue, other):
         queue.delayed.move(["a"], queue)
 
 
+def test_a_message_that_the_other_queue_does_not_take_leaves_no_copy_of_those_before_it(queue, clock):
+    short = QueueConfig("short", shards=1, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=2))
+    other = queue.registry.create(short)
+    queue.publish("soon", delay=30, message_id="a")
+    queue.publish("far", delay=10_800, message_id="b")
+    with pytest.raises(InvalidRequest, match="2 h ahead at most") as refused:
+        queue.delayed.move(["b", "a"], other)
+    assert refused.value.details["outcomes"] == {"a": DONE}
+    assert [m.message_id for m in queue.delayed.search(within=86_400)] == ["b"]
+    run_until(Timers(Farms(queue, other)), clock, 40)
+    assert (payloads(queue), payloads(other)) == ([], ["soon"])
+
+
 def test_what_a_move_that_failed_has_left_there_is_discarded_and_the_message_is_moved_again(queue, other, store, clock):
     queue.publish("a", delay=30, message_id="a")
     other.publish("b", delay=1)
