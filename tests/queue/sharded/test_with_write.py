@@ -228,6 +228,18 @@ def test_a_message_that_waits_for_ever_can_be_discarded(world, order):
     assert shop.leader.queue.delayed.discard([waits.message_id])[waits.message_id].value == "done"
 
 
+def test_a_message_under_the_id_of_one_that_was_cancelled_waits_for_no_update(world, order):
+    shop = Shop(world)
+    shop.pay(order)
+    shop.process.fails(range(2, 30), Fault("late"))
+    with pytest.raises(OutcomeUnknown) as unknown:
+        shop.pay(Key(order.set, "nobody"), exists=Exists.ANY)
+    id, queue = unknown.value.details["message_id"], shop.leader.queue
+    assert queue.cancel(id).value == "done"
+    queue.publish("for itself", delay=0.2, message_id=id)
+    assert shop.sent(0.6) == {"paid": 1, "for itself": 1}
+
+
 @pytest.mark.parametrize("room", [3, 4])
 def test_marks_that_have_left_the_record_still_answer(world, order, monkeypatch, room):
     monkeypatch.setattr(marks, "ROOM", room)

@@ -117,7 +117,7 @@ _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
 _THERE = (Compute(SERVER_NOW),)
 AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 """How far the leader may have come, for `may_have_passed`."""
-_EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled"))
+_EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled", IF, SURE))
 
 
 SEALED = "sealed"
