@@ -256,14 +256,22 @@ class LargeQueue:
     def read_at(self, offset: int) -> Entry | None:
         """Return the entry at an offset, without a lock; None if it does not exist yet, or not any more.
 
-        Never returns another offset's value, nor an entry that is not committed. Two store calls.
+        Never returns another offset's value, nor an entry that is not committed. Two store calls, three if the entry is
+        not found. Raises `Corrupt` if it is missing from its record.
         """
         checked_offset(offset)
         head, tail = self._head_and_tail()
         if not head <= offset < tail:
             return None
         found = self._buffer.read(offset, 1)
-        return found[0] if found else None
+        if found and found[0] is not None:
+            return found[0]
+        if self._head_and_tail()[0] > offset:  # it was taken, or overwritten, meanwhile
+            return None
+        raise Corrupt(
+            f"queue {self.name!r}: offset {offset} is not in its slot; the buffer records are older than the metadata: "
+            "restore them"
+        )
 
     def info(self) -> QueueInfo:
         """Return capacity, head and tail, without a lock. One store call."""

@@ -16,7 +16,7 @@ from latchwork.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from latchwork.queue import LargeQueue
+from latchwork.queue import Entry, LargeQueue
 from latchwork.queue.circular.group_commit import HOLDS
 from latchwork.queue.circular.layout import TXNS, Layout
 from latchwork.queue.circular.plan import ENQUEUE, Request
@@ -191,6 +191,23 @@ def test_a_group_that_reads_a_damaged_slot_says_so(store, queue):
     store.inner.operate(Key("q", "queue-buffer-0"), Put("entries", [[0, "a"]]))
     with pytest.raises(Corrupt, match="offset 2 is not in its slot"):
         group.read(3)
+    assert queue.read_at(0) == Entry(0, "a")
+    with pytest.raises(Corrupt, match="offset 2 is not in its slot"):
+        queue.read_at(2)
+
+
+@pytest.mark.parametrize("overtaken", ["by a dequeue and an enqueue", "by an overwrite"])
+def test_an_entry_that_is_overwritten_while_it_is_read_at_its_offset_is_not_there(store, queue, overtaken):
+    other = LargeQueue.open(store.inner, "q")
+    other.enqueue_many(range(other.layout.capacity))
+
+    def meanwhile():
+        if overtaken != "by an overwrite":
+            other.dequeue()
+        other.enqueue("new", overwrite_if_full=True)
+
+    before(store, {2: meanwhile})
+    assert queue.read_at(0) is None
 
 
 # ---- making one
