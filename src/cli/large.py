@@ -70,12 +70,19 @@ def dequeue(
     name: Name,
     n: Annotated[int, typer.Option("-n", "--max", help="the largest number of messages")] = 1,
 ) -> None:
-    """Take entries out, the oldest first, and print them. They are no longer in the queue. Exit code 3 if it is empty.
+    """Take entries out, the oldest first, and print them. They are no longer in the queue. Exit code 3 if there is none
+    to take.
 
     Example: latchwork large dequeue bus -n 10
     """
     session: Session = context.obj
-    entries = _open(session, name).dequeue_many(n)
+    queue = _open(session, name)
+    entries = queue.dequeue_many(n)
+    if not entries and (size := queue.info().size):
+        raise NotFound(
+            f"the queue {name!r} gave none of its {size:,} entries: they have just come, or a consumer group holds "
+            "them until it has committed them; let it read and commit, or drop it"
+        )
     if not entries:
         raise NotFound(f"the queue {name!r} is empty")
     rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
@@ -99,7 +106,9 @@ def _open(session: Session, name: str) -> LargeQueue:
     store = session.store
     try:
         return LargeQueue.open(store, name)
-    except NotFound:
+    except NotFound as failure:
+        if "key" in failure.details:  # its metadata is there; its entries are in another store
+            raise
         raise NotFound(
             f"there is no queue {name!r}; make it with `latchwork large create {word(name)} CAPACITY`"
         ) from None

@@ -416,6 +416,19 @@ def test_the_circular_queue_by_the_command_alone(lw):
     assert lw("large", "info", "nothing").code == 3
 
 
+def test_why_a_circular_queue_gives_nothing_or_cannot_be_opened_is_said(lw, sqlite_url):
+    lw("large", "create", "bus", "10")
+    empty = lw("large", "dequeue", "bus")
+    assert (empty.code, "is empty" in empty.err) == (3, True)
+    lw("large", "enqueue", "bus", "7")
+    LargeQueue.open(connect(sqlite_url), "bus").group("audit", hold_head=True)
+    held = lw("large", "dequeue", "bus")
+    assert (held.code, "is empty" in held.err, "a consumer group holds" in held.err) == (3, False, True)
+    LargeQueue.create(connect(sqlite_url), "apart", 10, buffer_store=MemoryStore())
+    apart = lw("large", "info", "apart")
+    assert (apart.code, "there is no queue" in apart.err, "no buffer records" in apart.err) == (3, False, True)
+
+
 def test_what_the_demo_says_to_do_next_can_be_done(lw, monkeypatch):
     lines = [line.partition("#")[0].strip() for line in NEXT.splitlines() if line.startswith("  ")]
     variable, _, client = lines.pop(0).removeprefix("export ").partition("=")

@@ -93,7 +93,8 @@ def find(store: RecordStore, buffers: RecordStore, name: str) -> Layout:
     if buffers.get(layout.buffer(0), MARK) is None:
         raise NotFound(
             f"queue {name!r} has its metadata here, but no buffer records: open it with the buffer_store that it was "
-            "created with"
+            "created with",
+            key=layout.buffer(0),
         )
     return layout
 
