@@ -14,13 +14,13 @@ from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
-from ....store.rows import chunked
+from ....store.rows import Rows, chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, date, message_of
 from ..redrive import as_new
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
-from .entries import BUCKETS, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
+from .entries import BUCKETS, CHUNK, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0
@@ -115,12 +115,18 @@ class DelayedView(ConditionalMessages):
         hasten = Put("due", Bound(smallest(Bin("due"), Param("now")), {"now": now}))
         waiting = Bound(WAITS & exists("data"), {"by": by})
         updates = [Update(self.entry(name), (hasten, Read("group")), waiting) for name in names]
-        read, failed = self.store.repeat_many(updates).sift(names)
+        # Their ids go along, into a bucket that has not ended: if this process dies after the call, no message is due
+        # that only its bucket of before has, as it may have expired when that one is looked at.
+        number = bucket_of(now) + 1
+        first = self._k.get(number, 0)
+        ids = [self._appending(number, first + n, some, self.kept) for n, some in enumerate(chunked(names, CHUNK))]
+        rows = self.store.repeat_many([*updates, *ids])
+        read, failed = Rows(rows[: len(names)]).sift(names)
         there = [name for name, (group,) in read.items() if Entry.of({"group": group}).is_of(self.group)]
-        rows = [(name, _outcome(failure)) for name, failure in failed.items()]
-        # In an earlier bucket as well: a message is moved once, even if two buckets have its id.
+        outcomes = [(name, _outcome(failure)) for name, failure in failed.items()]
+        # In an earlier bucket as well, which is looked at: a message is moved once, even if two buckets have its id.
         entered = outcome_of(self.enter_again(there, now))
-        return [*rows, *((name, entered) for name in there)]
+        return [*outcomes, *((name, entered) for name in there)]
 
     def move(self, ids: Iterable[str | Message], queue: Elsewhere) -> dict[str, Outcome]:
         """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each

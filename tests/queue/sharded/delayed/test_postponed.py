@@ -68,6 +68,21 @@ def test_every_id_that_search_returns_is_taken_by_the_verbs_for_one_message(queu
         assert getattr(queue.delayed, verb)([found.message_id], *more) == {found.message_id: DONE}
 
 
+def test_a_message_whose_redrive_was_cut_short_comes_all_the_same(store, clock):
+    config = QueueConfig("short", shards=1, message_expiry=timedelta(minutes=2), queue_expiry=timedelta(hours=1))
+    queue = QueueRegistry(store, "c", farm_id="f").create(config)
+    queue.publish("a", delay=600, message_id="a")
+    fails(store, range(3, 12), "dropped")  # the redrive's own bucket, after the message was made due
+    with pytest.raises(Unavailable):
+        queue.delayed.redrive(["a"])
+    store.plan = {}
+    timers, found = Timers(Farms(queue)), []
+    for _ in range(10):
+        run_until(timers, clock, 62)
+        found += payloads(queue)
+    assert found == ["a"]
+
+
 @pytest.mark.parametrize("verb", ["discard", "redrive", "move"])
 def test_the_id_that_the_log_has_names_a_message_that_is_tried_again(queue, other, clock, verb):
     queue.publish_many(["a", "b"], message_ids=["m", "n"])
