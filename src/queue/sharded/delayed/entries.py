@@ -350,7 +350,7 @@ class DelayedMessages:
         """
         if not isinstance(row, AlreadyExists):
             return row
-        key, name = made.key, made.key.name.rpartition("/")[2]
+        key, name = made.key, made.key.name.split("/", 2)[2]  # an id may have a slash
         try:
             found = self._entry_at(key)
             if found and found.by != by and found.cancelled not in (None, "", SEALED) and not found.moving:

@@ -272,12 +272,12 @@ def test_one_that_was_moved_and_cancelled_counts_neither_as_delayed_nor_as_ready
 
 def test_an_id_that_waits_is_not_taken_twice(store, clock):
     queue = queue_on(store)
-    queue.publish("a", delay=5, message_id="x")
-    with pytest.raises(AlreadyExists, match="'x' waits"):
-        queue.publish("b", delay=5, message_id="x")
+    queue.publish("a", delay=5, message_id="order/x")
+    with pytest.raises(AlreadyExists, match="'order/x' waits"):
+        queue.publish("b", delay=5, message_id="order/x")
     run_until(Timers(Farms(queue)), clock, 10)
     assert payloads(queue) == ["a"]
-    queue.publish("c", delay=5, message_id="x")
+    queue.publish("c", delay=5, message_id="order/x")
 
 
 def test_the_id_of_a_message_that_waits_for_its_next_attempt_is_taken_again(store, clock):
