@@ -175,7 +175,8 @@ class PagedQueue(Unpicklable):
     def reclaim(self) -> int:
         """Delete the pages whose messages are all older than the lifetime and passed by every cursor; return how many.
 
-        The page being written stays. Runs by itself whenever a page is full. Age is by the wall clock. Raises
+        The page being written stays. Runs by itself whenever a page is full, and if the disk has no room for the next
+        one. Age is by the wall clock. Raises
         `InvalidRequest` if the queue is closed, `StorageFailed` if the disk refuses.
         """
         self._check_open()
@@ -242,7 +243,7 @@ class PagedQueue(Unpicklable):
         found = found or Recovered(1, (1, 0), 0)
         self._first = found.first
         self._writer = PageWriter(
-            layout, size, found, force_every=force_every, seams=self._seams, rolled=self._reclaim_quietly
+            layout, size, found, force_every=force_every, seams=self._seams, reclaim=self._reclaim_quietly
         )
         self._writer.start(fresh=fresh)
         self._view = View(layout, size, lambda: self._first, lambda: self._writer.tail, decode)
@@ -295,12 +296,13 @@ class PagedQueue(Unpicklable):
         self._appended.wait(lambda: self._closed or self._writer.tail > place, deadline)
         return self._writer.tail > place
 
-    def _reclaim_quietly(self) -> None:
-        """Free disk space after a page is full. If that fails, log it: it is no reason to refuse the append."""
+    def _reclaim_quietly(self) -> int:
+        """Free disk space when a page is full. If that fails, log it: it is no reason to refuse the append."""
         try:
-            self.reclaim()
+            return self.reclaim()
         except LatchworkError as error:
             _log.warning("%s could not be reclaimed: %s", self._layout.path("*"), error)
+            return 0
 
     @contextmanager
     def _administering(self) -> Iterator[None]:

@@ -40,10 +40,10 @@ class PageWriter:
         *,
         force_every: int,
         seams: Seams,
-        rolled: Callable[[], None],
+        reclaim: Callable[[], int],
     ) -> None:
         self._layout, self._page_size, self._force_every = layout, page_size, force_every
-        self._wall, self._rolled = seams.wall, rolled
+        self._wall, self._reclaim = seams.wall, reclaim
         self._new_lock = seams.lock
         self._lock, self._sync_lock = seams.lock(), seams.lock()
         self._failure: LatchworkError | None = None
@@ -205,6 +205,17 @@ class PageWriter:
         return True
 
     def _roll(self) -> None:
+        """Continue in a new page, and delete those that are too old: first, if the disk has no room for another."""
+        try:
+            self._continue()
+        except StorageFailed:
+            if self._failure is not None or not self._reclaim():
+                raise
+            self._continue()
+        else:
+            self._reclaim()
+
+    def _continue(self) -> None:
         """Continue in a new page. The old one is synced first, so that only the last page is ever in doubt."""
         number = self.tail[0] + 1
         with self._sync_lock:
@@ -214,7 +225,6 @@ class PageWriter:
             self._entirely(lambda: self._move(number))
         for file in old:
             file.close()
-        self._rolled()
 
     def _move(self, number: int) -> None:
         self._create(number)

@@ -322,6 +322,26 @@ def test_room_is_reclaimed_whenever_a_page_is_full(files):
     assert numbers(queue.read())[-20:] == list(range(480, 500))
 
 
+def test_pages_past_their_lifetime_make_room_on_a_disk_that_they_have_filled(files):
+    def at_most_four_pages(kind, name):
+        if kind == "allocate" and sum(one.endswith(".page") for one in files.names_live) > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.before_step, clock = at_most_four_pages, ManualClock()
+    queue = open_in(files, seams=clock, lifetime=100.0)
+    with pytest.raises(StorageFailed, match="no room"):
+        queue.append_many([b"%04d" % number for number in range(100)])
+    kept = numbers(queue.read())
+    clock.advance(50)
+    with pytest.raises(StorageFailed, match="no room"):
+        queue.append(b"9998")
+    assert numbers(queue.read()) == kept
+    clock.advance(51)
+    queue.append(b"9999")
+    assert numbers(queue.read())[-1] == 9999
+    assert numbers(open_in(files.killed(), seams=clock).read())[-1] == 9999
+
+
 def test_without_a_lifetime_everything_is_kept(files):
     clock = ManualClock()
     queue = open_in(files, seams=clock)
