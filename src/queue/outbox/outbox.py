@@ -37,6 +37,8 @@ BATCH, BATCH_BYTES, STEP = 1_000, 8 * 1024 * 1024, 100
 repeat of it is never shorter, whatever was put meanwhile, and the ledger relies on that. No limit may become less."""
 IDLE = 1.0
 """The longest pause, in seconds, between two looks for messages that another thread or process has put."""
+TIDY = 60.0
+"""Seconds after which the background task looks for pages that are past their lifetime."""
 PAUSES = Poll(low=0.1, high=15.0, factor=2.0, jitter=0.3)
 """The pauses of the background task after each failure in a row."""
 
@@ -262,7 +264,7 @@ class Outbox(Unpicklable):
         return self._pq.cursor(self.name)
 
     def _run(self) -> None:
-        failures, stopping = 0, self._background.stopping
+        failures, tidied, stopping = 0, self._seams.monotonic(), self._background.stopping
         while True:
             self._wake.clear()  # before the look at `stopping`, which is set before it wakes
             if stopping.is_set():
@@ -270,6 +272,9 @@ class Outbox(Unpicklable):
             try:
                 idle = not self._forward_batch()
                 failures, self._failure = 0, None
+                if self._seams.monotonic() - tidied >= TIDY:
+                    self._reclaim()  # where no page is full, nobody else does it
+                    tidied = self._seams.monotonic()
             except Exception as failure:  # noqa: BLE001 - a defect must not end a task that nothing would start again
                 failures, self._failure = failures + 1, failure
                 self._failure_log.record(failure, f"{self!r} could not forward, attempt {failures}")

@@ -149,6 +149,20 @@ def test_an_idle_outbox_asks_no_store(tmp_path):
     assert producer.calls == 0
 
 
+def test_pages_of_an_idle_outbox_are_deleted_once_they_are_past_their_lifetime(tmp_path):
+    clock, held = Turns(), []
+    world = World(MemoryStore(clock), clock, tmp_path, settings={"lifetime": 600.0})
+    producer = world.producer()
+    producer.put_some(n=60)
+    clock.at(500, lambda: held.append(producer.pq.disk_bytes()))
+    clock.at(700, lambda: held.append(producer.pq.disk_bytes()))
+    clock.at(700, lambda: producer.outbox.stop(0))
+    producer.outbox.start()
+    before, after = held
+    assert (before > 512, after) == (True, 512), "the page to which it writes stays"
+    world.check()
+
+
 @pytest.mark.slow  # more on a busy machine
 @pytest.mark.parametrize("seed", SEEDS)
 def test_producers_killed_at_any_moment_lose_double_and_reorder_nothing(tmp_path, seed, proved):
