@@ -247,7 +247,9 @@ class PageWriter:
 
     @staticmethod
     def _no_room(path: str, error: OSError) -> StorageFailed:
-        return StorageFailed(f"no room for {path}: {error}; free some and append again", file=path)
+        full = error.errno in _FULL
+        what = f"no room for {path}: {error}; free some" if full else f"{path} cannot be made: {error}; put that right"
+        return StorageFailed(f"{what} and append again", file=path)
 
     def _undo(self, number: int, opened: list[File]) -> None:
         """Delete the empty page, as far as the disk allows; recovery would also accept one."""

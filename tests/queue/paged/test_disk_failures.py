@@ -36,6 +36,17 @@ def test_a_full_disk_refuses_the_append_and_goes_on_when_there_is_room():
     assert messages(files.killed()) == [*sent, b"room again" * 4]
 
 
+def test_a_page_that_cannot_be_made_for_another_reason_is_not_said_to_have_no_room():
+    files = RecordingFiles()
+    queue = open_in(files)
+    queue.append(bytes(200))
+    files.fail("create", "q-2.page", errno.EMFILE)
+    with pytest.raises(StorageFailed, match=r"^/d/q-2\.page cannot be made: .*put that right and append again"):
+        queue.append(bytes(200))
+    queue.append(bytes(200))
+    assert messages(files.killed()) == [bytes(200)] * 2
+
+
 FAILED_WRITES = [
     *product((".page", ".idx", "writeMeta"), (errno.EIO,)),
     *product((".page", "writeMeta"), (errno.ENOSPC,)),
