@@ -79,5 +79,5 @@ def resolve_page_size(layout: Layout, wanted: int) -> int:
         layout.store_page_size(wanted)
         return wanted
     if stored != wanted:
-        warnings.warn(f"{layout.path('allMeta')} says pages of {stored} bytes; {wanted} is ignored", stacklevel=4)
+        warnings.warn(f"{layout.path('allMeta')} says pages of {stored} bytes; {wanted} is ignored", stacklevel=3)
     return stored

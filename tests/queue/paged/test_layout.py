@@ -208,8 +208,9 @@ def test_queues_of_earlier_versions_whose_small_files_have_no_checksum_are_read_
 
 def test_the_stored_page_size_wins_with_a_warning(tmp_path):
     PagedQueue.open(tmp_path, "q", page_size=4096).close()
-    with pytest.warns(UserWarning, match="4096"):
+    with pytest.warns(UserWarning, match="4096") as told:
         PagedQueue.open(tmp_path, "q", page_size=512).close()
+    assert told[0].filename == __file__, "it names the line that opens the queue"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PagedQueue.open(tmp_path, "q", page_size=4096).close()
