@@ -138,7 +138,8 @@ class DelayedView(ConditionalMessages):
         message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
 
         Raises what `SideView.move` raises, and `AlreadyExists` if a message with one of the ids is stored there: also
-        what a move that failed has left. `discard` it there, and move the message again.
+        what a move that failed has left. `discard` it there, and move the message again. `InvalidRequest` if that queue
+        takes no message that is due so far ahead; the others are moved.
         """
         if not isinstance(getattr(queue, "delayed", None), DelayedView):
             raise InvalidRequest(f"queue is {shown(queue)}; give what QueueRegistry.get returns")
