@@ -478,7 +478,7 @@ def test_a_paused_schedule_publishes_nothing_and_begins_again_with_the_tick_afte
     assert len(waiting(queue)) == 1
 
 
-def test_a_deploy_that_puts_an_equal_schedule_again_loses_no_tick_and_another_one_begins_anew(clocked):
+def test_a_deploy_that_puts_an_equal_schedule_again_loses_no_tick_and_another_one_begins_then(clocked):
     store, clock = clocked
     registry = QueueRegistry(store, "shop", farm_id="f")
     queue, duty = registry.create(QueueConfig("q", shards=1)), Scheduling(Farms(registry))
