@@ -48,19 +48,17 @@ class Admission:
             found = limited(begins, found, self._options.max_messages)
         if self._options.max_bytes:
             found = self._of_size(begins, found)
+        if found == list(ends):
+            self._since = None  # else some are left, which may have waited since then
         return found
 
     def _has_to_wait(self, messages: int) -> bool:
         """Whether there are too few messages, and the first of them has not waited for long enough."""
-        now = self._options.open().registry.store.seams.monotonic()
-        if not messages or messages >= self._options.min_messages:
-            self._since = None
+        if not messages:
             return False
+        now = self._options.open().registry.store.seams.monotonic()
         self._since = now if self._since is None else self._since
-        if now - self._since < self._options.max_delay:
-            return True
-        self._since = None
-        return False
+        return messages < self._options.min_messages and now - self._since < self._options.max_delay
 
     def _of_size(self, begins: Sequence[int], ends: list[int]) -> list[int]:
         """Return ends for about `maxBytesPerBatch`, by a sample of what would be read; at least one message. One to

@@ -151,6 +151,25 @@ def test_a_batch_waits_for_enough_messages_but_no_message_for_longer_than_the_de
     assert taken(reader, begin)[1] == 0, "and so do these"
 
 
+@pytest.mark.parametrize("limit", [{"maxBytesPerBatch": "300"}, {"maxMessagesPerBatch": "10"}], ids=str)
+def test_messages_that_a_batch_leaves_behind_do_not_wait_for_a_second_delay(planner, queue, clock, limit):
+    reader = planner(minMessagesPerBatch="10", maxTriggerDelay="30s", **limit)
+    begin = reader.initialOffset()
+    queue.publish_many(["x" * 98] * 8, key="old")
+    assert taken(reader, begin)[1] == 0
+    clock.advance(29)
+    if "maxMessagesPerBatch" in limit:
+        queue.publish_many(["x" * 98] * 30, key=next(k for k in "abcdef" if queue.shard_of(k) != queue.shard_of("old")))
+    clock.advance(1)
+    left = queue.depth().ready
+    while left:
+        begin, messages = taken(reader, begin)
+        assert messages, f"{left} messages wait for longer than the delay"
+        left -= messages
+    queue.publish_many(range(9))
+    assert taken(reader, begin)[1] == 0, "the next ones wait anew"
+
+
 def test_what_is_done_is_acknowledged_while_a_batch_waits(planner, queue):
     queue.publish_many(range(10))
     reader = planner(minMessagesPerBatch="10")
