@@ -112,7 +112,7 @@ class StoredQuery(Struct, frozen=True):
 
     checkpoint: str | None = None
     run: str | None = None
-    epoch: Counter = 0
+    epoch: Counter | None = None
     base: Counter | None = None
     begun: Counter | None = None
     done: Annotated[int, Meta(ge=-1, le=MAX_BATCH)] | None = None
@@ -323,7 +323,7 @@ def _successor(bins: Mapping[str, Any], turn: BatchRun) -> list[Op] | None:
     one took over.
     """
     stored = turn.stored(bins)
-    epoch = stored.epoch + 1
+    epoch = turn.known(EPOCH, stored.epoch) + 1 if bins else 1
     runs, checkpoints = dict(stored.runs), dict(stored.checkpoints)
     same = stored.checkpoint == turn.checkpoint
     if turn.checkpoint in checkpoints and not same:

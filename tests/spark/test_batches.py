@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from latchwork.errors import FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.spark import batches, once_per_batch
 from latchwork.store import Add, Key, MemoryStore, Put
 from latchwork.testing import inject_everywhere
@@ -340,6 +340,18 @@ def test_a_damaged_record_ends_in_an_error_of_ours_or_does_no_harm(memory, bin, 
     for checkpoint, run in (("c", "one"), ("c", "two"), ("d", "three")):
         with suppress(LatchworkError), once_per_batch(memory, "q", 4, checkpoint=checkpoint, run_id=run):
             pass
+
+
+@pytest.mark.parametrize("bin", ["epoch", "base", "done"])
+def test_a_record_that_has_lost_a_bin_is_said_to_be_damaged_and_not_to_be_taken_over_by_others(memory, bin):
+    with once_per_batch(memory, "q", 3, checkpoint="c", run_id="one"):
+        pass
+    memory.operate(Key(batches.BATCHES, "q"), Put(bin, None))
+    with (
+        pytest.raises(Corrupt, match=f"has no bin '{bin}'.* then delete the record"),
+        once_per_batch(memory, "q", 4, checkpoint="c", run_id="two"),
+    ):
+        pytest.fail("it has begun")
 
 
 @pytest.mark.parametrize(
