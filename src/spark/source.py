@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -48,8 +49,8 @@ class TaskShare(api.InputPartition):
 
 
 class BatchReader(api.DataSourceReader):
-    """A snapshot of the messages that were not received yet. Reads only; messages that are received meanwhile may be
-    missing.
+    """A snapshot of the messages that were not received yet, or were given back. Reads only; messages that are received
+    meanwhile may be missing.
 
     It takes no filters: Spark (4.2 and 4.3) keeps the partitions that a filter has left, and gives them to the next
     query of the frame too, whatever filter that one has.
@@ -61,7 +62,7 @@ class BatchReader(api.DataSourceReader):
     def partitions(self) -> Sequence[TaskShare]:
         """Return the unread pointers of the shards, at most 50,000 in a task."""
         states = [state.checked() for state in self._options.open().pointers.states(self._options.shards)]
-        return [TaskShare(pieces) for pieces in _shares([Piece(one.shard, one.fired, one.loaded) for one in states])]
+        return [TaskShare(pieces) for pieces in _shares(chain.from_iterable(map(_unread, states)))]
 
     def read(self, partition: api.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a share, in batches."""
@@ -184,6 +185,17 @@ class StreamReader(api.DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._owner is None:
             self._owner = ranges.take(pointers, self._options.stream_id or "")
         return self._owner, ranges.states(pointers, self._owner)
+
+
+def _unread(state: ShardPointers) -> list[Piece]:
+    """Return the pointers of a shard that wait: those below FIRE that were given back, then those above it."""
+    pieces: list[Piece] = []
+    for pointer in sorted(state.returned):
+        if pieces and pieces[-1].last == pointer - 1:
+            pieces[-1] = pieces[-1]._replace(last=pointer)
+        else:
+            pieces.append(Piece(state.shard, pointer - 1, pointer))
+    return [*pieces, Piece(state.shard, state.fired, state.loaded)]
 
 
 def _shares(unread: Iterable[Piece]) -> list[tuple[Piece, ...]]:

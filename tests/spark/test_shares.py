@@ -179,6 +179,18 @@ def test_what_consumers_have_taken_since_the_checkpoint_is_not_read_again(queue,
     assert sum(piece.last - piece.after for piece in pieces) == 5
 
 
+def test_a_snapshot_has_what_a_worker_gave_back_as_it_stopped(queue, url):
+    """It waits, and comes first: depth and peek count it too."""
+    publish(queue, (0, 8))
+    held = queue.receive(6)
+    assert all(queue.give_back([one for one in held if one.pointer in (2, 3, 5)]))
+    reader = BatchReader(parse({"store": url, "queue": "q", "clientId": "shop"}), Table(StructType(), typed=False))
+    pieces = [piece for share in reader.partitions() for piece in share.pieces]
+    pointers = [n + 1 for piece in pieces for n in range(piece.after, piece.last)]
+    assert pointers == [message.pointer for message in queue.peek_all()] == [2, 3, 5, 7, 8]
+    assert pieces[0] == Piece(0, 1, 3), "those that stand together are read together"
+
+
 def test_a_snapshot_takes_no_filters(queue, url):
     """Spark would keep what one query's filter has left for the next query of the same frame."""
     publish(queue, (0, 2), (1, 3), (2, 4))
