@@ -29,6 +29,7 @@ from ..errors import LatchworkError, NotFound
 from ..inputs import checked_switch
 from ..logs import Log
 from ..retry import may_pass
+from ..seams import Seams
 from ..store.connect import connect
 
 try:
@@ -60,7 +61,8 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
     deferrable: False = it looks at each `poke_interval`, in a worker.
     timeout, soft_fail and all else: as in every sensor.
 
-    It fails where the latch has expired: that is no release. An outage of the store does not end the wait. Airflow uses
+    It fails where the latch has expired: that is no release. In the mode "reschedule" each look is a process of its
+    own, and notices that only once `create_timeout` is over. An outage of the store does not end the wait. Airflow uses
     it in one thread at a time.
     """
 
@@ -82,31 +84,41 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
         self.client_id, self.latch_id, self.farm_id, self.store = client_id, latch_id, farm_id, store
         self.level, self.create_timeout = LatchLevel(level).value, create_timeout
         self.deferrable = checked_switch("deferrable", deferrable)
+        self._there = False
+        self._absent_since: float | None = None
 
     def execute(self, context: Any) -> Any:
         """Return at once if the latch is released; else wait in the triggerer."""
+        self._there, self._absent_since = False, None
         if not self.deferrable:
             return super().execute(context)
         if not self.poke(context):
             patience = self.timeout if self.create_timeout is None else self.create_timeout
             trigger = LatchTrigger(
                 client_id=self.client_id, latch_id=self.latch_id, farm_id=self.farm_id, level=self.level,
-                create_timeout=patience, store=self.store,
+                create_timeout=0 if self._there else patience, store=self.store,
             )  # fmt: skip
             self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return None
 
-    def poke(self, context: Any) -> bool:  # noqa: ARG002 - what Airflow calls it with
+    def poke(self, context: Any) -> bool:
         """Whether the latch is released now; one call. One that is not there yet is not, nor is one whose store is
         away.
+
+        Raises `AirflowException` where the latch was there at an earlier look, and is not any more, and, where the
+        sensor waits in a worker, once `create_timeout` is over.
         """
         store = connect(self.store)
         try:
             latch = CountDownLatch.get(
                 store, self.client_id, self.latch_id, farm_id=self.farm_id, level=LatchLevel(self.level)
             )
-            return latch.wait(0)
-        except NotFound:
+            released = latch.wait(0)
+            self._there = True
+            return released
+        except NotFound as absent:
+            if self._there or self._is_late(context, store.seams):
+                raise AirflowException(str(absent)) from absent
             return False
         except LatchworkError as failure:
             if not may_pass(failure):
@@ -115,6 +127,19 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
             return False
         finally:
             store.close()
+
+    def _is_late(self, context: Any, seams: Seams) -> bool:
+        """Whether the latch had to be there by now. A trigger decides that by itself."""
+        if self.deferrable or self.create_timeout is None:
+            return False
+        if self.reschedule:  # each look is a process of its own
+            first = context["ti"].get_first_reschedule_date(context)
+            waited = 0.0 if first is None else seams.wall() - first.timestamp()
+        else:
+            now = seams.monotonic()
+            self._absent_since = now if self._absent_since is None else self._absent_since
+            waited = now - self._absent_since
+        return waited >= self.create_timeout
 
     def execute_complete(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as above
         """End when the trigger has fired. Raises `AirflowException` where the latch was not there, or has expired."""

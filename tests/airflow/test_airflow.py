@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from . import home  # noqa: F401 - before Airflow is imported
 
 pytest.importorskip("airflow", reason="Airflow is not installed here: `make airflow` runs these tests")
 
+from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.shared_stream import SharedStreamManager
 from airflow.utils.db import initdb
 
@@ -94,6 +97,45 @@ def test_an_outage_of_the_store_is_no_end_of_the_wait_and_a_wrong_url_is():
     assert LatchSensor(**latch, store="aerospike://127.0.0.1:1/test").poke({}) is False
     with pytest.raises(Misconfigured):
         LatchSensor(**latch, store="sqlite:/nowhere/store.db").poke({})
+
+
+def test_a_sensor_in_a_worker_fails_where_the_latch_expires_or_is_not_created_in_time(store):
+    latch = {"task_id": "wait", "client_id": "etl", "latch_id": "load", "deferrable": False}
+    patient, waiting = LatchSensor(**latch), LatchSensor(**latch, create_timeout=3600)
+    assert [patient.poke({}), waiting.poke({})] == [False, False], "it is not there yet"
+    with pytest.raises(AirflowException, match="load"):
+        LatchSensor(**latch, create_timeout=0).poke({})
+    made = CountDownLatch.create(store, "etl", "load", count=1)
+    assert [patient.poke({}), waiting.poke({})] == [False, False]
+    made.delete()  # as it expires
+    for sensor in (patient, waiting):
+        with pytest.raises(AirflowException, match="load"):
+            sensor.poke({})
+
+
+def test_a_sensor_that_is_rescheduled_counts_from_its_first_look(url):
+    sensor = LatchSensor(
+        task_id="wait", client_id="etl", latch_id="load", deferrable=False, mode="reschedule", create_timeout=60
+    )
+
+    def looked(first):
+        return {"ti": SimpleNamespace(get_first_reschedule_date=lambda _context: first)}
+
+    now = datetime.now(timezone.utc)
+    assert [sensor.poke(looked(first)) for first in (None, now - timedelta(seconds=30))] == [False, False]
+    with pytest.raises(AirflowException, match="load"):
+        sensor.poke(looked(now - timedelta(seconds=61)))
+
+
+def test_a_trigger_does_not_wait_for_a_latch_to_be_created_that_was_there(store, monkeypatch):
+    """It may expire before the triggerer looks."""
+    deferred = []
+    monkeypatch.setattr(LatchSensor, "defer", lambda _sensor, *, trigger, **_: deferred.append(trigger.create_timeout))
+    sensor = LatchSensor(task_id="wait", client_id="etl", latch_id="load", timeout=50)
+    sensor.execute({})
+    CountDownLatch.create(store, "etl", "load", count=1)
+    sensor.execute({})
+    assert deferred == [50, 0]
 
 
 def test_a_trigger_is_made_again_from_what_airflow_stores(url):
