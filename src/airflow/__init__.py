@@ -20,14 +20,18 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from ..aio.coord import CountDownLatch as AwaitedLatch
 from ..aio.queue import Delivery, QueueRegistry
 from ..aio.store import Store
 from ..aio.store import connect as aio_connect
 from ..coord import CountDownLatch, LatchLevel, Permits, Semaphore
-from ..errors import LatchworkError, NotFound
+from ..errors import InvalidRequest, LatchworkError, NotFound
 from ..inputs import checked_switch
 from ..logs import Log
+from ..plain import shown
+from ..queue import QueueConfig
 from ..retry import may_pass
 from ..seams import Seams
 from ..store.connect import connect
@@ -187,11 +191,12 @@ class LatchTrigger(BaseTrigger):  # type: ignore[misc] # as above
 class MessageTrigger(BaseEventTrigger):  # type: ignore[misc] # as above
     """A trigger for the watchers of assets: each message of a queue is an event of the asset.
 
-    client_id, queue: of the queue, or of a group of it as `queue@group`, which must be there.
+    client_id, queue: of the queue, or of a group of it as `queue@group`, which must be there. Its payloads are JSON.
     store: as in `LatchSensor`.
 
     The event has the message's `id`, `payload` and `headers`. A message is acknowledged when Airflow has stored its
-    event, and not before; where that fails it comes again. So an event may be there twice, with the same id.
+    event, and not before; where that fails it comes again. So an event may be there twice, with the same id. A message
+    with a whole number of more than 64 bits has no event: it is failed, and parked in the end.
 
     All watchers of one queue in a triggerer get each message together, and take it once. Airflow uses it in one thread
     at a time.
@@ -228,7 +233,7 @@ class MessageTrigger(BaseEventTrigger):  # type: ignore[misc] # as above
         try:
             async for event, delivery in messages.open_stream():
                 yield TriggerEvent(event)
-                await messages.settle(delivery, stored=True)
+                await messages.settle(delivery)
         finally:
             await messages.aclose()
 
@@ -249,26 +254,33 @@ class Messages(SharedStreamProducer):  # type: ignore[misc] # as above
             await self._room.acquire()
             try:
                 queue = queue or await registry.get(self._queue)
+                _check_json(queue.config)
                 (delivery,) = await queue.receive(1, timeout=None)
             except LatchworkError as failure:
-                if isinstance(failure, NotFound):
+                if isinstance(failure, NotFound | InvalidRequest):
                     raise
                 self._room.release()
                 log.warning("%s gives no messages now, and is asked again in %s s: %s", self._queue, AGAIN, failure)
                 await asyncio.sleep(AGAIN)
                 continue
             event = {"id": delivery.message_id, "payload": delivery.payload, "headers": dict(delivery.headers)}
+            try:
+                msgspec.msgpack.encode(event)
+            except OverflowError:  # Airflow sends events so, and its triggerer would end
+                log.error("%s has a whole number of more than 64 bits, and Airflow cannot take its event", delivery)
+                await self.settle(delivery, error="Airflow takes no whole number of more than 64 bits")
+                continue
             yield event, delivery
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Acknowledge the messages whose events all triggers have stored; fail the others, so that they come again."""
         for delivery, outcome in batch:
-            await self.settle(delivery, stored=outcome.is_clean)
+            await self.settle(delivery, error=None if outcome.is_clean else "Airflow has not stored its event")
 
-    async def settle(self, delivery: Delivery, *, stored: bool) -> None:
+    async def settle(self, delivery: Delivery, *, error: str | None = None) -> None:
         """Acknowledge a message, or fail it. An error is logged: the message comes again by the sweep."""
         try:
-            await (delivery.ack() if stored else delivery.nack(error="Airflow has not stored its event"))
+            await (delivery.ack() if error is None else delivery.nack(error=error))
         except LatchworkError as failure:
             log.warning("%s may come again: %s", delivery, failure)
         finally:
@@ -317,6 +329,14 @@ class SharedPool:
                 yield permits
         finally:
             store.close()
+
+
+def _check_json(config: QueueConfig) -> None:
+    """Raise `InvalidRequest` for a queue of bytes: Airflow's triggerer would end with an event that has some."""
+    if config.codec == "bytes":
+        raise InvalidRequest(
+            f"the payloads of {shown(config.name)} are bytes, and Airflow stores JSON: use a queue with codec='json'"
+        )
 
 
 def _queue_of(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from airflow.utils.db import initdb
 import latchwork.airflow
 from latchwork.airflow import LatchSensor, LatchTrigger, MessageTrigger
 from latchwork.coord import CountDownLatch, Semaphore
-from latchwork.errors import Misconfigured
+from latchwork.errors import InvalidRequest, Misconfigured
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Key
 
@@ -215,6 +215,34 @@ def test_a_triggerer_that_dies_before_an_event_is_stored_loses_no_message(url, o
 
     asyncio.run(story())
     assert is_there(orders)
+
+
+def test_a_message_that_airflow_cannot_take_is_failed_and_the_next_one_is_an_event(url, orders):
+    """Its event would end the triggerer, and come again to the next one."""
+    (first,) = orders.receive()
+    first.ack()
+    for payload in ({"sku": 2**64}, {"sku": 8}):
+        orders.publish(payload)
+
+    async def story():
+        manager = SharedStreamManager()
+        event, following, _ = await first_event(manager, MessageTrigger(client_id="shop", queue="orders"))
+        following.cancel()
+        await manager.stop_all()
+        return event.payload["payload"]
+
+    assert asyncio.run(story()) == {"sku": 8}
+    assert orders.depth().retrying == 1
+
+
+def test_a_queue_of_bytes_is_refused_with_the_remedy(url, store):
+    QueueRegistry(store, "shop").create(QueueConfig("raw", shards=1, codec="bytes"))
+
+    async def story():
+        await first_event(SharedStreamManager(), MessageTrigger(client_id="shop", queue="raw"))
+
+    with pytest.raises(InvalidRequest, match="'raw' are bytes.* codec='json'"):
+        asyncio.run(story())
 
 
 # ---- pools
