@@ -162,9 +162,10 @@ class _Publisher:
         except NonDeterministicInput:
             raise  # to run the same input again does not help
         except LatchworkError as failure:
+            rows = "the same input, with this mended," if isinstance(failure, InvalidRequest) else "the same input"
             raise type(failure)(
-                f"partition {partition} of {scope}: {failure} [what it has published is in the ledger: running the "
-                "same input again under the same id completes it, and publishes nothing twice]",
+                f"partition {partition} of {scope}: {failure} [what it has published is in the ledger: running {rows} "
+                "again under the same id completes it, and publishes nothing twice]",
                 **failure.details,
             ) from failure
         return TaskResult(partition, done.messages, done.new)

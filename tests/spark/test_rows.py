@@ -106,3 +106,17 @@ def test_input_that_is_not_the_same_is_not_said_to_be_completed_by_running_it_ag
     writer.write(iter([pa.RecordBatch.from_pydict({"id": [1]})]))
     with pytest.raises(NonDeterministicInput, match=r"publish it under another scope$"):
         writer.write(iter([pa.RecordBatch.from_pydict({"id": [2]})]))
+
+
+def test_input_with_a_row_that_is_refused_is_completed_once_that_is_mended(sink, monkeypatch):
+    monkeypatch.setattr(pyspark.TaskContext, "_taskContext", SimpleNamespace(partitionId=lambda: 0))
+    source = sink("json")
+    writer = source.writer(t.StructType([t.StructField("x", t.DoubleType())]), False)
+
+    def rows(last):
+        return iter([pa.RecordBatch.from_pydict({"x": [float(n) for n in range(1_000)]}), last])
+
+    with pytest.raises(InvalidRequest, match=r"has a NaN .* \[.* the same input, with this mended, again under"):
+        writer.write(rows(pa.RecordBatch.from_pydict({"x": [math.nan]})))
+    result = writer.write(rows(pa.RecordBatch.from_pydict({"x": [None]}, pa.schema([("x", pa.float64())]))))
+    assert (result.messages, result.new) == (1_001, 1)
