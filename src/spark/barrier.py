@@ -32,6 +32,8 @@ class SparkBarrier:
     lease: seconds after which a driver that does not renew counts as dead; it must exceed any pause that a live driver
         makes.
     farm_id: whose driver this is; default $LATCHWORK_FARM, else "local".
+
+    Raises `InvalidRequest` if `me` is not one of the drivers of its farm.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class SparkBarrier:
     ) -> None:
         this = job_phase(client_id, job, phase=phase, generation=generation, farm_id=farm_id, level=level)
         self._barrier = Barrier(store, client_id, this.latch_id, parties=drivers, farm_id=this.farm, level=level)
+        self._barrier._place(me)  # noqa: SLF001 - before it joins: its wait would refuse it, after the work
         self._group = Group(store, f"{client_id}/{this.latch_id}", farm_id=this.farm)
         self.me, self._lease = me, lease
         self._membership: Membership | None = None

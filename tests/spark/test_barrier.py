@@ -11,6 +11,7 @@ import time
 import pytest
 
 from latchwork import connect
+from latchwork.coord import LatchLevel
 from latchwork.errors import InvalidRequest, PartyLost
 from latchwork.spark import SparkBarrier
 from latchwork.store import MemoryStore
@@ -107,6 +108,15 @@ def test_each_run_has_its_own_dead():
     assert alone.wait({"rows": 7}, timeout=5) == {"p": {"rows": 7}}
     assert alone.abort("nobody waits") is True
     alone.close()
+
+
+def test_a_driver_that_the_barrier_does_not_name_is_refused_before_it_joins():
+    with pytest.raises(InvalidRequest, match="'stok' of farm 'local' is not one of the parties"):
+        SparkBarrier(MemoryStore(), "shop", "j", drivers=DRIVERS, me="stok")
+    east = {"drivers": ["east/orders", "west/stock"], "farm_id": "east", "level": LatchLevel.XDC}
+    SparkBarrier(MemoryStore(), "shop", "j", me="orders", **east)
+    with pytest.raises(InvalidRequest, match="'stock' of farm 'east'"):
+        SparkBarrier(MemoryStore(), "shop", "j", me="stock", **east)
 
 
 def test_it_ships_to_no_executor():
