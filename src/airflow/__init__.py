@@ -267,7 +267,7 @@ class Messages(SharedStreamProducer):  # type: ignore[misc] # as above
             try:
                 msgspec.msgpack.encode(event)
             except OverflowError:  # Airflow sends events so, and its triggerer would end
-                log.error("%s has a whole number of more than 64 bits, and Airflow cannot take its event", delivery)
+                log.warning("%s has a whole number of more than 64 bits, and Airflow cannot take its event", delivery)
                 await self.settle(delivery, error="Airflow takes no whole number of more than 64 bits")
                 continue
             yield event, delivery

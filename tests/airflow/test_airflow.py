@@ -241,7 +241,7 @@ def test_a_queue_of_bytes_is_refused_with_the_remedy(url, store):
     async def story():
         await first_event(SharedStreamManager(), MessageTrigger(client_id="shop", queue="raw"))
 
-    with pytest.raises(InvalidRequest, match="'raw' are bytes.* codec='json'"):
+    with pytest.raises(InvalidRequest, match=r"'raw' are bytes.* codec='json'"):
         asyncio.run(story())
 
 
