@@ -121,6 +121,10 @@ class Shards(SubqueuePointers):
         """Whether empty slots that wait in the shard held messages for this reader."""
         return True
 
+    def is_from_before(self, slot: Slot) -> bool:  # noqa: ARG002 - of groups it depends on the slot
+        """Whether the slot was reserved before this reader began: others may be done with what it held."""
+        return False
+
     @property
     def cancelled_ttl(self) -> int:
         """Seconds for which what is left of a message says that it was cancelled: as long as it would live."""
@@ -333,9 +337,12 @@ class Shards(SubqueuePointers):
         return Update(self.key(slot), tombstone(self.now_ms()), exists=Exists.CREATE, ttl=ttl)
 
     def give_up(self, slots: Sequence[Slot], *, keep: int = 0) -> Rows[bool]:
-        """Give up empty slots: write tombstones, as `write_tombstones` does, and count them. Two calls; approximate."""
+        """Give up empty slots: write tombstones, as `write_tombstones` does, and count the messages that must have been
+        there. Two calls; approximate.
+        """
         outcomes = self.write_tombstones(slots, keep=keep)
-        counts = Counter(slot.shard for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True)
+        given_up = [slot for slot, outcome in zip(slots, outcomes, strict=True) if outcome is True]
+        counts = Counter(slot.shard for slot in given_up if not self.is_from_before(slot))
         if not counts:
             return outcomes
         at = Put(EXPIRED_AT, SERVER_NOW)

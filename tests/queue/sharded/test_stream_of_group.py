@@ -107,6 +107,19 @@ def test_what_was_there_before_the_group_reads_alike_until_it_is_acknowledged_wh
     assert records(store, queue) == []
 
 
+def test_what_others_were_done_with_before_the_group_read_it_is_not_counted_as_expired(store, queue):
+    publish(queue, *range(N))
+    audit = queue.group("audit", start="oldest")
+    assert received(queue) == list(range(N))
+    queue.pointers.reserve({0: 1})  # its producer has died, and this one counts
+    owner = stream.take(audit.pointers, "etl")
+    elsewhere = QueueRegistry(store, "shop").get(audit.name).pointers  # as a task of Spark has it
+    for state in stream.states(audit.pointers, owner):
+        found = stream.read(elsewhere, state.shard, state.fired, state.loaded, owner)
+        assert [message for step in found for message in step] == []
+    assert audit.depth().expired == 1
+
+
 def test_a_snapshot_of_a_group_has_what_nobody_has_received_in_it_and_changes_nothing(store, queue):
     publish(queue, *range(4))
     audit = queue.group("audit", start="oldest")

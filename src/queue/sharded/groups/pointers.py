@@ -136,6 +136,12 @@ class SharedPointers(Shards):
             return StampMiss.TAKEN
         return found
 
+    def is_from_before(self, slot: Slot) -> bool:
+        """Whether the slot was reserved before the group joined. One call where that is not known here."""
+        if slot.shard not in self._joined_at:
+            self.states([slot.shard])
+        return slot.pointer <= self._joined_at.get(slot.shard, 0)
+
     def remove(self, held: Sequence[Stamped], *, cancelled: bool = False) -> Rows[bool]:  # noqa: ARG002 - no trace
         """Acknowledge these messages for the group, and delete each for which no reader waits any more. One call,
         or two.
@@ -224,6 +230,11 @@ class GroupPointers(Shards):
         from before the group began.
         """
         return shard >= self.shared.shards
+
+    def is_from_before(self, slot: Slot) -> bool:
+        """Whether the slot was reserved before the group joined; nothing was, in its own shards."""
+        part_, inner = self._inner(slot)
+        return part_.is_from_before(inner)
 
     def swept(self) -> dict[SubqueueKind, Shards]:
         """Return the group's own shards, and its pointers in the queue's."""
