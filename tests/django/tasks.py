@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from latchwork.django import current_delivery, tasks
 
 ran = []
@@ -37,6 +39,12 @@ def attempt(context):
 @tasks.task
 def once(word):
     current_delivery().once("note").run(ran.append, word)
+    raise ValueError("after the effect")
+
+
+@tasks.task
+async def once_async(word):
+    await asyncio.to_thread(current_delivery().once("note").run, ran.append, word)
     raise ValueError("after the effect")
 
 

@@ -22,7 +22,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 from latchwork.testing import FaultyStore, ManualClock, bring_back
 
-from .tasks import attempt, long_text, no_task, note, note_async, once, ran, total
+from .tasks import attempt, long_text, no_task, note, note_async, once, once_async, ran, total
 
 LEVELS = {"-urgent": 50, "": 0, "-bulk": -100}
 
@@ -207,8 +207,9 @@ def test_a_task_that_fails_is_tried_again_and_finished_by_its_last_attempt(shop)
     assert shop.get("default-urgent").depth().parked == 1
 
 
-def test_an_effect_of_a_task_happens_once_though_the_task_runs_twice(shop):
-    once.enqueue("mail")
+@pytest.mark.parametrize("task", [once, once_async], ids=["sync", "async"])
+def test_an_effect_of_a_task_happens_once_though_the_task_runs_twice(shop, task):
+    task.enqueue("mail")
     for _ in range(2):
         assert work(shop) == ["after the effect"]
         bring_back(shop.get("default"))
