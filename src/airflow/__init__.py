@@ -27,7 +27,7 @@ from ..aio.queue import Delivery, QueueRegistry
 from ..aio.store import Store
 from ..aio.store import connect as aio_connect
 from ..coord import CountDownLatch, LatchLevel, Permits, Semaphore
-from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..errors import InvalidRequest, LatchworkError, LockUnavailable, NotFound
 from ..inputs import checked_switch
 from ..logs import Log
 from ..plain import shown
@@ -301,7 +301,7 @@ class SharedPool:
 
     name, slots: of the semaphore; as many slots as the first task says (`resize` changes it).
     store: a URL, or None for what `latchwork.connect()` finds.
-    lease: seconds after which the slots of a worker that died are free.
+    lease: seconds after which the slots of a worker that died are free, counted from when a task has begun to wait.
 
     Unlike a pool of Airflow, it is asked by the task, which takes a worker while it waits. Safe to share between
     threads.
@@ -317,7 +317,8 @@ class SharedPool:
     def slot(self, n: int = 1, *, timeout: float | None) -> Iterator[Permits]:
         """Hold `n` slots for the block, kept alive, in the name of the task that runs.
 
-        timeout: seconds to wait, None = no limit. Raises `LockUnavailable` after it: let the task's `retries` go on.
+        timeout: seconds to wait, None = no limit; more than the lease, as a shorter wait never gets the slot of a
+            worker that died. Raises `LockUnavailable` after it: let the task's `retries` go on.
 
         Write by `permits.operate`: a task whose slot was given to another one, as after a pause of its machine, is
         refused. `permits.check()` raises as soon as that is known. Raises what a semaphore raises.
@@ -325,7 +326,16 @@ class SharedPool:
         store = connect(self._url)
         try:
             semaphore = Semaphore(store, self.name, permits=self.slots, owner=_running(), lease=self.lease)
-            with semaphore.acquire(n, timeout=timeout, keep_alive=True) as permits:
+            try:
+                held = semaphore.acquire(n, timeout=timeout, keep_alive=True)
+            except LockUnavailable:
+                if timeout is not None and timeout <= self.lease:
+                    log.warning(
+                        "a slot of %r that a dead worker has is free only to a task that waits for longer than the "
+                        "lease, %s s; this one has waited for %s s", self.name, self.lease, timeout,
+                    )  # fmt: skip
+                raise
+            with held as permits:
                 yield permits
         finally:
             store.close()

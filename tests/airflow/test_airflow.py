@@ -21,9 +21,9 @@ from airflow.triggers.shared_stream import SharedStreamManager
 from airflow.utils.db import initdb
 
 import latchwork.airflow
-from latchwork.airflow import LatchSensor, LatchTrigger, MessageTrigger
+from latchwork.airflow import LatchSensor, LatchTrigger, MessageTrigger, SharedPool
 from latchwork.coord import CountDownLatch, Semaphore
-from latchwork.errors import InvalidRequest, Misconfigured
+from latchwork.errors import InvalidRequest, LockUnavailable, Misconfigured
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Key
 
@@ -255,3 +255,13 @@ def test_tasks_of_all_deployments_share_the_slots_of_a_pool_and_are_fenced(dags,
     assert record.bins["by"].endswith("#1")
     assert len(record.bins["fences"]) == 1, "who held the slot before is refused"
     assert Semaphore(store, "warehouse", permits=2).holders() == []
+
+
+def test_a_wait_that_is_too_short_for_the_slot_of_a_dead_worker_is_told_so(store, caplog):
+    held = Semaphore(store, "warehouse", permits=1, lease=30).acquire()
+    for lease, told in ((30.0, True), (0.05, False)):
+        caplog.clear()
+        with pytest.raises(LockUnavailable), SharedPool("warehouse", 1, lease=lease).slot(timeout=0.1):
+            pytest.fail("it is held")
+        assert ("waits for longer than the lease" in caplog.text) is told
+    held.release()
