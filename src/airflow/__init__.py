@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -177,7 +177,7 @@ class LatchTrigger(BaseTrigger):  # type: ignore[misc] # as above
 
     async def run(self) -> AsyncIterator[Any]:
         """Yield one event, `{"released", "error"}`. At most 40 reads a second for all triggers of a process."""
-        async with aio_connect(self.store) as store:
+        async with _shared(self.store) as store:
             latch = AwaitedLatch.get(
                 store, self.client_id, self.latch_id, farm_id=self.farm_id, level=LatchLevel(self.level)
             )
@@ -339,6 +339,28 @@ class SharedPool:
                 yield permits
         finally:
             store.close()
+
+
+@asynccontextmanager
+async def _shared(url: str | None) -> AsyncIterator[Store]:
+    """The store of all latches that this process waits for by this URL: what waits by one store is read together.
+
+    The last one closes it. The triggers of a process run on one loop.
+    """
+    store, users = _OPEN.get(url) or (aio_connect(url), 0)
+    _OPEN[url] = store, users + 1
+    try:
+        yield store
+    finally:
+        store, users = _OPEN.pop(url)
+        if users > 1:
+            _OPEN[url] = store, users - 1
+        else:
+            await store.close()
+
+
+_OPEN: dict[str | None, tuple[Store, int]] = {}
+"""By URL: the store, and how many use it."""
 
 
 def _check_json(config: QueueConfig) -> None:

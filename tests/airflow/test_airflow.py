@@ -138,6 +138,37 @@ def test_a_trigger_does_not_wait_for_a_latch_to_be_created_that_was_there(store,
     assert deferred == [50, 0]
 
 
+def test_all_latches_of_a_triggerer_are_waited_for_by_one_store_which_the_last_one_closes(url, store, monkeypatch):
+    """What waits by one store is read together (P19)."""
+    latches = [CountDownLatch.create(store, "etl", f"load-{n}", count=1) for n in range(5)]
+    opened, ended, connected = [], [], latchwork.airflow.aio_connect
+
+    def connect(given):
+        opened.append(connected(given))
+        return opened[-1]
+
+    async def event(n):
+        async for one in LatchTrigger(client_id="etl", latch_id=f"load-{n}", store=url).run():
+            ended.append(n)
+            assert one.payload == {"released": True, "error": None}
+
+    async def story():
+        waits = [asyncio.ensure_future(event(n)) for n in range(5)]
+        waits[4].add_done_callback(lambda _: ended.append("cancelled"))
+        await asyncio.sleep(0)
+        waits[4].cancel()
+        for n in range(4):
+            await asyncio.to_thread(latches[n].count_down)
+            await within(30, lambda n=n: n in ended)
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    monkeypatch.setattr(latchwork.airflow, "aio_connect", connect)
+    asyncio.run(story())
+    assert len(opened) == 1
+    assert opened[0]._pool.is_closed
+    assert latchwork.airflow._OPEN == {}
+
+
 def test_a_trigger_is_made_again_from_what_airflow_stores(url):
     given = LatchTrigger(client_id="etl", latch_id="load", farm_id="east", level="xdc", create_timeout=5, store=url)
     path, arguments = given.serialize()
