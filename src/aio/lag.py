@@ -66,7 +66,7 @@ class LoopWatch:
             if not answered.wait(LONG):
                 self._log.log("blocked loops", logging.WARNING, self._blocked())
                 while not (answered.wait(LONG) or left.is_set() or self._loop.is_closed()):
-                    pass
+                    self._seams.note("loop_lag", self._seams.monotonic() - asked)
             self._seams.note("loop_lag", self._seams.monotonic() - asked)
             left.wait(EVERY)
 
