@@ -49,9 +49,25 @@ class Pool:
             except BaseException:
                 with self._lock:
                     self._threads -= 1
-                    if self._threads:
-                        return  # another thread does it
+                    if self._threads or not self._withdrawn(job):
+                        return  # another thread does it, or has
                 raise
+
+    def _withdrawn(self, job: Callable[[], None]) -> bool:
+        """Take a job back that its caller is told has failed: no thread may do it later. False if one has it already.
+
+        The caller holds the lock.
+        """
+        waiting: list[Callable[[], None] | None] = []
+        with suppress(Empty):
+            while True:
+                waiting.append(self._jobs.get_nowait())
+        for one in waiting:
+            if one is not job:
+                self._jobs.put(one)
+        withdrawn = any(one is job for one in waiting)
+        self._waiting -= withdrawn
+        return withdrawn
 
     def close(self) -> None:
         """End the threads after the jobs that were submitted. Harmless when repeated."""

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from latchwork import aio, coord
+from latchwork.aio import lag
 from latchwork.aio.bridge import Gate
 from latchwork.aio.pool import Pool
 from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
-from latchwork.seams import SYSTEM
+from latchwork.seams import SYSTEM, Seams
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import DelegatingStore
 from tests.support.scale import scaled
@@ -99,6 +100,54 @@ def test_no_more_threads_than_are_allowed_make_calls(run):
 
     run(main())
     assert 1 <= len(slow.threads) <= 3
+
+
+def test_a_call_that_failed_as_no_thread_could_be_started_is_not_made_later():
+    class Full(Seams):
+        is_full = True
+
+        def spawn(self, run, name):
+            if self.is_full:
+                raise RuntimeError("can't start new thread")
+            return super().spawn(run, name)
+
+    seams, made, done = Full(), [], threading.Event()
+    pool = Pool(seams, 2, "pool")
+    with pytest.raises(RuntimeError, match="can't start"):
+        pool.submit(lambda: made.append("failed"))
+    seams.is_full = False
+    pool.submit(lambda: made.append("next"))
+    pool.submit(done.set)
+    assert done.wait(10)
+    pool.close()
+    assert made == ["next"]
+
+
+def test_while_a_loop_does_not_answer_its_lag_is_shown_and_grows(monkeypatch):
+    monkeypatch.setattr(lag, "LONG", 0.01)
+    lags, enough = [], threading.Event()
+
+    class Notes(Seams):
+        def note(self, event, value=1, /, **labels):
+            lags.append((event, value))
+            if len(lags) == 3:
+                enough.set()
+
+    class Blocked:
+        def is_closed(self):
+            return False
+
+        def call_soon_threadsafe(self, answer):
+            """It never comes to that."""
+
+    watch = lag.LoopWatch(Blocked(), Notes(), threading.get_ident())
+    watch.join("me")
+    shown = enough.wait(10)
+    watch.leave("me")
+    assert shown, "the gauge says what it said before the loop was blocked"
+    (first, second, third), names = [value for _, value in lags[:3]], {event for event, _ in lags}
+    assert names == {"loop_lag"}
+    assert 0.01 <= first < second < third
 
 
 def test_a_job_waits_for_no_other_while_the_pool_may_have_more_threads():
