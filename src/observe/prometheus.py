@@ -6,6 +6,7 @@ They are named `latchwork_<event>`, with `_seconds` and `_total` as Prometheus w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 
 from ..errors import InvalidRequest
 from .base import Sample, Telemetry
@@ -58,6 +59,11 @@ class PrometheusTelemetry(PrometheusGauges):
         except ValueError as failure:
             raise InvalidRequest(f"the registry has metrics of Latchwork: share one telemetry ({failure})") from None
         self._series: dict[tuple[str, ...], Tell] = {}
+        # A counter without a queue begins at 0: for Prometheus a series that begins at 1 has not risen.
+        for event in EVENTS.values():
+            if event.kind is Kind.COUNTER and all(event.labels.values()):
+                for values in product(*event.labels.values()):
+                    self._metrics[event.name].labels(*values)
 
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
         """Record the event in the series of these labels."""

@@ -326,6 +326,21 @@ def test_an_alert_about_a_worker_that_died_names_each_of_its_queues():
     assert fires(alert, scene.figures) == {(("queue", "q0"),), (("queue", "q1"),)}
 
 
+@pytest.mark.parametrize(
+    ("name", "event", "labels"),
+    [
+        ("LatchworkOutcomesUnknown", "doubts", {"outcome": "unknown"}),
+        ("LatchworkHoldersReplaced", "fences_refused", {"by": "resource"}),
+    ],
+)
+def test_an_alert_on_a_counter_fires_at_the_first_event_of_a_process(name, event, labels):
+    scene = Scene()
+    at = 60 * MINUTES // STEP - 60 // STEP
+    scene.each_step = lambda: scene.store.seams.note(event, **labels) if len(scene.figures) == at - 1 else None
+    scene.go_on()
+    assert [alert.name for alert in ALERTS if fires(alert, scene.figures)] == [name]
+
+
 def test_no_alert_fires_where_nothing_is_wrong():
     scene = Scene()
     scene.go_on()
