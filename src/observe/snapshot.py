@@ -467,14 +467,13 @@ class ClientView:
             return self.taken
 
     def _try(self) -> None:
-        self._failure = None
         try:
             self._look()
-            self._at = self._seams.monotonic()
+            self._at, self._failure = self._seams.monotonic(), None
         except LatchworkError as failure:
             self._failure = failure
-        finally:  # after the look: a thread that waited for a slow one does not look again
-            self._tried = self._seams.monotonic()
+        # After the look: a thread that waited for a slow one does not look again. One that an interrupt ended was none.
+        self._tried = self._seams.monotonic()
 
     def _look(self) -> None:
         registry = self.registry

@@ -155,6 +155,25 @@ def test_a_store_that_was_never_reached_has_no_figures_rather_than_zeros(clock):
     assert document_of(snapshot({"f": away}, "shop"))["clients"][0]["findings"] is None
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_look_that_was_interrupted_is_none_so_the_next_one_has_figures_of_its_own(clock, known):
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    view = view_of(registry_with(store, 1))
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    if known:
+        view.look()
+        clock.advance(60)
+    store.plan = {store._number + 1: interrupt}
+    with pytest.raises(KeyboardInterrupt):
+        view.look()
+    store.plan = {}
+    assert view.look(max_age=15).at == clock.wall()
+    assert view.age == 0
+
+
 def test_every_part_of_the_document_says_of_whom_it_is_true_and_how_old_it_is(any_store):  # noqa: F811 - the fixture
     registry = registry_with(any_store, 1, client="docclient")
     with Consumer(registry.get("q0"), lambda delivery: True, upkeep=False):
