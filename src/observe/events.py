@@ -101,10 +101,10 @@ EVENTS: Mapping[str, Event] = _named(
     Event(
         "handled",
         Kind.COUNTER,
-        "Messages handed out and settled: acknowledged, into the sideline or parked by reason, lost, or not settled",
+        "Messages handed out and settled: acknowledged, failed by reason, handed back, cancelled, lost, or not settled",
         {
             "queue": QUEUE,
-            "outcome": ("acked", *(reason.value for reason in Reason), "handed_back", "lost", "unsettled"),
+            "outcome": ("acked", *(reason.value for reason in Reason), "handed_back", "cancelled", "lost", "unsettled"),
         },
     ),
     Event(

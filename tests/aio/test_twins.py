@@ -47,7 +47,7 @@ MISSING = {
     (queue.Task, "handle"), (queue.Task, "stored_signature"),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
     (coord.OnceStep, "lease"), (coord.OnceStep, "another"),
-    (queue.Delivery, "told"), (queue.Delivery, "answer"), (queue.Delivery, "cancelled"),
+    (queue.Delivery, "told"), (queue.Delivery, "answer"), (queue.Delivery, "cancelled"), (queue.Delivery, "ended"),
     # a future for threads
     *((queue.Publication, name) for name in ("add_done_callback", "cancel", "cancelled", "running",
                                              "set_exception", "set_result", "set_running_or_notify_cancel", "resolve")),

@@ -483,6 +483,14 @@ def test_labels_take_only_the_values_of_their_closed_set(store, faulty, clock, t
     assert {name for name, _, _ in telemetry.told} >= {"store_calls", "store_rows", "retries", "doubts", "published"}
 
 
+def test_a_message_in_hand_that_was_cancelled_is_told_of_as_the_table_says(store, telemetry):
+    queue = queue_of(store)
+    queue.publish("m")
+    queue.drop_cancelled(queue.receive())
+    assert telemetry.total("handled", queue="q", outcome="cancelled") == 1
+    assert "cancelled" in EVENTS["handled"].labels["outcome"]
+
+
 def test_telling_costs_no_store_call(clock, telemetry):
     def calls(wrap):
         counted = FaultyStore(MemoryStore(clock), seams=clock)

@@ -27,10 +27,11 @@ from ...store.port import WithWrite
 from ...store.rows import Rows
 from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
-from .envelope import Codec, Envelope, Reason, date, kept_error, storable
+from .envelope import Codec, Envelope, Reason, date, kept_error, reason_of, storable
 from .shards import Shards
 from .slots import Stamped
 
+ACKED = "acked"
 MAX_NOTE = 200
 """Characters of a note about the progress that are kept."""
 MAX_EXTENSION = 10.0
@@ -109,6 +110,8 @@ class Delivery(Struct, frozen=True, eq=False):
     """How far the work on it is, as `progress` was told last."""
     answer: list[Any] | str | None = None
     """What is kept as its result, as it is stored; None = it has none."""
+    ended: str | None = None
+    """`ACKED` if this handle has acknowledged it, or the reason for which its `nack` has failed it; None for neither."""
 
     @property
     def message_id(self) -> str:
@@ -203,6 +206,7 @@ class Delivery(Struct, frozen=True, eq=False):
             self.view.fail(self, reason, error)
         else:
             self.view.fail_later(self, reason, error, delay)
+        force_setattr(self, "ended", reason_of(reason))
 
     def extend(self) -> None:
         """Start the sweep duration again. One call.
@@ -401,17 +405,18 @@ def ack_each(deliveries: Sequence[Delivery]) -> Rows[bool]:
     view = deliveries[0].view
     held = [one.held if one.answer is None else one.held._replace(result=one.answer) for one in deliveries]
     outcomes, then = view.settle(held)
-    record_outcomes(view.pointers, outcomes, "acked")
-    mark_settled(deliveries, outcomes)
+    record_outcomes(view.pointers, outcomes, ACKED)
+    mark_settled(deliveries, outcomes, ACKED)
     then()
     return outcomes
 
 
-def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> None:
-    """Mark deliveries that are settled, so that they are not settled again."""
+def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome], ended: str | None = None) -> None:
+    """Mark deliveries that are settled, so that they are not settled again. ended: what their `ended` is."""
     for delivery, outcome in zip(deliveries, outcomes, strict=True):
         if outcome is True:
             force_setattr(delivery, "settled", True)
+            force_setattr(delivery, "ended", ended)
 
 
 def stop_by(deliveries: Sequence[Delivery], why: Callable[[], LatchworkError | None]) -> None:

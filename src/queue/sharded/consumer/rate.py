@@ -22,7 +22,8 @@ class Rate:
 
     Safe to share between the workers of a consumer.
 
-    refused: called each time that the limiter lets no handler begin, and while it is known to.
+    refused: called each time that the limiter lets no handler begin, and while it is known to; not where it cannot be
+        asked.
     """
 
     def __init__(
@@ -32,13 +33,13 @@ class Rate:
         seams: Seams,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        self._limiter, self._per_key, self._seams, self.refused = limiter, per_key, seams, refused
+        self._limiter, self._per_key, self._seams, self._refused = limiter, per_key, seams, refused
         self._limiters: dict[str, RateLimiter] = {}
         self._turns: dict[str, float] = {}
         self._lock = seams.lock()
         # A limiter has room again a tenth of the window late (P13).
         self._between = max(1.1 * limit.per / limit.most for limit in limiter.limits)
-        self._closed_until = 0.0
+        self._closed_until, self._refuses = 0.0, False
 
     @property
     def keyed(self) -> bool:
@@ -59,10 +60,12 @@ class Rate:
     def ask(self, key: str) -> float:
         """Return seconds until a handler may begin; 0 = it may now, and is counted. Raises the store's errors."""
         limiter = self._limiters.get(key) or (self._limiter.of_key(key) if key else self._limiter)
+        self._refuses = False  # nor is it said to, where it cannot be asked
         decision = limiter.try_acquire()
         if decision.allowed:
             return 0.0
-        self.refused()
+        self._refuses = True
+        self._refused()
         return max(decision.retry_after, 0.001)
 
     def turn_of(self, key: str, wait: float, most: float) -> float:
@@ -85,6 +88,11 @@ class Rate:
     def close(self, seconds: float) -> None:
         """Remember that nothing may begin for this time."""
         self._closed_until = self._seams.monotonic() + seconds
+
+    def note_closed(self) -> None:
+        """Note that nothing may begin, if the limiter has said so."""
+        if self._refuses:
+            self._refused()
 
     @property
     def closed(self) -> float:

@@ -11,7 +11,7 @@ from ....logs import Log
 from ....plain import counted, shown
 from ....retry import Poll
 from ....store.rows import chunked
-from ..delivery import Delivery, Outcome, ack_each, extend_all, record_outcomes
+from ..delivery import ACKED, Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import Reason
 from ..subscription import Subscription
 from ..transfer import CHUNK
@@ -130,6 +130,15 @@ class Settlements:
             log.warning(
                 "the attempts of %d messages count, though they were not handled (%s)", len(deliveries), failure
             )
+
+    def note_own(self, delivery: Delivery) -> None:
+        """Count a message that the handler has acknowledged or failed itself, as if its result had said so."""
+        if delivery.ended == ACKED:
+            self._state.add("acked")
+        elif delivery.ended is not None:
+            self._state.add("failed")
+            self._state.add(f"failed_{delivery.ended}")
+        self._state.hand.let_go((delivery,))
 
     def leave_to_the_sweep(self, deliveries: Sequence[Delivery]) -> None:
         """Do nothing more with messages that a sweep may have taken."""

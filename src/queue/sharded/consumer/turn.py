@@ -71,7 +71,7 @@ class Turns:
         if not self.prefetched.waiting:
             self.settlements.send()
             if self.rate is not None and self.rate.closed:
-                self.rate.refused()
+                self.rate.note_closed()
                 self.consumer.stopping.wait(min(self.rate.closed, STATE_POLL))
                 return
             size = self.pace.size
@@ -223,7 +223,7 @@ class Turns:
         why: list[tuple[Reason, str | None]] = []
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             if delivery.settled:
-                self.consumer.hand.let_go((delivery,))
+                self.settlements.note_own(delivery)
             elif verdict is None:
                 done.append(delivery)
             elif verdict[0] is Reason.INTERRUPTED:

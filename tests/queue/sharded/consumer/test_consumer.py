@@ -136,6 +136,22 @@ def test_each_message_of_a_batch_counts_by_itself():
     }  # fmt: skip
 
 
+def test_a_message_that_its_handler_has_settled_itself_is_counted_as_if_its_result_had_said_so(consumers):
+    queue = made(MemoryStore(), shards=1)
+    settles = {
+        "acks": lambda one: one.ack(),
+        "acks all": lambda one: queue.ack_many([one]),
+        "nacks": lambda one: one.nack("exception"),
+        "nacks for later": lambda one: one.nack(delay=60),
+    }
+    queue.publish_many(list(settles))
+    consumer = consumers(queue, lambda one: settles[one.payload](one)).start()
+    eventually(lambda: consumer.stats["handled"] == len(settles) and not consumer.busy)
+    assert consumer.stop()
+    counts = {"acked": 2, "failed": 2, "failed_exception": 1, "failed_rejected": 1, "lost": 0, "unsettled": 0}
+    assert {name: consumer.stats[name] for name in counts} == counts
+
+
 def test_a_handler_that_hangs_is_given_up_and_replaced_until_the_consumer_is_saturated(consumers):
     queue = made(MemoryStore(), concurrency=2, handler_timeout=timedelta(seconds=0.2))
     released, seen = threading.Event(), []

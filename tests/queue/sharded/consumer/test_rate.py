@@ -191,8 +191,10 @@ def test_where_the_limiter_cannot_be_asked_nothing_begins(queue, store, clock, f
     limiter.try_acquire = fails
     queue.publish("a")
     consumer._turns.take()
+    consumer._turns.take()
     assert seen == []
     assert consumer.stats["troubles"] >= 1
+    assert not consumer.stats["rate_limited"], "the rate has held nothing up"
     del limiter.try_acquire
     clock.advance(1)
     for _ in range(3):
