@@ -66,7 +66,7 @@ ALERTS = (
         severity=TICKET,
     ),
     _of_queue("LatchworkProcessesDie", "worker_died", "Processes of QUEUE die again and again"),
-    _of_queue("LatchworkHandlersHang", "saturated", "Handlers of QUEUE hang, and a worker takes no more messages"),
+    _of_queue("LatchworkHandlersHang", "saturated", "Handlers of QUEUE hang, or its workers do nothing"),
     _of_queue(
         "LatchworkMessageHangs",
         "long_running",

@@ -123,6 +123,8 @@ def clock_set_back(scene):
 
 
 def backlog(scene):
+    scene.working["w"] = {"running": 1, "acked": 5}
+
     def comes():
         if len(scene.figures) % (60 // STEP) == 0:
             now, ready = int(scene.clock.wall() * 1000), scene.queue.depth().ready

@@ -451,9 +451,9 @@ def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, s
     )
 
 
-def noted(queue, ready, received, failing=NOT_FAILING):
+def noted(queue, ready, received, failing=NOT_FAILING, workers=1):
     """The upkeep notes this minute."""
-    figures = [ready, 0, 0, 0, 0, 0, ready, received, 0, 1, 0, 1, 0, 0, 1, [], *failing]
+    figures = [ready, 0, 0, 0, 0, 0, ready, received, 0, workers, 0, 1, 0, 0, 1, [], *failing]
     queue.store.repeat(noting(queue, int(queue.store.seams.wall() * 1000), figures))
 
 
@@ -642,6 +642,59 @@ def test_free_threads_that_take_nothing_are_told_where_a_handler_runs_all_that_t
     )
     reports(queue, "vm:7:ab@f", threads=20, running=1, acked=1, longest=(Running("blocks", 61),))
     assert "saturated" not in told(registry), "others are done meanwhile"
+
+
+def test_workers_of_which_no_handler_begins_are_told_with_how_long_it_has_been_so(registry, queue, clock):
+    goes_on(queue, clock, 3, comes=0, taken=0, threads=2)
+    queue.publish("m")
+    clock.advance(31)
+    reports(queue, "vm:7:ab@f", threads=2)
+    (found,) = findings_of(of_client(registry))
+    assert (found.state, found.kind) == (WARNING, "saturated")
+    assert "1 ready message waits, for 31 s, and for 31 s nothing was done, and no handler runs" in found.what
+    assert found.remedy.startswith("the log of vm:7 says why: perhaps its calls of the store fail")
+    goes_on(queue, clock, 4, comes=2, taken=1, threads=2)
+    assert told(registry)["saturated"][0] == PROBLEM, "what is taken goes back, as where the limiter is away"
+    reports(queue, "vm:7:ab@f", threads=2, rate_limited=1)
+    assert "saturated" not in told(registry), "the rate says why"
+    reports(queue, "vm:7:ab@f", threads=2, acked=1)
+    assert "saturated" not in told(registry), "one was done since"
+
+
+def test_workers_that_begin_again_after_a_pause_or_an_outage_are_not_said_to_do_nothing(registry, queue, clock):
+    goes_on(queue, clock, 6, comes=0, taken=0, threads=2)
+    queue.publish_many(range(9))
+    clock.advance(50)
+    queue.scale(2)
+    reports(queue, "vm:7:ab@f", threads=2)
+    assert "saturated" not in told(registry), "the resume is of this moment"
+    clock.advance(40)
+    reports(queue, "vm:7:ab@f", threads=2)
+    assert "saturated" in told(registry)
+    queue.receive()
+    assert "saturated" not in told(registry), "the next report says whether that is done"
+
+
+def test_a_worker_that_has_just_come_to_an_old_backlog_is_not_said_to_take_nothing(registry, queue, clock):
+    queue.publish("m")
+    clock.advance(-clock.wall() % 60)
+    for _ in range(6):
+        noted(queue, 1, 0, workers=0)
+        clock.advance(60)
+    reports(queue, "vm:7:ab@f", threads=2)
+    assert told(registry)["backlog"][0] == OK
+    assert "saturated" not in told(registry)
+
+
+def test_workers_whose_program_gives_them_no_thread_are_said_to_be_why_messages_wait(registry, queue, clock):
+    queue.publish("m")
+    clock.advance(301)
+    reports(queue, "vm:7:ab@f", threads=0)
+    state, what = told(registry)["backlog"]
+    says = "its workers have no thread for it now: their program says so, by concurrency=0 or start_at="
+    assert (state, what) == (OK, f"queue q of shop: 1 ready message waits, for 5 min; {says}")
+    taken = of_client(registry)
+    assert why_it_waits(taken.queues[0], taken, is_ready=True) == says
 
 
 def test_a_worker_that_ends_after_a_long_drain_leaves_its_queue_without_a_worker_at_once(registry, queue, clock):

@@ -53,14 +53,15 @@ OF_QUEUE = (
         "has not acted on a change for 10 s", "settings, reports, depth", threads),
     Row("saturated", (WARNING, PROBLEM), "a handler hangs; so many hang that a worker takes no messages", "reports",
         saturated),
-    Row("saturated", (WARNING, PROBLEM), "workers with free threads take nothing for 30 s, and a handler runs",
-        "reports, oldest age", not_taken),
+    Row("saturated", (WARNING, PROBLEM), "workers with free threads take nothing for 30 s while a handler runs, or do "
+        "nothing while none does", "reports, oldest age, history", not_taken),
     Row("draining", (OK,), "a worker has been about to stop for 20 s", "reports", draining),
     Row("long_running", (OK, WARNING), "a handler runs for a minute; far longer than others, or soon given up",
         "reports", long_running),
     Row("no_worker", (WARNING, PROBLEM), "messages wait for the stream that owns the queue", "the owner of its shards, "
         "depth, oldest age", streamed),
-    Row("backlog", (OK, WARNING), "the oldest message waits for 5 minutes; the backlog grows for 3 minutes",
+    Row("backlog", (OK, WARNING), "the oldest message waits for 5 minutes, also as no worker has a thread for it; the "
+        "backlog grows for 3 minutes",
         "depth, oldest age, history, reports", backlog),
     Row("expiring", (PROBLEM,), "a backlog will expire unread", "depth, history", backlog),
     Row("expiring", (PROBLEM,), "a message has waited for half of its life", "the oldest of each side", expiring),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ...plain import counted, shown_time, word
+from ...queue.sharded.history import MINUTE
 from ...queue.sharded.workers import WINDOW, Running, WorkerReport, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
@@ -37,22 +39,43 @@ def saturated(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 
 def not_taken(queue: QueueState, taken: Snapshot) -> OfQueue:
-    """Yield that workers with free threads have taken nothing for long, though messages are ready: as where a handler
-    keeps the asyncio loop on which all others run.
+    """Yield that workers with free threads have done nothing for long, though messages are ready: as where a handler
+    keeps the asyncio loop on which all others run, or where no handler begins, as each call before it fails.
     """
     ready, workers = queue.stats.ready, [one for one in queue.at_work if one.drains is None and not one.is_overdue]
-    waited = min(ready.oldest_age or 0.0, max((run.seconds for one in workers for run in one.longest), default=0.0))
+    runs = max((run.seconds for one in workers for run in one.longest), default=0.0)
+    waited = min(ready.oldest_age or 0.0, runs if queue.busy else _idle(queue, taken))
     is_idle = queue.busy < queue.threads and not any(one.acked or one.failed or one.is_saturated for one in workers)
     has_reason = queue.paused or queue.stats.in_order or queue.rate_limited or queue.stats.is_streamed
     if ready.waiting and waited > WAITED and is_idle and not has_reason:
-        busy = f"{queue.busy} of {counted(queue.threads, 'thread')} {'is' if queue.busy == 1 else 'are'} busy"
-        what = f"{words.backlog([queue])}, and for {shown_time(waited)} nothing was taken, though only {busy}"
-        names = words.listed([short_name(one.worker) for one in workers])
-        remedy = (
-            f"the log of {names} says why: perhaps an async handler that keeps the loop; start another worker, and "
-        )
-        remedy += "end that one with kill -9: on SIGTERM it would wait for its loop"
+        busy = f"taken, though only {queue.busy} of {counted(queue.threads, 'thread')} "
+        busy += f"{'is' if queue.busy == 1 else 'are'} busy"
+        done = busy if queue.busy else "done, and no handler runs"
+        what = f"{words.backlog([queue])}, and for {shown_time(waited)} nothing was {done}"
+        remedy = f"the log of {words.listed([short_name(one.worker) for one in workers])} says why: perhaps "
+        remedy += _LOOP_IS_KEPT if queue.busy else _NONE_BEGINS
         yield PROBLEM if waited > RUNS_LONG else WARNING, "saturated", what, remedy
+
+
+_LOOP_IS_KEPT = (
+    "an async handler that keeps the loop; start another worker, and end that one with kill -9: on SIGTERM it would "
+    "wait for its loop"
+)
+_NONE_BEGINS = "its calls of the store fail, or those of its rate= limiter"
+
+
+def _idle(queue: QueueState, taken: Snapshot) -> float:
+    """Return for how many seconds, at least, workers were there and nothing was done or failed, by the history; 0 = for
+    none that are known, or workers have begun to take messages since, and their next reports say more.
+    """
+    idle = list(takewhile(lambda one: one.workers and one.acked == one.failed == 0, reversed(queue.minutes)))
+    if not idle:
+        return 0.0
+    last, first = idle[0], idle[-1]
+    if queue.stats.depth.fired != last.received == first.received:
+        return 0.0
+    noted = first.at + MINUTE
+    return max(0.0, taken.at - max(noted, queue.live.changed / 1000))
 
 
 def _hangs(workers: Sequence[WorkerReport]) -> str:

@@ -26,6 +26,7 @@ it, so that one burst does not count.
 EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
 _IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
+_NO_THREADS = "its workers have no thread for it now: their program says so, by concurrency=0 or start_at="
 _RATE = "the rate of its consumers, rate= in their program, says how many handlers may begin"
 DELIVERED_WITHIN = 60.0
 """Seconds that the delivery of delayed messages may be behind; a few are usual."""
@@ -36,6 +37,9 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
     for long. Where it is so large that its newest message would expire unread, that is a problem.
     """
     ready = queue.stats.ready
+    if is_without_threads(queue) and (ready.oldest_age or 0.0) >= WAITS_LONG:
+        yield OK, "backlog", f"{words.backlog([queue])}; {_NO_THREADS}", "change that program, or start another worker"
+        return
     takes = any(one.drains is None and one.threads and not one.is_saturated for one in queue.at_work)
     is_streamed = queue.stats.is_streamed
     if ready.oldest_age is None or queue.paused or not takes or queue.is_held_by_order or is_streamed:
@@ -57,6 +61,12 @@ def backlog(queue: QueueState, taken: Snapshot) -> OfQueue:
         if flow is not None and lasts:
             at_rate = f"; as in the last {shown_time(flow.over)} all are taken in {shown_time(lasts)}"
         yield OK, "backlog", f"{words.backlog([queue])}{at_rate}{_busy(queue)}", _more_workers(queue, taken)
+
+
+def is_without_threads(queue: QueueState) -> bool:
+    """Whether it has workers, and none of them has a thread for it, though it is not paused."""
+    acts = [one for one in queue.at_work if one.drains is None and one.acts_on >= queue.live.changed]
+    return bool(acts) and not queue.threads and not queue.paused and not queue.stats.is_streamed
 
 
 class _Flow(NamedTuple):
@@ -250,6 +260,8 @@ def _why_not_taken(queue: QueueState) -> str:
     if running >= threads > 0:
         of = f"{counted(threads, 'thread')} of {counted(len(queue.at_work), 'worker')}"
         return f"when its workers last reported, all were busy ({of}): start more, or scale it"
+    if is_without_threads(queue):
+        return _NO_THREADS
     if queue.stats.in_order:
         return f"messages of its shard come first: {_IN_ORDER}"
     if queue.rate_limited:
