@@ -14,6 +14,7 @@ import pytest
 
 from latchwork.coord import CountDownLatch, FencedLock
 from latchwork.errors import (
+    AlreadyExists,
     FencedOut,
     InvalidRequest,
     LatchworkError,
@@ -24,10 +25,11 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.observe import EVENTS, GAUGES, observe, watch_queues
-from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, Sweeper
+from latchwork.queue import Consumer, Publish, QueueConfig, QueueRegistry, Shovel, Sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Once, Put, Read, SQLiteStore, Update
+from latchwork.testing import bring_back
 from latchwork.testing.stores import Fault, FaultyStore
 from tests.observe.conftest import Remembering
 from tests.queue.sharded.world import Election
@@ -253,6 +255,28 @@ def test_a_publish_that_fails_counts_as_failed(store, faulty, telemetry):
     with pytest.raises(Unavailable):
         queue.publish("a")
     assert telemetry.total("published", outcome="failed") == telemetry.total("published") == 1
+
+
+def test_a_message_for_later_and_one_with_a_write_count_as_published_once(store, clock, telemetry):
+    queue = queue_of(store)
+    queue.publish("later", delay=5, message_id="a")
+    queue.publish_many([1, 2], delay=5)
+    assert telemetry.total("published", queue="q", outcome="published") == 3
+    store.operate(Key("orders", "7"), Put("n", 1), exists=Exists.ANY, publish=Publish("with", queue=queue))
+    assert telemetry.total("published", queue="q", outcome="published") == 4
+    with pytest.raises(AlreadyExists):
+        queue.publish("later", delay=5, message_id="a")
+    assert telemetry.total("published", outcome="failed") == 0
+    bring_back(queue_of(store.inner))
+    assert telemetry.total("published") == 4
+
+
+def test_a_message_for_later_that_cannot_be_stored_counts_as_failed(store, faulty, telemetry):
+    queue = queue_of(store)
+    faulty.plan = dict.fromkeys(range(faulty._number + 1, faulty._number + 50), "dropped")
+    with pytest.raises(Unavailable):
+        queue.publish("later", delay=5)
+    assert telemetry.total("published", outcome="failed") == 1
 
 
 def test_a_slot_that_holds_no_message_counts_as_expired(store, clock, telemetry):

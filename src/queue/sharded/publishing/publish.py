@@ -169,19 +169,16 @@ def store_messages(queue: QueueHandle, messages: Sequence[Prepared], terms: Term
         ids = publish_all_at_once(queue.pointers, envelopes, wanted)
         if ids is not None:
             queue.active.loaded(set(wanted))
-            queue.store.seams.note("published", len(ids), queue=queue.config.name, outcome="published")
+            note_published(queue, len(ids))
             return Rows(ids)
     bound = {place for place, shard in enumerate(keyed) if shard is not None}
     names, given = ({n for n, one in enumerate(messages) if one.id_is is kind} for kind in (IdIs.OURS, IdIs.GIVEN))
     places = load(queue.pointers, envelopes, wanted, bound=bound, names=names, given=given)
     shards = [place.shard for place in places if isinstance(place, Slot)]
     queue.active.loaded(set(shards))
-    note = queue.store.seams.note
-    if shards:
-        note("published", len(shards), queue=queue.config.name, outcome="published")
+    note_published(queue, len(shards), len(places) - len(shards))
     if len(shards) == len(places):  # as nearly always
         return Rows([envelope.msg_id for envelope in envelopes])
-    note("published", len(places) - len(shards), queue=queue.config.name, outcome="failed")
     return places.then(lambda there: [envelopes[n].msg_id for n in there])
 
 
@@ -198,9 +195,22 @@ def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due)
     outcomes: Rows[str] = Rows()
     for part in chunked(messages, CHUNK):
         envelopes = [message.envelope for message in part]
-        rows = queue.delayed.publish(envelopes, [one.shard for one in part], due)
+        try:
+            rows = queue.delayed.publish(envelopes, [one.shard for one in part], due)
+        except LatchworkError:
+            note_published(queue, 0, len(part))
+            raise
+        failed = sum(not isinstance(one, AlreadyExists) for one in rows.errors())
+        note_published(queue, sum(isinstance(row, str) for row in rows), failed)
         outcomes += rows.recover(AlreadyExists, partial(_there_already, queue, envelopes))
     return outcomes
+
+
+def note_published(queue: QueueHandle, stored: int, failed: int = 0) -> None:
+    """Record how many messages were published, and how many could not be, as metrics."""
+    for outcome, n in (("published", stored), ("failed", failed)):
+        if n:
+            queue.store.seams.note("published", n, queue=queue.config.name, outcome=outcome)
 
 
 def _there_already(

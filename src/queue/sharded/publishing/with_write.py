@@ -229,6 +229,8 @@ def written(store: RecordStore, writes: Sequence[Write]) -> Rows[Written]:
         outcomes.merge(list(found), list(found.values()))
         # 3. Note what was applied; forget what was not, and never will be.
         applied = {n: sent[n] for n, one in found.items() if isinstance(one, Written) and one.mine}
+        for one in applied.values():
+            one.queue.store.seams.note("published", queue=one.queue.config.name, outcome="published")
         noted = _each(applied, _note)
         outcomes.merge(list(applied), [
             found[n]._replace(noted=not isinstance(row, LatchworkError))  # type: ignore[union-attr]  # as chosen
