@@ -201,6 +201,9 @@ class ObservedStore(DelegatingStore):
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         return self._recorded("query", super()._query, set, bin, equals)
 
+    def _scan(self, set: str) -> list[Record]:
+        return self._recorded("scan", super()._scan, set)
+
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         self._recorded("ensure_index", self._made, set, bin, kind)
 

@@ -39,7 +39,8 @@ class Event:
 
 
 QUEUE: tuple[str, ...] = ()
-VERBS = ("get", "get_many", "operate", "operate_many", "delete", "delete_many", "query", "ensure_index")
+VERBS = ("get", "get_many", "operate", "operate_many", "delete", "delete_many", "query", "scan", "ensure_index")
+BATCHES = ("get_many", "operate_many", "delete_many")
 OUTCOMES = ("done", "absent", "exists", "refused", "unknown", "unavailable", "invalid", "failed")
 """The possible outcomes of one attempt at the store, or of one row of a batch."""
 BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0, 600.0)
@@ -62,7 +63,9 @@ EVENTS: Mapping[str, Event] = _named(
         {"verb": VERBS, "outcome": (*OUTCOMES, "partial")},
         "seconds",
     ),
-    Event("store_rows", Kind.COUNTER, "Rows of batches, each by its own outcome", {"verb": VERBS, "outcome": OUTCOMES}),
+    Event(
+        "store_rows", Kind.COUNTER, "Rows of batches, each by its own outcome", {"verb": BATCHES, "outcome": OUTCOMES}
+    ),
     Event(
         "retries",
         Kind.COUNTER,

@@ -224,7 +224,7 @@ def _failure_of(run: Callable[[], object], *planned: type[BaseException]) -> str
 def _where(call: Call) -> str:
     """Return the record that a call was about: the first, and how many others, for a batch."""
     if isinstance(call.request, str):
-        return f"index on set {call.request}"
+        return f"set {call.request}"
     many = call.verb.endswith("_many")
     first = call.request[0] if many else call.request
     key = first if isinstance(first, Key) else first.key

@@ -181,6 +181,10 @@ class CountingStore(DelegatingStore):
         found: list[Record] = self._call("query", set, bin, equals)
         return found
 
+    def _scan(self, set: str) -> list[Record]:
+        found: list[Record] = self._call("scan", set)
+        return found
+
     def _ensure_index(self, set: str, bin: str, kind: type) -> None:
         self._call("ensure_index", set, bin, kind)
 

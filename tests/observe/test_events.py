@@ -61,6 +61,7 @@ def test_every_attempt_is_timed_by_verb_and_outcome(record, faulty, telemetry):
     record.delete(Key("s", "nobody"))
     record.ensure_index("s", "n", int)
     record.query("s", "n", 1)
+    record.scan("s")
     with pytest.raises(Refused):
         record.operate(KEY, Put("n", 2), when=Bin("n").eq(7))
     assert telemetry.told == [
@@ -69,6 +70,7 @@ def test_every_attempt_is_timed_by_verb_and_outcome(record, faulty, telemetry):
         ("store_calls", 0.0, {"verb": "delete", "outcome": "absent"}),
         ("store_calls", 0.0, {"verb": "ensure_index", "outcome": "done"}),
         ("store_calls", 0.0, {"verb": "query", "outcome": "done"}),
+        ("store_calls", 0.0, {"verb": "scan", "outcome": "done"}),
         ("store_calls", 0.0, {"verb": "operate", "outcome": "refused"}),
     ]
 

@@ -76,6 +76,25 @@ def written(store, done):
     store.operate(Key("s", "k"), Put("n", 1), exists=Exists.ANY)
 
 
+def test_work_that_reads_a_whole_set_is_tried_at_that_call_and_named_by_its_set():
+    def listed(store, done):
+        if not done:
+            done += [record.bins["n"] for record in store.scan("counters")]
+
+    def careless(store, done):
+        done += [record.bins["n"] for record in store.scan("counters")]
+
+    def prepare(store):
+        store.operate(Key("counters", "a"), Put("n", 1), exists=Exists.ANY)
+
+    report = inject_everywhere(listed, prepare=prepare, expected=[1], faults=["no_server"])
+    assert (report.calls, report.troubles) == (1, ())
+    (trouble,) = inject_everywhere(
+        careless, prepare=prepare, expected=[1], recover=lambda store, done: None, faults=["no_server"]
+    ).troubles
+    assert str(trouble) == "no_server at call 1 (scan set counters): lost 1"
+
+
 def test_what_the_check_raises_is_reported_with_its_call():
     def check(store):
         assert store.get(Key("s", "k")) is not None, "the record is not there"
