@@ -330,15 +330,17 @@ async def run(
     *,
     undo: Callable[[T], object] | None = None,
     lease: float | None = None,
+    whole: bool = False,
 ) -> T:
     """Run a verb on this loop; return its result.
 
     undo: gives back what the verb has returned, if its task was cancelled. It may take `lease` seconds.
     lease: of a way out without `undo`: the verb itself releases, acknowledges or gives back, within this time, and a
         cancel comes after that.
+    whole: whether a cancel comes after the verb, however long that takes.
     """
     way_out = lease is not None and undo is None
-    verb = Verb(call, seams, pool, limit=lease if way_out else None, way_out=way_out)
+    verb = Verb(call, seams, pool, limit=lease if way_out else None, way_out=way_out or whole)
     try:
         result = await verb.live()
     except CancelledError:

@@ -21,7 +21,7 @@ from .bridge import run, verb_of
 from .bridged import BridgedStore
 from .pool import THREADS, Pool
 from .seams import LoopSeams
-from .twin import WAY_OUT, Twin, attribute, verb
+from .twin import Twin, attribute, verb
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,7 +123,7 @@ async def call(verb: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> R:
         assert now is not None  # noqa: S101 - `run` has made it
         return now.offload(partial(verb, *given, **named))
 
-    return await run(in_a_thread, _SEAMS, _CALLS, lease=WAY_OUT)
+    return await run(in_a_thread, _SEAMS, _CALLS, whole=True)
 
 
 _SEAMS = LoopSeams(SYSTEM)

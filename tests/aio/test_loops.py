@@ -502,6 +502,7 @@ def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancell
     async def main():
         bus = await aio.call(LargeQueue.create, store, "bus", 100)
         assert await aio.call(bus.enqueue, "a", timeout=5) == 0
+        assert await aio.call(lambda: present().left()) is None, "its own timeout is the only one"
         done = []
         task = asyncio.ensure_future(aio.call(lambda: (time.sleep(0.1), done.append(True))))
         await asyncio.sleep(0.02)
