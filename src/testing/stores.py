@@ -263,7 +263,9 @@ class FaultyStore(CountingStore):
         return call.outcome
 
     def _fault(self, number: int, verb: str, request: Any) -> Fault | None:
-        planned = self.plan.take() if isinstance(self.plan, Outage) else self.plan.pop(number, None)
+        planned = self.plan.pop(number, None)
+        if planned is None and isinstance(self.plan, Outage):
+            planned = self.plan.take()
         if planned is None and self._random is not None and self._random.random() < self.rate:
             planned = _by_chance(self._random, self.kinds, verb, request)
         if planned is None or isinstance(planned, Fault):

@@ -1,0 +1,42 @@
+"""Stores that count and fail: every call is one of theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.errors import Unavailable
+from latchwork.retry import ONE_ATTEMPT
+from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.testing import Crash, FaultyStore, ManualClock, Outage
+
+KEY = Key("s", "k")
+
+
+@pytest.fixture
+def faulty():
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock))
+    store.operate(KEY, Put("n", 1), exists=Exists.ANY)
+    return store
+
+
+def test_a_scan_is_counted_fails_in_an_outage_and_is_not_made_by_a_process_that_is_dead(faulty):
+    assert len(faulty.scan("s")) == 1
+    assert faulty.calls["scan"] == 1
+    faulty.plan = Outage(faulty.seams, 0, 1e9)
+    with pytest.raises(Unavailable):
+        faulty.scan("s")
+    faulty.plan = {}
+    faulty.next("crash_before")
+    with pytest.raises(Crash):
+        faulty.get(KEY)
+    with pytest.raises(Crash):
+        faulty.scan("s")
+
+
+def test_the_next_call_fails_as_was_said_also_where_an_outage_is_planned(faulty):
+    faulty.plan = Outage(faulty.seams, 1e6, 1e9)
+    faulty.next("dropped")
+    with pytest.raises(Unavailable):
+        faulty.with_policy(ONE_ATTEMPT).get(KEY)
+    assert faulty.get(KEY).bins == {"n": 1}
