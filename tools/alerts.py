@@ -106,7 +106,7 @@ ALERTS = (
         weight=1,
         severity=TICKET,
     ),
-    _of_queue("LatchworkScheduleRefused", "schedule", "Ticks of a schedule are refused: QUEUE is deactivated"),
+    _of_queue("LatchworkScheduleRefused", "schedule", "Ticks of a schedule of QUEUE are not published"),
     _of_queue(
         "LatchworkQueueLost",
         "lost",

@@ -12,10 +12,12 @@ import pytest
 
 from latchwork.coord import FencedLock
 from latchwork.coord.election.candidates import Candidates
+from latchwork.errors import Misconfigured
 from latchwork.observe.findings import KINDS, OF_CLIENT, OF_QUEUE, OK, PROBLEM, WARNING, findings_of, why_it_waits
 from latchwork.observe.snapshot import clients_in, of_client, view_of
 from latchwork.plain import shown_time
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShovelConfig
+from latchwork.queue.sharded.delayed import schedules
 from latchwork.queue.sharded.delayed.stored import Unsettled
 from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
 from latchwork.queue.sharded.stream import release, take
@@ -578,6 +580,57 @@ def test_ticks_that_are_due_where_nobody_works_are_a_missing_upkeep(registry, qu
     registry.pause_schedule("tick")
     assert told(registry)["schedule"][0] == WARNING
     assert told(registry).get("upkeep", (OK,))[0] == OK
+
+
+def test_ticks_that_are_due_though_a_process_leads_are_told_with_why(registry, queue, clock):
+    reports(queue, "vm:7:ab@f")
+    registry.create(QueueConfig("gone", shards=1))
+    registry.schedule(Schedule("tick", "q", every=60))
+    registry.schedule(Schedule("lost", "gone", every=60))
+
+    def of_schedules():
+        reports(queue, "vm:7:ab@f")
+        found = [one for one in findings_of(of_client(registry)) if one.kind == "schedule"]
+        return {one.what.split()[1]: (one.state, one.what, one.remedy) for one in found}
+
+    lease = FencedLock(registry.store, "shop-sweeper", owner="vm:7:ab@f", lease=1e4).acquire()
+    clock.advance(59)
+    assert of_schedules() == {}, "it may be about to publish them"
+    clock.advance(241)
+    registry.store.delete(registry.records.key("gone"))
+    found = of_schedules()
+    assert found["tick"][0] == found["lost"][0] == PROBLEM
+    assert "schedule tick of shop: 5 ticks not published since " in found["tick"][1]
+    assert found["tick"][1].endswith(" UTC, 5 min ago, though vm:7:ab@f leads")
+    assert found["tick"][2] == "the log of the process that leads says why"
+    assert found["lost"][1].endswith(" UTC, 5 min ago: there is no queue gone")
+    assert found["lost"][2] == (
+        "latchwork schedule remove lost --client shop; or make the queue again: "
+        "latchwork queue create gone --client shop"
+    )
+    lease.release()
+    assert set(of_schedules()) == {"lost"}, "where nobody leads, that is the finding"
+    FencedLock(registry.store, "shop-sweeper", owner="vm:9:cd", lease=1e4).acquire()
+    state, what, remedy = of_schedules()["tick"]
+    assert state == WARNING, "it begins only now"
+    assert what.endswith("; vm:9:cd leads, a sweeper without the upkeep of a worker: it publishes no schedules")
+    assert remedy == "end it: then a worker leads, or `latchwork queue sweep --client shop --every 900`"
+
+
+def test_a_schedule_in_a_time_zone_that_this_machine_lacks_hides_nothing_else(registry, queue, clock, monkeypatch):
+    registry.schedule(Schedule("tick", "q", cron="* * * * *", tz="Europe/Berlin"))
+    clock.advance(3600)
+
+    zone_of = schedules._zone_of
+
+    def knows_utc(name):
+        if name != "UTC":
+            raise Misconfigured(f"this machine does not know the time zone {name}")
+        return zone_of(name)
+
+    monkeypatch.setattr(schedules, "_zone_of", knows_utc)
+    assert told(registry)["upkeep"][0] == PROBLEM
+    assert of_client(registry).schedules[0].overdue() == 0
 
 
 def test_three_workers_that_died_are_a_problem_where_not_many_more_are_left(registry, queue, clock):

@@ -36,7 +36,8 @@ class Row(NamedTuple):
 OF_CLIENT = (
     Row("lost", (WARNING,), "a queue was made again in the last hour, as its record was gone", "its record", lost),
     Row("unreadable", (PROBLEM,), "the record of a queue, or of a schedule, is damaged", "their records", unreadable),
-    Row("schedule", (WARNING, PROBLEM), "a schedule is paused; its queue is deactivated", "schedules", schedules),
+    Row("schedule", (WARNING, PROBLEM), "a schedule is paused; its queue is deactivated, or gone; its ticks are not "
+        "published, though a process leads", "schedules, the election", schedules),
     Row("no_worker", (PROBLEM, WARNING), "messages wait and nobody works; the last worker died (a warning "
         "where perhaps only groups are to have them)", "reports, depth, oldest age", workers_and_upkeep),
     Row("worker_died", (WARNING, PROBLEM), "a worker is silent for 50 s and others go on; children die again and again",

@@ -57,7 +57,9 @@ def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 
 def schedules(taken: Snapshot) -> Iterator[Finding]:
-    """Yield the schedules that publish nothing: they are paused, or their queue is deactivated."""
+    """Yield the schedules that publish nothing: they are paused, their queue is deactivated or gone, or the process
+    that leads the upkeep does not publish them. Where nobody leads, that is `upkeep`.
+    """
     client, not_active = taken.client, {queue.name for queue in taken.queues if not queue.live.active}
     for one in taken.schedules:
         name = one.schedule.name
@@ -67,9 +69,29 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
             remedy = f"latchwork schedule resume {word(name)} {words.of_client(client, taken.farm)}"
         elif unpublished := why_unpublished(one, not_active, client, taken.farm):
             state, (what, remedy) = PROBLEM, unpublished
+        elif one.overdue() and (why := _why_overdue(one, taken)):
+            state, what, remedy = why
         else:
             continue
         yield Finding(state, f"schedule {name} of {client}: {what}", remedy, "schedule", client, (one.schedule.queue,))
+
+
+def _why_overdue(one: ScheduleState, taken: Snapshot) -> tuple[str, str, str] | None:
+    """Return the state, why the ticks of a schedule that are due are not published, and the remedy; None where nobody
+    leads the upkeep, which is a finding of its own.
+    """
+    queue, leader, ticks = one.schedule.queue, taken.leader, unpublished_ticks(one)
+    if queue not in taken.unreadable and all(queue != there.name for there in taken.queues):
+        remove = f"latchwork schedule remove {word(one.schedule.name)} {words.of_client(taken.client, taken.farm)}"
+        again = f"latchwork queue create {words.of_queue(queue, taken)}"
+        return PROBLEM, f"{ticks}: there is no queue {queue}", f"{remove}; or make the queue again: {again}"
+    if leader is None or not leader.leads:
+        return None
+    state, who = WARNING if leader.is_new else PROBLEM, words.new_leader(taken) or f", though {leader.name} leads"
+    remedy = "the log of the process that leads says why"
+    if leader.only_sweeps:
+        who, remedy = f"; {words.only_sweeps(leader.name, 'publishes no schedules')}", words.end_sweeper(taken)
+    return state, f"{ticks}{who}", remedy
 
 
 def lost(taken: Snapshot) -> Iterator[Finding]:

@@ -177,8 +177,7 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
     if leader is not None and leader.leads and (late := late_delivery(queue)):
         who, remedy = words.new_leader(taken), "the log of the process that leads says why"
         if leader.only_sweeps:
-            who = f"; {_only_sweeps(leader.name)}"
-            remedy = f"end it: then a worker leads, or {sweep}"
+            who, remedy = f"; {words.only_sweeps(leader.name)}", words.end_sweeper(taken)
         yield WARNING if leader.is_new else PROBLEM, "stranded", f"{late}{who}", remedy
     if queue.unreported and not queue.abandoned:
         what = (
@@ -217,10 +216,6 @@ def late_delivery(queue: QueueState) -> str:
     return f"{messages}, and for {shown_time(late)} nobody has looked at what is due"
 
 
-def _only_sweeps(name: str) -> str:
-    return f"{name} leads, a sweeper without the upkeep of a worker: it delivers no delayed messages"
-
-
 def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) -> str:
     """Return why a message that is due has not come to a handler yet, with the remedy where there is one.
 
@@ -242,7 +237,7 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
         why = f"nobody does the upkeep, which brings it: {taken.upkeep}{'' if taken.candidates else f'; {start}'}"
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
-        why = _only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
+        why = words.only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why
     elif not queue.at_work:
         why = f"no worker is there: {words.START_ONE}"
     elif len(queue.at_work) == len(queue.draining):

@@ -79,6 +79,16 @@ def clock_time(at: float, now: float) -> str:
     return f"{moment.strftime(form)} UTC, {shown_time(max(0.0, now - at))} ago"
 
 
+def only_sweeps(name: str, not_done: str = "delivers no delayed messages") -> str:
+    """Return that a process leads that does only a part of the upkeep. not_done: what it leaves out."""
+    return f"{name} leads, a sweeper without the upkeep of a worker: it {not_done}"
+
+
+def end_sweeper(taken: Snapshot) -> str:
+    """Return what to do about such a process."""
+    return f"end it: then a worker leads, or `latchwork queue sweep {of_client(taken.client, taken.farm)} --every 900`"
+
+
 def new_leader(taken: Snapshot) -> str:
     """Return that a leader has begun only now, as the end of a sentence; empty where it has led for longer."""
     leader = taken.leader

@@ -225,7 +225,7 @@ class ScheduleState:
 
     def overdue(self) -> int:
         """Return the number of ticks that were due, but for the last `MISSED_AFTER` seconds, and are not published; 0
-        while it is paused. At most 1,000.
+        while it is paused, and where this machine does not know its time zone. At most 1,000.
         """
         return self._ticks(self.now - timedelta(seconds=MISSED_AFTER))
 
@@ -237,7 +237,10 @@ class ScheduleState:
         if self.paused is not None or self.settled is None:
             return 0
         ticks = takewhile(lambda tick: tick <= until, self.schedule.ticks(self.settled))
-        return sum(1 for _ in islice(ticks, MAX_TICKS))
+        try:
+            return sum(1 for _ in islice(ticks, MAX_TICKS))
+        except Misconfigured:
+            return 0
 
 
 class Stored(NamedTuple):
