@@ -115,7 +115,7 @@ ALERTS = (
         severity=TICKET,
     ),
     _of_queue("LatchworkSettingsIgnored", "settings", "Workers of QUEUE do not act on its settings"),
-    _of_queue("LatchworkQueueUnreadable", "unreadable", "The record of QUEUE cannot be read"),
+    _of_queue("LatchworkQueueUnreadable", "unreadable", "A record of QUEUE cannot be read"),
     Alert(
         "LatchworkStoreUnreadable",
         "latchwork_queues_readable",

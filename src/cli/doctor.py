@@ -15,7 +15,7 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from ..coord import CountDownLatch
-from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.findings.words import listed, of_queue
 from ..observe.snapshot import Snapshot, clients_in, view_of
@@ -151,8 +151,8 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
             yield _without_queues(store, taken, absent)
             continue
         wrong = findings_of(taken)
-        # Of a client that was named, `_queue_damage` says more of what cannot be read.
-        yield from (finding for finding in wrong if client is None or finding.kind != "unreadable")
+        # Of the queues of a client that was named, `_queue_damage` says more of what cannot be read.
+        yield from (one for one in wrong if client is None or one.kind != "unreadable" or not one.queues)
         if len(found) > MANY and all(finding.state == OK for finding in wrong):
             well.append(one)  # a line of each would hide the others
             continue
@@ -292,6 +292,14 @@ def _damage_of_queue(queue: ShardedQueue, bins: Mapping[str, Any]) -> Iterator[t
             "reports count none of it any more, delete the record, and the shard starts again at 1"
         )
         yield PROBLEM, f"{name}: {state.damage}", remedy
+    control = queue.delayed.control
+    try:
+        is_damaged = queue.delayed.waiting().is_damaged
+    except (Corrupt, Unreadable):
+        is_damaged = True
+    if is_damaged:
+        what = f"{name}: the record {control.set}/{control.name} is damaged, which says how many delayed messages wait"
+        yield PROBLEM, what, "restore it from a copy; do not delete it: what is delayed now might not come then"
     try:
         notes = SweepRecord.of(queue.registry.records.key(queue.name), bins, now=int(queue.store.seams.wall() * 1000))
     except Corrupt as failure:

@@ -21,6 +21,7 @@ from latchwork.errors import Unavailable
 from latchwork.observe.audit import Deed, audited
 from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
 from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
 from latchwork.store import Key, MapPut, Put
@@ -781,6 +782,32 @@ def test_damage_elsewhere_in_the_file_hides_nothing_of_the_queues(lw, queue):
     done = lw("doctor", *SHOP)
     assert "the file is damaged: Key(set='s', name='k')" in done.out
     assert "queue parks of shop: 1 parked message" in done.out
+
+
+def test_damage_within_a_queue_and_of_a_schedule_is_told_whether_or_not_the_client_is_named(lw, queue):
+    queue.publish("m")
+    queue.publish("later", delay=600)
+    assert lw("doctor").code == lw("doctor", *SHOP).code == 0
+    registry, (pointers, *_) = queue.registry, queue.pointers.state_keys([0])
+    registry.schedule(Schedule("nightly", "q", every=60))
+    schedules = ScheduleRecords(registry.store, registry.client_id, registry.farm_id).key
+    queue.store.operate(pointers, Put("LOAD_POINTER", "damaged"))
+    queue.store.operate(queue.delayed.control, Put("in", "damaged"))
+    queue.store.operate(schedules, MapPut("specs", "nightly", "damaged"))
+    done = lw("doctor")
+    assert done.code == 1
+    told = " ".join(done.out.split())
+    assert "queue q of shop: 2 records of its shards, or of its delayed messages, are damaged" in told
+    assert "latchwork doctor --client shop names them" in told
+    assert "schedule nightly of shop: schedule 'nightly' cannot be read" in told
+    assert "unreadable" in lw("stats", *SHOP, "--json").json[0]["findings"][0]["kind"]
+    told = " ".join(lw("doctor", *SHOP).out.split())
+    assert f"the record {pointers.set}/{pointers.name} is damaged" in told
+    control = queue.delayed.control
+    assert f"the record {control.set}/{control.name} is damaged, which says how many delayed messages wait" in told
+    assert "schedule nightly of shop: schedule 'nightly' cannot be read" in told
+    assert "2 records of its shards" not in told, "each is named"
+    assert queue.depth().damaged == 2
 
 
 def test_a_damaged_lock_has_a_row_of_its_own_in_the_list_of_locks_on_a_terminal_too(lw, queue, monkeypatch):

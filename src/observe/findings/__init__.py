@@ -13,7 +13,7 @@ from .failed_messages import failing, parked
 from .finding import OK, PROBLEM, WARNING, Finding, of_queues
 from .running_handlers import draining, long_running, not_taken, saturated
 from .settings import lost, pause, schedules, threads, why_unpublished
-from .upkeep import clock, unreadable, workers_and_upkeep
+from .upkeep import clock, damaged, unreadable, workers_and_upkeep
 from .waiting_messages import backlog, expired, expiring, stranded, streamed, why_it_waits
 
 __all__ = ["KINDS", "OK", "PROBLEM", "WARNING", "Finding", "findings_of", "why_it_waits", "why_unpublished"]
@@ -49,6 +49,7 @@ OF_CLIENT = (
 )  # fmt: skip
 """Findings about the workers and the upkeep of a client, in the order in which they are looked for."""
 OF_QUEUE = (
+    Row("unreadable", (PROBLEM,), "records of its shards, or of its delayed messages, are damaged", "depth", damaged),
     Row("paused", (WARNING,), "no messages are handed out", "settings, depth", pause),
     Row("settings", (OK, WARNING, PROBLEM), "threads were set in the last hour; an order keeps threads idle; a worker "
         "has not acted on a change for 10 s", "settings, reports, depth", threads),

@@ -9,7 +9,7 @@ from ...plain import counted, shown_time
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
-from .finding import OK, PROBLEM, WARNING, Finding, of_queues
+from .finding import OK, PROBLEM, WARNING, Finding, OfQueue, of_queues
 from .missing_workers import missing_workers
 from .settings import unpublished_ticks
 from .waiting_messages import comes_back, late_delivery, side_count
@@ -28,6 +28,15 @@ def unreadable(taken: Snapshot) -> Iterator[Finding]:
         yield Finding(PROBLEM, f"queue {name} of {client}: {why}", remedy, "unreadable", client, (name,))
     for name, why in taken.unreadable_schedules.items():
         yield Finding(PROBLEM, f"schedule {name} of {client}: {why}", "it publishes nothing", "unreadable", client)
+
+
+def damaged(queue: QueueState, taken: Snapshot) -> OfQueue:
+    """Yield that records of a queue are damaged in which it is said what waits there."""
+    if n := queue.stats.depth.damaged:
+        what = f"{counted(n, 'record')} of its shards, or of its delayed messages, {'is' if n == 1 else 'are'} damaged"
+        what += ": what waits there is not counted, and perhaps not handed out"
+        there = words.of_client(taken.client, taken.farm)
+        yield PROBLEM, "unreadable", what, f"latchwork doctor {there} names {'it' if n == 1 else 'them'}"
 
 
 def workers_and_upkeep(taken: Snapshot) -> Iterator[Finding]:

@@ -111,7 +111,7 @@ class Delivery(Struct, frozen=True, eq=False):
     answer: list[Any] | str | None = None
     """What is kept as its result, as it is stored; None = it has none."""
     ended: str | None = None
-    """`ACKED` if this handle has acknowledged it, or the reason for which its `nack` has failed it; None for neither."""
+    """`ACKED` if this handle has acknowledged it, the reason if its `nack` has failed it, else None."""
 
     @property
     def message_id(self) -> str:

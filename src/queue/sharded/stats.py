@@ -176,7 +176,8 @@ def _stats(
         depth = replace(depth, damaged=depth.damaged + 1)
     elif control is not None:
         delayed = waiting_by(control.bins, queue.store.seams.wall())
-        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying)
+        damaged = depth.damaged + delayed.is_damaged
+        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying, damaged=damaged)
     ready, left, given_up = _sides(queue, states)
     # A group's own shards, behind these, have only messages that came back.
     loaded = [max(0, state.loaded - state.before) for state in main[: queue.config.shards]]

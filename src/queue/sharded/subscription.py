@@ -195,7 +195,8 @@ class Subscription(Subqueue):
         depth = depth_of(*self.states_now())
         try:
             waiting = self.delayed.waiting()
-            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying)
+            damaged = depth.damaged + waiting.is_damaged
+            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying, damaged=damaged)
         except (Corrupt, Unreadable):  # all the rest is known
             return replace(depth, damaged=depth.damaged + 1)
 

@@ -606,7 +606,8 @@ def waiting_by(bins: Mapping[str, Any], now: float) -> Waiting:
     messages = waiting_in(came, went)
     retrying = min(messages, waiting_in(again, tried))
     unsettled = unsettled_in(bins.get(UNSETTLED))
-    return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled)
+    is_damaged = any(type(one) is not int for one in (came, went, again, tried))
+    return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled, is_damaged)
 
 
 def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:

@@ -113,6 +113,7 @@ class Waiting(NamedTuple):
     late: seconds by which the delivery of what is due is behind: a few, while a process does the upkeep.
     retrying: how many of them have failed and are tried again, roughly.
     unsettled: those that wait for their update for more than a minute, the oldest first; at most 20.
+    is_damaged: whether the numbers are not known, as their record is damaged: then they are 0.
     """
 
     messages: int = 0
@@ -120,6 +121,7 @@ class Waiting(NamedTuple):
     retrying: int = 0
     last_retry: LastRetry | None = None
     unsettled: tuple[Unsettled, ...] = ()
+    is_damaged: bool = False
 
 
 def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
