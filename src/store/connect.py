@@ -159,14 +159,14 @@ def _place(url: str) -> str:
 
 def options_of(url: str, query: str, known: set[str]) -> Mapping[str, str]:
     """Return the options of a URL by name. Raises `InvalidRequest` for one that is unknown, doubled or has no value."""
-    pairs = parse_qsl(query, keep_blank_values=True)
-    options = dict(pairs)
-    for name, value in pairs:
-        if name not in known or not value or len(options) < len(pairs):
+    options: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name not in known or not value or name in options:
             raise InvalidRequest(
                 f"option {shown(name)} of {_place(url)}: unknown, empty or given twice; "
                 f"there are {', '.join(sorted(known))}"
             )
+        options[name] = value
     return options
 
 

@@ -103,6 +103,7 @@ def test_sqlite_urls(home, url, path, synchronous, busy_timeout):
         ("sqlite:a.db?sync=full", "'sync'"),
         ("sqlite:a.db?synchronous=", "'synchronous'"),
         ("sqlite:a.db?synchronous=full&synchronous=off", "twice"),
+        ("sqlite:a.db?synchronous=full&busy_timeout=1&busy_timeout=2", "option 'busy_timeout' of"),
         ("sqlite:a.db?synchronous=sometimes", "sometimes"),
         ("sqlite:a.db?busy_timeout=soon", "busy_timeout"),
         ("sqlite:a.db?busy_timeout=-1", "-1"),
