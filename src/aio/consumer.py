@@ -191,7 +191,7 @@ class Consumer(_Runner[_Consumer]):
     """Up to `concurrency` tasks that await `handler(delivery)` for each message: see `latchwork.queue.Consumer`.
 
     handler: an async function of an `aio.Delivery`, or of a list of them where the queue has `batching`. One that is
-        not async runs in one of up to 16 threads, with a delivery of the sync surface.
+        not async runs in one of up to 100 threads, with a delivery of the sync surface.
     concurrency: handlers at a time, 0 to 1,000; None = as the queue's record says.
 
     A handler that is cancelled gives its message back, uncounted: by its own code, at the end of the grace, or where

@@ -453,9 +453,9 @@ def test_a_retry_that_is_due_says_since_when_and_why_it_has_not_come(registry, s
     )
 
 
-def noted(queue, ready, received, failing=NOT_FAILING, workers=1):
+def noted(queue, ready, received, failing=NOT_FAILING, *, workers=1, acked=0):
     """The upkeep notes this minute."""
-    figures = [ready, 0, 0, 0, 0, 0, ready, received, 0, workers, 0, 1, 0, 0, 1, [], *failing]
+    figures = [ready, 0, 0, 0, 0, 0, ready, received, 0, workers, 0, 1, acked, 0, 1, [], *failing]
     queue.store.repeat(noting(queue, int(queue.store.seams.wall() * 1000), figures))
 
 
@@ -526,6 +526,18 @@ def test_messages_that_a_rate_holds_up_are_said_to_wait_for_it_and_no_worker_is_
     assert found.remedy.startswith("more workers do not help: the rate of its consumers, rate= in their program")
     taken = of_client(registry)
     assert why_it_waits(taken.queues[0], taken, is_ready=True).startswith("the rate of its consumers")
+
+
+def test_what_a_rate_sends_back_is_not_counted_as_taken(registry, queue, clock):
+    clock.advance(-clock.wall() % 60)
+    queue.publish_many(range(400))
+    for minute in range(6):
+        noted(queue, 400 - 6 * minute, 20 * minute, acked=6)
+        for one in queue.receive(20)[:6]:
+            one.ack()
+        clock.advance(60)
+        reports(queue, threads=4, acked=6, rate_limited=14)
+    assert "as in the last 6 min all are taken in 47 min" in told(registry)["backlog"][1]
 
 
 def test_the_first_claim_of_an_ordered_consumer_says_that_it_keeps_an_order(registry):

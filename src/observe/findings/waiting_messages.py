@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...plain import counted, one_line, shortened, shown_time, word
+from ...queue.sharded.history import MINUTE
 from ...queue.sharded.stats import Side
 from ...queue.sharded.workers import short_name
 from ..snapshot import QueueState, Snapshot
@@ -88,6 +89,9 @@ def _flow(queue: QueueState, taken: Snapshot) -> _Flow | None:
     over, out = taken.at - begin, queue.stats.depth.fired - received
     if out < 0:  # the queue was lost, and made again
         return None
+    if queue.rate_limited:  # what it holds up goes back, and is taken again
+        done = [(one.acked or 0) + (one.failed or 0) for one in queue.minutes]
+        out = round(over / MINUTE * sum(done) / len(done))
     middle = [before for at, before, _ in known if taken.at - at >= over / 3][-1]
     least = max(GROWS_BY, GROWS_SHARE * ready)
     grows = ready - at_first >= least and min(ready - middle, middle - at_first) >= least / 3
