@@ -1252,6 +1252,24 @@ def test_the_age_of_the_oldest_message_is_that_of_one_that_was_given_back(regist
     assert of_client(registry).queues[0].stats.oldest_age == pytest.approx(100, abs=1)
 
 
+def test_a_group_that_nobody_reads_stays_a_problem_though_its_first_messages_have_expired(registry, clock):
+    queue = registry.create(QueueConfig("q", shards=1, message_expiry=3600))
+    queue.group("mails")
+    queue.publish("over")
+    clock.advance(3000)
+    queue.publish("waits")
+    clock.advance(1200)
+    taken = of_client(registry)
+    (group,) = [one for one in taken.queues if one.group_of]
+    assert group.stats.ready.oldest_age == pytest.approx(1200, abs=1)
+    (found,) = [one for one in findings_of(taken) if one.kind == "no_worker" and "q@mails" in one.queues]
+    assert found.state == PROBLEM
+    assert group.stats.ready.expired == 0, "it is not known whether that was for the group"
+    queue.publish("too")
+    assert of_client(registry).queues[1].stats.ready.oldest_age == pytest.approx(1200, abs=1)
+    assert [one.payload for one in registry.get("q@mails").receive(5)] == ["waits", "too"]
+
+
 def test_a_queue_that_only_its_groups_read_is_no_problem(registry, queue, clock):
     queue.group("audit")
     queue.publish("m")

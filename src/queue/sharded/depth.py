@@ -123,10 +123,14 @@ def _waiting_slots(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> dict[
     """Return the first and the last slot of each shard that wait, without the ones that are known to be empty."""
     for queue, states in parts:  # the store may have come back empty
         for state in states:
-            if queue.known_gone.get(state.shard, 0) > state.loaded:
-                queue.known_gone.pop(state.shard, None)  # or another thread has done it
+            for known in (queue.known_gone, queue.known_empty):
+                if known.get(state.shard, 0) > state.loaded:
+                    known.pop(state.shard, None)  # or another thread has done it
     return {
-        (n, state.shard): (max(state.fired, queue.known_gone.get(state.shard, 0)) + 1, state.loaded)
+        (n, state.shard): (
+            max(state.fired, queue.known_gone.get(state.shard, 0), queue.known_empty.get(state.shard, 0)) + 1,
+            state.loaded,
+        )
         for n, (queue, states) in enumerate(parts)
         for state in states
         if state.fired < state.loaded
@@ -141,16 +145,18 @@ def _pass_empty(
     """Put the first message behind empty slots in their place among the heads, and note how many are empty; return the
     parts whose pointers are to be read again.
 
-    An empty slot is looked at twice, as its publisher may be about to write it.
+    An empty slot is looked at twice, as its publisher may be about to write it. Of the slots that a group shares with
+    its queue it is not known whether they held a message for it.
     """
-    empty = {place for place in _empty(heads) if queues[place[0]].expires_in_order(place[1])}
+    empty = set(_empty(heads))
     if not empty:
         return set()
     queues[0].store.seams.sleep(GRACE)
     heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
     for n, shard in [place for place in _empty(heads) if place in empty]:
         gone = _last_empty(queues[n], shard, *spans[n, shard])
-        queues[n].known_gone[shard] = gone
+        known = queues[n].known_gone if queues[n].expires_in_order(shard) else queues[n].known_empty
+        known[shard] = gone
         if gone < spans[n, shard][1]:
             heads |= zip([(n, shard)], _read(queues, [((n, shard), gone + 1)]), strict=True)
         else:

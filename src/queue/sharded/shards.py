@@ -116,6 +116,8 @@ class Shards(SubqueuePointers):
         """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
         it.
         """
+        self.known_empty: dict[int, int] = {}
+        """The same of shards in which it is not known whether such slots held messages for this reader."""
 
     def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard
         """Whether empty slots that wait in the shard held messages for this reader."""
