@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..deadline import Deadline
 from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_kind, checked_number
 from ..logs import Log
@@ -18,6 +19,10 @@ log = Log(__name__)
 
 MAX_AGE = 15.0
 """Seconds for which a snapshot is good enough: the usual interval of a scrape."""
+WITHIN = 5.0
+"""Seconds after which a server that does not answer is not waited for: a scrape is given up after 10, and then nothing
+says that the store cannot be read.
+"""
 
 
 def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: float = MAX_AGE) -> None:
@@ -26,7 +31,8 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
 
     A snapshot is taken when the gauges are read and the last one of this process is older than `max_age` seconds: three
     calls, and one for every 500 queues. One process a client is enough: the figures are the store's, not the process's.
-    While the store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0.
+    While the store cannot be read there are no figures, rather than old ones, and `queues_readable` is 0: after 5 s
+    where its server does not answer.
     """
     checked_kind("registry", registry, QueueRegistry)
     if not isinstance(telemetry, Telemetry):
@@ -39,7 +45,8 @@ def watch_queues(registry: QueueRegistry, telemetry: Telemetry, *, max_age: floa
 def _samples(view: ClientView, max_age: float) -> list[Sample]:
     """Return the samples of a look that is not too old."""
     try:
-        taken = view.look(max_age)
+        with Deadline(view.registry.store.seams, WITHIN):
+            taken = view.look(max_age)
     except LatchworkError as failure:
         log.warning("no snapshot of the queues (%s): %s", failure.code, failure, extra={"code": failure.code})
         return [Sample(GAUGES["queues_readable"], (), 0)]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from latchwork.coord import CountDownLatch, FencedLock
+from latchwork.deadline import call_time
 from latchwork.errors import (
     AlreadyExists,
     FencedOut,
@@ -30,7 +31,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Once, Put, Read, SQLiteStore, Update
 from latchwork.testing import bring_back
-from latchwork.testing.stores import Fault, FaultyStore
+from latchwork.testing.stores import Fault, FaultyStore, Outage
 from tests.observe.conftest import Remembering
 from tests.queue.sharded.world import Election
 
@@ -375,6 +376,22 @@ def test_a_snapshot_of_a_store_that_is_away_has_no_figures_rather_than_old_ones(
     clock.advance(60)
     faulty.plan = {faulty._number + n: "dropped" for n in range(1, 9)}
     assert [(s.event.name, s.value) for s in source()] == [("queues_readable", 0)]
+
+
+def test_a_server_that_does_not_answer_is_told_of_before_a_scrape_is_given_up(store, faulty, clock, telemetry):
+    queue = queue_of(store)
+    watch_queues(queue.registry, telemetry)
+    (source,) = telemetry.sources
+
+    def hangs():
+        time = call_time()
+        clock.advance(60 if time is None else min(time, 60))
+        raise Unavailable("no answer")
+
+    faulty.plan = Outage(clock, 0, 1e9, hangs)
+    began = clock.monotonic()
+    assert [(sample.event.name, sample.value) for sample in source()] == [("queues_readable", 0)]
+    assert clock.monotonic() - began < 8
 
 
 def test_a_look_that_takes_long_serves_all_who_have_waited_for_it(store, faulty, clock, telemetry):
