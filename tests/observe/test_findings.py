@@ -1252,6 +1252,15 @@ def test_the_age_of_the_oldest_message_is_that_of_one_that_was_given_back(regist
     assert of_client(registry).queues[0].stats.oldest_age == pytest.approx(100, abs=1)
 
 
+def test_messages_wait_as_long_as_they_do_though_the_clock_of_their_publisher_is_ahead(registry, queue, clock):
+    ahead = QueueRegistry(CountingStore(registry.store, seams=clock.skewed(3600)), "shop", farm_id="f")
+    ahead.get("q").publish("m")
+    assert of_client(registry).queues[0].stats.ready.oldest_age == 0
+    clock.advance(600)
+    assert of_client(registry).queues[0].stats.ready.oldest_age == pytest.approx(600, abs=2)
+    assert told(registry)["no_worker"][0] == PROBLEM
+
+
 def test_a_group_that_nobody_reads_stays_a_problem_though_its_first_messages_have_expired(registry, clock):
     queue = registry.create(QueueConfig("q", shards=1, message_expiry=3600))
     queue.group("mails")

@@ -31,7 +31,8 @@ class Side:
     waiting: slots.
     is_exact: whether each of these slots was looked at; else messages may have been removed one by one, and `waiting`
         is an upper bound. True for ready messages, which are not removed so.
-    oldest_age: seconds since the oldest of them was published; None = there is none.
+    oldest_age: seconds since the oldest of them was published, or since it came here, if that is longer, as where the
+        clock of its publisher is ahead; None = there is none.
     left: seconds for which the first of them to expire still lives; None = there is none.
     life: seconds for which a message lives here.
     expired: slots that held no message when it was their turn, or whose turn it is, since the queue's name was first
@@ -215,6 +216,8 @@ def _sides(queue: Subscription, states: Sequence[Sequence[ShardPointers]]) -> li
         oldest = min((time for time in times if is_int(time) and 0 < time <= MAX_TIME), default=None)
         age = None if oldest is None else max(0.0, now - oldest / 1000)
         left = min((record.ttl for record in heads if record.ttl >= 0), default=None)
+        if left is not None:  # it has been here for so long by the server's clock, whatever its publisher's said
+            age = max(age or 0.0, float(part.ttl - left - 1))
         waiting, expired = sum(state.waiting for state in some), sum(state.expired + state.gone for state in some)
         exact = part is queue.pointers or waiting + sum(state.holes for state in some) <= LOOKED
         last = max((state.expired_at for state in some), default=0)

@@ -243,12 +243,12 @@ def test_a_message_that_must_wait_for_years_is_due(simulated):
     assert Shovel(process.queue).run_once().moved == 1
 
 
-def test_the_age_of_the_oldest_message_passes_over_dates_that_are_none(simulated):
+def test_the_age_of_the_oldest_message_is_that_of_its_record_where_its_date_is_none(simulated):
     process = simulated.process()
     process.queue.publish("a")
     for bad in HOSTILE:
         damage(simulated, process.queue.pointers, newest(process.queue.pointers), enqueuedAt=bad)
-        assert stats_of(process.queue).oldest_age is None or bad == 1.5, bad
+        assert 0 <= stats_of(process.queue).oldest_age < 60, bad
 
 
 # ---- the payload
