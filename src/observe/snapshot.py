@@ -545,6 +545,8 @@ class ClientView:
         has_groups: bool,
     ) -> QueueState:
         """Return a queue as it is at this moment, without what is known of it elsewhere."""
+        if stats.delayed_late is not None:  # by the server's clock, as the time up to which is looked
+            stats = replace(stats, delayed_late=max(0.0, stats.delayed_late + at - self._seams.wall()))
         made: Any = bins.get("createdAt")
         abandoned = REPORT + queue.config.sweep_duration.total_seconds()
         swept = at - (stats.last_sweep.success or (made if is_int(made) else 0)) / 1000

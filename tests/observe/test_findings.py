@@ -1261,6 +1261,17 @@ def test_messages_wait_as_long_as_they_do_though_the_clock_of_their_publisher_is
     assert told(registry)["no_worker"][0] == PROBLEM
 
 
+@pytest.mark.parametrize(("wrong", "late"), [(300, False), (-300, True)])
+def test_how_late_delayed_messages_are_depends_on_no_clock_of_who_looks(registry, queue, clock, wrong, late):
+    here = QueueRegistry(CountingStore(registry.store, seams=clock.skewed(wrong)), "shop", farm_id="f")
+    FencedLock(registry.store, "shop-sweeper", owner="vm:7:ab@f", lease=1e4).acquire()
+    clock.advance(100)
+    queue.publish("m", delay=3600)
+    if late:
+        clock.advance(200)
+    assert ("stranded" in told(here)) is late
+
+
 def test_a_group_that_nobody_reads_stays_a_problem_though_its_first_messages_have_expired(registry, clock):
     queue = registry.create(QueueConfig("q", shards=1, message_expiry=3600))
     queue.group("mails")
