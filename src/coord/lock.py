@@ -210,7 +210,7 @@ class Grant(Fenced):
     def __init__(self, name: str, leased: Leased, claim: TakenLease) -> None:
         super().__init__(leased.store, name, claim.fence, Lost(leased.store.seams, claim.until))
         self._leased = leased
-        self._freed = self._is_kept_alive = False
+        self._freed = self._freed_late = self._is_kept_alive = False
         self.broken = claim.broken
         """Whether it may have been taken from a holder that had not released it: one that died, or could not renew."""
         self.unreleased: LatchworkError | None = None
@@ -249,7 +249,8 @@ class Grant(Fenced):
             raise ended from None
         if not self.lost.extend(claim.until):
             ended = self._ended()
-            if self.gives_back_late:
+            if self.gives_back_late and not self._given_back:  # else its holder releases it, and is told how that went
+                self._freed_late = True
                 self.release()
             raise ended
 
@@ -286,7 +287,8 @@ class Grant(Fenced):
         of the block at the same time. Raises what `release` raises.
         """
         try:
-            released, lost = self._given_back or self._freed, self.lost.is_set()
+            late, lost = self._freed_late, self.lost.is_set()
+            released = self._given_back or (self._freed and not late)
             held: bool | None = None
             try:
                 held = self.release()
@@ -295,7 +297,7 @@ class Grant(Fenced):
                 if error is None and not lost:
                     raise
             if error is None and not released and (lost or not held):
-                raise self._lost_in_its_block(held)
+                raise self._lost_in_its_block(None if late else held)
         finally:
             self.lost.set()  # also after an interrupt: nothing is renewed after the block
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
+
 import pytest
 
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.coord.election.election import Leadership
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import LockUnavailable, Unavailable
+from latchwork.errors import FencedOut, LeaseLost, LockUnavailable, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
@@ -107,6 +110,44 @@ def test_a_holder_whose_renewal_is_answered_too_late_is_counted(renewing):
     assert grant.lost.is_set()
     assert renewing.seams.noted == [{"by": "holder"}]
     assert lock.try_acquire() is not None, "what was renewed too late was given back"
+
+
+def test_a_block_whose_lock_was_renewed_too_late_and_so_given_back_ends_with_lease_lost(renewing):
+    lock = FencedLock(renewing, "lock", lease=9)
+    with pytest.raises(LeaseLost, match="others may have had it since"), lock.acquire(keep_alive=True):
+        renewing.plan = {2: lambda: renewing.seams.advance(10)}
+        renewing.seams.work[0]()
+        assert lock.try_acquire() is not None, "two work at a time"
+
+
+def test_a_block_that_ends_before_the_reply_of_a_renewal_says_nothing(renewing, monkeypatch):
+    renewed, ends = threading.Event(), threading.Event()
+    with FencedLock(renewing, "lock").acquire() as grant:
+        renew, release = grant._leased.renew, grant._leased.release
+
+        def slowly_renewed(fence):
+            claim = renew(fence)
+            renewed.set()
+            assert ends.wait(60)
+            return claim
+
+        def slowly_released(fence):
+            if threading.current_thread() is not renewal:
+                ends.set()
+                renewal.join(60)
+            return release(fence)
+
+        def renew_now():
+            with suppress(FencedOut):
+                grant.renew()
+
+        renewal = threading.Thread(target=renew_now)
+        monkeypatch.setattr(grant._leased, "renew", slowly_renewed)
+        monkeypatch.setattr(grant._leased, "release", slowly_released)
+        renewal.start()
+        assert renewed.wait(60)
+    assert not renewal.is_alive()
+    assert renewing.get(Key(LOCKS, "lock")).bins["locked"] == 0
 
 
 def test_a_lease_that_ran_out_before_the_release_counts_though_it_was_released_meanwhile(renewing):
