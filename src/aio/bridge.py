@@ -158,6 +158,7 @@ class Verb(greenlet):  # type: ignore[misc] # greenlet has no types
     """One verb that runs on a loop.
 
     cancelled: what its task was cancelled with, if it was.
+    failure: what the user's coroutine has raised when it was cancelled then, if it was something else.
     way_out: whether a cancel changes nothing but how it ends: it releases, acknowledges, or gives back.
     """
 
@@ -169,6 +170,7 @@ class Verb(greenlet):  # type: ignore[misc] # greenlet has no types
         self.call, self.seams, self.pool, self.limit, self.way_out = call, seams, pool, limit, way_out
         self.loop = asyncio.get_running_loop()
         self.cancelled: CancelledError | None = None
+        self.failure: BaseException | None = None
         self.deadline: Deadline | None = None
         self.is_closed = False
         self._hears = False
@@ -303,7 +305,12 @@ def awaited(work: Awaitable[T]) -> T:
     """Return what the user's coroutine returns. Called by a verb that runs on a loop."""
     verb = verb_of()
     assert verb is not None  # noqa: S101 - who calls it runs on a loop
-    return verb.awaits(work)
+    task = asyncio.ensure_future(work, loop=verb.loop)
+    try:
+        return verb.awaits(task)
+    except CancelledError:
+        verb.failure = None if task.cancelled() else task.exception()
+        raise
 
 
 def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]:
@@ -346,7 +353,7 @@ async def run(
     except CancelledError:
         if verb.cancelled is None:
             raise  # the verb's own code has raised it: it comes from a function of the user's
-        raise _told(verb.cancelled, Ended()) from None
+        raise _told(verb.cancelled, Ended()) from verb.failure
     except Exception as failure:
         if verb.cancelled is None:
             raise

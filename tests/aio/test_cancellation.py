@@ -182,6 +182,27 @@ def test_an_election_that_is_cancelled_while_it_leads_gives_its_term_up_once_the
     run(main())
 
 
+def test_what_a_leaders_function_raises_when_it_is_cancelled_is_the_cause(store, run):
+    async def main():
+        begun = asyncio.Event()
+
+        async def lead(leadership):
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                raise ValueError("of the user's")
+
+        task = asyncio.ensure_future(aio.LeaseElection(store, "e").run(lead))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        assert (aio.ended(cancelled.value), type(cancelled.value.__cause__)) == (aio.Ended(), ValueError)
+
+    run(main())
+
+
 def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
     async def main():
         begun, ends = threading.Event(), []
