@@ -90,8 +90,9 @@ class RateLimiter:
     per: a timedelta, or seconds: 0.05 to a year.
     also: further limits, as pairs (limit, per). A call is allowed if all limits have room, and counts in all of them.
 
-    Handles of one name may have different limits for a window: each uses its own limit, and all calls count. Time is
-    the store's. The record of a limiter expires when it is not used for two windows.
+    Handles of one name may have different limits for a window: each uses its own limit, and all calls count. But all
+    need the same longest window: the record expires when it is not used for two windows of the handle that used it
+    last, and what a longer window had counted is then lost. Time is the store's.
     """
 
     def __init__(

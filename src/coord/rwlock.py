@@ -166,8 +166,8 @@ class ReadWriteLock:
         timeout: seconds to wait; None = no limit; 0 = like `try_read`, but raises if the lock is not free.
         keep_alive: renew it in the background until it is released or lost.
 
-        A waiting writer goes first; after it has written, the readers that have waited since then go before the next
-        waiting writer.
+        A waiting writer goes first. Once a writer has come and gone while this call waits, no waiting writer holds it
+        off any more: it and they have an equal chance each time that the lock is free.
 
         Raises `LockUnavailable` after the timeout, `OutcomeUnknown` if an attempt may have taken the lock (it then runs
         out after one lease), `Unavailable`.
