@@ -314,7 +314,7 @@ class Election(Unpicklable, ABC):
         stop.wait(self._yield_seconds())
 
     def _lead(self, leadership: Leadership, lead: Callable[[Leadership], object] | None) -> None:
-        if lead is None:
+        if lead is None or leadership.lost.is_set():  # a `stop` may have come as it was elected
             leadership.lost.wait()
             return
         try:
