@@ -12,13 +12,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..errors import Corrupt, LatchworkError, NotFound, Refused
 from ..store.model.expr import SERVER_NOW, Bin, Expr, ListOf, MapValue, Param, has, largest, missing
 from ..store.model.form import Form
 from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
+from ..store.once import TokenClock
 from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
 from .contender import BaseAcquisition, BaseContender, TakenLease, Way
@@ -108,15 +110,30 @@ def _is_sound(entry: HolderEntry) -> bool:
     return kinds == (int, int, int, str, str) and 0 < entry.lease <= rules.MAX_LEASE
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Since when the holders of one record, and its wish, are unchanged."""
+
+    holders: Standstill[str] = field(default_factory=Standstill)
+    wishes: Standstill[str] = field(default_factory=Standstill)
+
+
+MAX_WATCHED = 1_024
+"""Records of one store whose holders a process remembers to have seen. Those of a forgotten one are watched again."""
+_ALL: WeakKeyDictionary[TokenClock, dict[Key, Watched]] = WeakKeyDictionary()
+"""What this process has seen of the holders of each store's records. A handle may live for one call only, as for one
+web request: by itself it would never see a dead holder, or the wish of a dead party, stand still for long enough."""
+
+
 class SharedContender(BaseContender, ABC):
-    """One party on a record with several holders. It remembers since when each other holder is unchanged."""
+    """One party on a record with several holders. It knows since when this process has seen each of them unchanged."""
 
     def __init__(self, store: RecordStore, key: Key, owner: str, lease: float) -> None:
         super().__init__(store, key, owner, lease)
         self.observed: Holders | None = None
         self._looked = 0.0
-        self._holders: Standstill[str] = Standstill()
-        self._wishes: Standstill[str] = Standstill()
+        self._all = _ALL.setdefault(store.token_clock, {})
+        self._watched = self._all.get(key) or Watched()
 
     def look(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Read the holders; None if there is no record. Leaves a mark if `waiting`.
@@ -128,10 +145,21 @@ class SharedContender(BaseContender, ABC):
             self.observed = None
             return None
         seen, now = Holders.of(self.key, answer.record.bins), answer.answered
-        self._holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
-        self._wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
+        self._watched.holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
+        self._watched.wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
         self.observed, self._looked = seen, now
+        self._share(is_used=bool(seen.entries) or seen.wish is not None)
         return seen
+
+    def _share(self, *, is_used: bool) -> None:
+        """Let the later handles of this process know what this one has seen; the newest record is the last."""
+        self._all.pop(self.key, None)
+        if not is_used:
+            return
+        if len(self._all) >= MAX_WATCHED:
+            with suppress(KeyError, RuntimeError):  # another thread does so at this moment
+                del self._all[next(iter(self._all))]
+        self._all[self.key] = self._watched
 
     def living(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Remove the dead holders, and return the others; None if there is no record."""
@@ -146,7 +174,7 @@ class SharedContender(BaseContender, ABC):
         seen = self.observed
         if seen is None:
             return INFINITY
-        dead = min((self._holders.since(one.id) + one.lease for one in seen.entries.values()), default=INFINITY)
+        dead = min((self._watched.holders.since(one.id) + one.lease for one in seen.entries.values()), default=INFINITY)
         if wishes or seen.wish is not None:
             dead = min(dead, self._looked + WISH_LASTS / 4)
         return dead + SOON
@@ -155,8 +183,20 @@ class SharedContender(BaseContender, ABC):
         """Return the holders that were seen unchanged for their whole lease."""
         now = self.store.seams.monotonic()
         return [
-            entry for entry in seen.entries.values() if self._holders.lasts(entry.id, entry.stamp, entry.lease, now)
+            entry
+            for entry in seen.entries.values()
+            if self._watched.holders.lasts(entry.id, entry.stamp, entry.lease, now)
         ]
+
+    def held_by(self) -> str:
+        """Return why it could not be had though nobody held it, as text for a message."""
+        seen = self.observed  # read once: another thread may replace it
+        if seen is None or seen.wish is None:
+            return super().held_by()
+        return (
+            "nobody held it when it last looked, but a party that waits goes first; if that has died, the others are "
+            f"held off until this process has seen it for {WISH_LASTS:g} s: wait longer than that"
+        )
 
     @abstractmethod
     def removal_ops(self, entry: HolderEntry) -> tuple[Op, ...]:
@@ -194,7 +234,7 @@ class SharedContender(BaseContender, ABC):
     def passes(self, seen: Holders | None) -> dict[str, Any]:
         """Return the parameters of `NOT_HELD_OFF` that ignore a wish which was not repeated in time."""
         wish, clock = seen.wish if seen else None, self.store.seams.monotonic
-        if seen is None or wish is None or not self._wishes.lasts(wish, seen.wished, WISH_LASTS, clock()):
+        if seen is None or wish is None or not self._watched.wishes.lasts(wish, seen.wished, WISH_LASTS, clock()):
             return {"passed": "", "beat": 0}
         return {"passed": wish, "beat": seen.wished}
 

@@ -182,7 +182,10 @@ class ReadWriteLock:
         return self._granted(WriteGrant, timeout, keep_alive=keep_alive)
 
     def try_read(self, *, keep_alive: bool = False) -> ReadGrant | None:
-        """Take the lock for reading; None if a party writes or waits to. One store call, or three. Does not wait."""
+        """Take the lock for reading; None if a party writes or waits to. One store call, or three. Does not wait.
+
+        The wish of a writer that has died waiting ends once this process has seen it for a second.
+        """
         return self._tried(ReadGrant, keep_alive=keep_alive)
 
     def try_write(self, *, keep_alive: bool = False) -> WriteGrant | None:

@@ -134,7 +134,10 @@ class Semaphore:
         return self._granted(acquisition, claim, keep_alive=keep_alive)
 
     def try_acquire(self, n: int = 1, *, keep_alive: bool = False) -> Permits | None:
-        """Take `n` permits if they are free, or if this handle has seen them run out; else None. Does not wait.
+        """Take `n` permits if they are free, or if this process has seen them run out; else None. Does not wait.
+
+        None also while a party waits for several. The wish of one that has died ends once this process has seen it for
+        a second.
 
         One store call if the slots that it tries are free, else one read, and another try if that may succeed.
         """
@@ -313,8 +316,10 @@ class _SemaphoreContender(SharedContender):
         """Return the holders that were seen last, as text for a message."""
         seen, size = self.observed, self.size  # read once: another thread may replace them
         entries = [] if seen is None else list(seen.entries.values())
+        if not entries and (seen is None or seen.wish is None):
+            return f"nobody held any of its {size} when it last looked: others were faster"
         if not entries:
-            return f"nobody held any of its {size} when it last looked: others were faster, or one waits for several"
+            return super().held_by()
         held = sum(len(entry.held) for entry in entries)
         names = [f"{entry.owner!r} ({len(entry.held)})" for entry in entries[:8]]
         more = f" and {len(entries) - 8} more" if len(entries) > 8 else ""

@@ -9,7 +9,7 @@ import pytest
 
 from latchwork.coord import ReadWriteLock
 from latchwork.coord import rwlock as module
-from latchwork.coord.holders import HOLDERS, RENEWED
+from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
 from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
 from latchwork.store import NEVER, Add, Exists, Key, Put
@@ -138,6 +138,15 @@ def test_a_reader_that_died_leaves_no_mark_and_only_it_is_taken_out(memory, cloc
     with ReadWriteLock(memory, "l").write(10) as writer:
         assert 5.0 <= clock.monotonic() < 5.1
         assert writer.abandoned is None
+
+
+def test_the_wish_of_a_writer_that_died_ends_for_handles_that_ask_once(memory, clock):
+    ReadWriteLock(memory, "l").read(0).release()
+    memory.operate(Key(RWLOCKS, "l"), Put(WISH, "of one that died"), Put("wished", 7))
+    with pytest.raises(LockUnavailable, match="a party that waits goes first; if that has died"):
+        ReadWriteLock(memory, "l").read(0)
+    clock.advance(1.1)
+    assert ReadWriteLock(memory, "l").try_read() is not None
 
 
 def test_a_writer_that_was_taken_out_cannot_clear_the_mark_of_itself(memory, clock):

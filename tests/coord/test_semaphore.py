@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from latchwork.coord import Semaphore
+from latchwork.coord import Semaphore, holders
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
 from latchwork.coord.waits import read
@@ -24,7 +24,7 @@ from latchwork.errors import (
 )
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Put
-from latchwork.testing.stores import Fault, FaultyStore
+from latchwork.testing.stores import CountingStore, Fault, FaultyStore
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_threads_may_share_a_handle_while_one_of_them_sees_that_a_holder_is_gone
     Semaphore(memory, name, permits=1).acquire()
     contender = Semaphore(memory, name, permits=1)._contender
     seen = contender.look()
-    contender._holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
+    contender._watched.holders.see({}, clock.monotonic())  # in another thread, which has yet to say what it has seen
     assert contender.due(wishes=False) == float("inf")
     assert contender.dead(seen) == []
 
@@ -401,6 +401,48 @@ def test_who_gives_up_or_dies_wishing_holds_nobody_off_for_long(memory, clock):
         assert 1.0 < clock.monotonic() - began < 1.2
     assert WISH not in bins(memory, "s")
     holder.check()
+
+
+def test_the_wish_of_a_dead_party_ends_for_handles_that_ask_once(memory, clock):
+    Semaphore(memory, "s", permits=2).resize(2)
+    memory.operate(Key(SEMAPHORES, "s"), Put(WISH, "of one that died"), Put("wished", 7))
+    with pytest.raises(LockUnavailable, match="a party that waits goes first; if that has died"):
+        Semaphore(memory, "s", permits=2).acquire(timeout=0)
+    clock.advance(1.1)
+    assert Semaphore(memory, "s", permits=2).try_acquire() is not None
+    assert WISH not in bins(memory, "s")
+
+
+def test_handles_that_ask_once_take_out_who_died(memory, clock):
+    Semaphore(memory, "s", permits=1, lease=3).acquire()
+    assert Semaphore(memory, "s", permits=1).try_acquire() is None
+    clock.advance(3.1)
+    assert Semaphore(memory, "s", permits=1).try_acquire() is not None
+
+
+def test_a_holder_that_renews_lives_for_handles_that_ask_once(memory, clock):
+    held = Semaphore(memory, "s", permits=1, lease=3).acquire()
+    for _ in range(4):
+        assert Semaphore(memory, "s", permits=1).try_acquire() is None
+        clock.advance(2)
+        held.renew()
+
+
+def test_another_process_has_seen_nothing(memory, clock):
+    Semaphore(memory, "s", permits=1, lease=3).acquire()
+    assert Semaphore(memory, "s", permits=1).try_acquire() is None
+    clock.advance(3.1)
+    assert Semaphore(CountingStore(memory.inner), "s", permits=1).try_acquire() is None
+
+
+def test_of_more_records_than_are_remembered_the_oldest_is_watched_again(memory, clock, monkeypatch):
+    monkeypatch.setattr(holders, "MAX_WATCHED", 1)
+    for name in "ab":
+        Semaphore(memory, name, permits=1, lease=3).acquire()
+        assert Semaphore(memory, name, permits=1).try_acquire() is None
+    clock.advance(3.1)
+    assert Semaphore(memory, "b", permits=1).try_acquire() is not None
+    assert Semaphore(memory, "a", permits=1).try_acquire() is None
 
 
 # ---- doubt

@@ -114,10 +114,12 @@ def test_a_holder_whose_renewal_is_answered_too_late_is_counted(renewing):
 
 def test_a_block_whose_lock_was_renewed_too_late_and_so_given_back_ends_with_lease_lost(renewing):
     lock = FencedLock(renewing, "lock", lease=9)
-    with pytest.raises(LeaseLost, match="others may have had it since"), lock.acquire(keep_alive=True):
-        renewing.plan = {2: lambda: renewing.seams.advance(10)}
-        renewing.seams.work[0]()
-        assert lock.try_acquire() is not None, "two work at a time"
+    grant = lock.acquire(keep_alive=True)
+    renewing.plan = {2: lambda: renewing.seams.advance(10)}
+    renewing.seams.work[0]()
+    assert lock.try_acquire() is not None, "two may work at a time"
+    with pytest.raises(LeaseLost, match="others may have had it since"):
+        grant.__exit__(None, None, None)
 
 
 def test_a_block_that_ends_before_the_reply_of_a_renewal_says_nothing(renewing, monkeypatch):
