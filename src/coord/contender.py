@@ -1,9 +1,9 @@
 """Acquisition of a lease: the first try, waiting, breaking, and attempts in doubt (docs/protocols P2).
 
-A `Contender` is one party on one record. It remembers how long it has seen the lease unchanged: after the whole length
-of the lease it may break it. An `Acquisition` takes the lease once, under an id of its own that every repeat carries:
-so an attempt whose reply was lost is found in the record, and counts only if the record still shows it. If a late
-attempt arrives after its caller has given up, the lease is held, unused, until it runs out.
+A `Contender` is one party on one record. It knows how long its process has seen the lease unchanged: after the whole
+length of the lease it may break it. An `Acquisition` takes the lease once, under an id of its own that every repeat
+carries: so an attempt whose reply was lost is found in the record, and counts only if the record still shows it. If a
+late attempt arrives after its caller has given up, the lease is held, unused, until it runs out.
 
 `BaseContender` and `BaseAcquisition` are shared with records that have several holders at a time (`holders.py`).
 
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from ..deadline import Deadline
 from ..errors import LatchworkError, LockUnavailable, NotFound, OutcomeUnknown, Refused, StorageFailed, Unavailable
@@ -25,6 +27,7 @@ from ..retry import Poll, may_pass, outlive
 from ..seams import Event
 from ..store.model.expr import Bound, Expr
 from ..store.model.ops import Compute, Op
+from ..store.once import TokenClock
 from ..store.port import NEVER, Exists, Key, RecordStore
 from . import lease as rules
 from .lease import LeaseView, Observation
@@ -120,6 +123,13 @@ class BaseContender:
                 self._asked_for = now
 
 
+MAX_OBSERVED = 1_024
+"""Leases of one store that a process remembers to have seen held. One that is forgotten is watched again."""
+_ALL: WeakKeyDictionary[TokenClock, dict[Key, Observation]] = WeakKeyDictionary()
+"""Handles that ask once, as for one web request, would never see a dead holder's lease for its whole length. So all
+handles of a process share what they have seen."""
+
+
 class Contender(BaseContender):
     """One party that wants the lease on one record. Safe to share between threads.
 
@@ -145,7 +155,8 @@ class Contender(BaseContender):
     ) -> None:
         super().__init__(store, key, owner, lease)
         self.extra, self.also, self.ttl = extra, also, NEVER if ttl is None else ttl
-        self.observed: Observation | None = None
+        self._all = _ALL.setdefault(store.token_clock, {})
+        self.observed: Observation | None = self._all.get(key)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(type(self), extra=self.extra, also=self.also, ttl=self.ttl)
@@ -190,12 +201,24 @@ class Contender(BaseContender):
         """
         if answer.record is None:
             self.observed = None
+            self._share(None)
             return None
         view, now = LeaseView.of(self.key, answer.record.bins), answer.answered
         before = self.observed  # read once: another thread may replace it
         seen = before.then(view, now) if before else Observation(view, now)
         self.observed = seen
+        self._share(seen)
         return seen
+
+    def _share(self, seen: Observation | None) -> None:
+        """Let the later handles of this process know of a lease that is held; the newest is the last."""
+        self._all.pop(self.key, None)
+        if seen is None or not seen.view.locked:
+            return
+        if len(self._all) >= MAX_OBSERVED:
+            with suppress(KeyError, RuntimeError):  # another thread does so at this moment
+                del self._all[next(iter(self._all))]
+        self._all[self.key] = seen
 
     def may_break(self, seen: Observation) -> bool:
         """Whether the lease was seen unchanged for its whole length."""

@@ -88,8 +88,8 @@ class FencedLock:
             nothing refers to any more, as after an interrupt, is released.
 
         Waiters are not served in order; but a handle that releases the lock while others wait lets them go first. If
-        the holder died, this handle takes the lock once it has seen it unchanged for the holder's whole lease, by its
-        own clock. An unavailable store is asked again until the timeout.
+        the holder died, this handle takes the lock once this process has seen it unchanged for the holder's whole
+        lease, by its own clock. An unavailable store is asked again until the timeout.
 
         Raises `LockUnavailable` after the timeout. If the store is unavailable at that moment: `Unavailable`, or
         `OutcomeUnknown` if an attempt may have taken the lock (it then runs out after one lease). If no thread can be
@@ -102,7 +102,7 @@ class FencedLock:
         return self._granted(claim, keep_alive=keep_alive)
 
     def try_acquire(self, *, keep_alive: bool = False) -> Grant | None:
-        """Take the lock if it is free, or if this handle has seen it run out; else return None. Does not wait.
+        """Take the lock if it is free, or if this process has seen it run out; else return None. Does not wait.
 
         Raises `OutcomeUnknown` or `Unavailable` if the store is unavailable.
         """

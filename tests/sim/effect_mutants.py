@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from latchwork.coord import lease
+from latchwork.coord import contender, lease
 from latchwork.coord.effects import marks, step
 from latchwork.queue.sharded.delivery import Delivery
 from latchwork.queue.sharded.effects import MessageEffects
@@ -141,7 +141,7 @@ EFFECT_RULES = (
      _swap(step.StepContender, "_keep", _kept_by_anybody)),
     ("a step is released before it is done", "P23.10: one update", _swap(step.StepContender, "_keep", _released_first)),
     ("each handle watches a lease from the start", "P23.12: handles share what they have seen",
-     _swap(step, "_observed", _Nothing()), False, 2_000),
+     _swap(contender, "_ALL", _Nothing()), False, 2_000),
     ("nobody asks whether the message was lost", "P23.11: asked where it was applied before",
      _swap(Delivery, "_check_held", lambda self: None)),
 )  # fmt: skip

@@ -18,7 +18,6 @@ from datetime import timedelta
 from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar, overload
-from weakref import WeakKeyDictionary
 
 from ...deadline import Deadline
 from ...errors import (
@@ -41,7 +40,6 @@ from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Bound, Expr, ListOf, Param, lacks
 from ...store.model.ops import MapPut, Op, Touch
 from ...store.model.values import MAX_DEPTH, bound, taken
-from ...store.once import TokenClock
 from ...store.port import MAX_TTL, NEVER, Key, RecordStore
 from ...unpicklable import Unpicklable
 from .. import lease as rules
@@ -432,13 +430,6 @@ class _StepDone(Exception):
         self.done = done
 
 
-MAX_OBSERVED = 1_024
-"""Steps under way that a process remembers to have seen. One that is forgotten is watched again."""
-_observed: WeakKeyDictionary[TokenClock, dict[Key, Observation]] = WeakKeyDictionary()
-"""Handles that ask once, as for one web request, would never see a dead holder's lease for its whole length. So all
-handles of a process share what they have seen."""
-
-
 class StepContender(Contender):
     """One party that wants to do a step. Its acquisitions are refused where the step is done."""
 
@@ -450,21 +441,13 @@ class StepContender(Contender):
         super().__init__(store, key, owner, lease, also=_NOT_DONE.bind(step=step), ttl=ttl)
         self.step, self.keep, self.left = step, keep, NEVER
         self.done: DoneStep | None = None
-        self.observed = _observed.setdefault(store.token_clock, {}).get(key)
 
     def observe(self, answer: Answer) -> Observation | None:
         """Remember the lease as it was read, and whether the step is done."""
         record = answer.record
         self.done = done_in(self.key, record.bins).get(self.step) if record else None
         self.left = record.ttl if record else NEVER
-        observed, known = super().observe(answer), _observed.setdefault(self.store.token_clock, {})
-        known.pop(self.key, None)
-        if observed is not None and observed.view.locked:
-            if len(known) >= MAX_OBSERVED:
-                with suppress(KeyError, RuntimeError):  # another thread does so at this moment
-                    del known[next(iter(known))]
-            known[self.key] = observed
-        return observed
+        return super().observe(answer)
 
     def finish(self, fence: int, kept: list[Any] | str) -> None:
         """Keep that the step is done, with its result, and release the lease. One call.

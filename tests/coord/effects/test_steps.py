@@ -12,7 +12,7 @@ import pytest
 
 import latchwork
 import latchwork.coord.effects.step as steps
-from latchwork.coord import OnceStep
+from latchwork.coord import OnceStep, contender
 from latchwork.coord.effects.step import DONE, MAX_RESULT, ONCE, RESULTS
 from latchwork.errors import (
     Corrupt,
@@ -193,8 +193,8 @@ def test_a_thread_may_forget_what_it_saw_of_many_steps_while_another_does(monkey
             return iter([first])
 
     store = MemoryStore(ManualClock())
-    monkeypatch.setattr(steps, "MAX_OBSERVED", 1)
-    monkeypatch.setitem(steps._observed, store.token_clock, Raced({Key(ONCE, "another"): None}))
+    monkeypatch.setattr(contender, "MAX_OBSERVED", 1)
+    monkeypatch.setitem(contender._ALL, store.token_clock, Raced({Key(ONCE, "another"): None}))
     with latchwork.once(store, key="k"), pytest.raises(LockUnavailable):
         latchwork.once(store, key="k", timeout=0).run(lambda: 8)
 

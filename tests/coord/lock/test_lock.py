@@ -24,7 +24,7 @@ from latchwork.errors import (
 from latchwork.retry import RetryPolicy
 from latchwork.store import KEEP, NEVER, Add, Bin, Exists, Key, MemoryStore, Once, Put, SQLiteStore
 from latchwork.testing.clock import START, ManualClock
-from latchwork.testing.stores import Crash, Fault, FaultyStore
+from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 
 NAME = "lock"
 RESOURCE = Key("accounts", "42")
@@ -372,6 +372,24 @@ def test_an_acquisition_that_never_left_is_unavailable(clock):
     store = FaultyStore(MemoryStore(clock), dict.fromkeys(range(1, 100), "dropped"))
     with pytest.raises(Unavailable):
         FencedLock(store, NAME).acquire(timeout=5)
+
+
+def test_handles_that_ask_once_take_the_lock_of_a_dead_holder_after_its_lease(clock, memory):
+    FencedLock(memory, NAME, lease=10).acquire()
+    for _ in range(4):
+        assert FencedLock(memory, NAME, lease=2).try_acquire() is None
+        clock.advance(3)
+    assert FencedLock(CountingStore(memory.inner), NAME).try_acquire() is None, "another process has seen nothing"
+    assert FencedLock(memory, NAME).acquire(timeout=1).broken
+
+
+def test_handles_that_ask_once_do_not_take_the_lock_of_a_holder_that_renews(clock, memory):
+    held = FencedLock(memory, NAME, lease=10).acquire()
+    for _ in range(8):
+        assert FencedLock(memory, NAME).try_acquire() is None
+        clock.advance(6)
+        held.renew()
+    assert held.release() is True
 
 
 def test_a_grant_whose_holder_died_in_doubt_is_reclaimed_within_one_lease_of_observation(clock):
