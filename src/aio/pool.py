@@ -34,7 +34,9 @@ class Pool:
         self.is_closed = False
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Let a thread do the job, which raises nothing. Raises `InvalidRequest` once the pool is closed."""
+        """Let a thread do the job, which raises nothing. Raises `InvalidRequest` once the pool is closed, and Python's
+        `RuntimeError` if no thread can be started: then the job is not done.
+        """
         with self._lock:
             if self.is_closed:
                 raise InvalidRequest("the store was closed: connect again")
@@ -49,25 +51,22 @@ class Pool:
             except BaseException:
                 with self._lock:
                     self._threads -= 1
-                    if self._threads or not self._withdrawn(job):
-                        return  # another thread does it, or has
+                    if self._threads:
+                        return  # another thread does it
+                    self._take_back(job)  # its caller is told that it failed: it must not be done later
                 raise
 
-    def _withdrawn(self, job: Callable[[], None]) -> bool:
-        """Take a job back that its caller is told has failed: no thread may do it later. False if one has it already.
-
-        The caller holds the lock.
-        """
-        waiting: list[Callable[[], None] | None] = []
+    def _take_back(self, job: Callable[[], None]) -> None:
+        """Forget a job that no thread has taken. Called with the lock."""
+        others = []
         with suppress(Empty):
             while True:
-                waiting.append(self._jobs.get_nowait())
-        for one in waiting:
-            if one is not job:
-                self._jobs.put(one)
-        withdrawn = any(one is job for one in waiting)
-        self._waiting -= withdrawn
-        return withdrawn
+                others.append(self._jobs.get_nowait())
+        for other in others:
+            if other is job:
+                self._waiting -= 1
+            else:
+                self._jobs.put(other)
 
     def close(self) -> None:
         """End the threads after the jobs that were submitted. Harmless when repeated."""

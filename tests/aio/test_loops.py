@@ -18,7 +18,7 @@ from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
 from latchwork.seams import SYSTEM, Seams
-from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import DelegatingStore
 from tests.support.scale import scaled
 
@@ -102,25 +102,24 @@ def test_no_more_threads_than_are_allowed_make_calls(run):
     assert 1 <= len(slow.threads) <= 3
 
 
-def test_a_call_that_failed_as_no_thread_could_be_started_is_not_made_later():
-    class Full(Seams):
-        is_full = True
+def test_a_call_for_which_no_thread_can_be_started_is_not_made_later(tmp_path, run, monkeypatch):
+    begin, refused = Seams.spawn, []
 
-        def spawn(self, run, name):
-            if self.is_full:
-                raise RuntimeError("can't start new thread")
-            return super().spawn(run, name)
+    def spawn(self, job, name):
+        if name == "latchwork-aio" and not refused:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        return begin(self, job, name)
 
-    seams, made, done = Full(), [], threading.Event()
-    pool = Pool(seams, 2, "pool")
-    with pytest.raises(RuntimeError, match="can't start"):
-        pool.submit(lambda: made.append("failed"))
-    seams.is_full = False
-    pool.submit(lambda: made.append("next"))
-    pool.submit(done.set)
-    assert done.wait(10)
-    pool.close()
-    assert made == ["next"]
+    async def main():
+        async with aio.Store(SQLiteStore(tmp_path / "store.db", synchronous="off")) as store:
+            with pytest.raises(RuntimeError, match="new thread"):
+                await store.operate(KEY, Add("n", 1), exists=Exists.ANY)
+            await store.operate(KEY, Add("n", 1), exists=Exists.ANY)
+            assert (await store.get(KEY)).bins["n"] == 1
+
+    monkeypatch.setattr(Seams, "spawn", spawn)
+    run(main())
 
 
 def test_while_a_loop_does_not_answer_its_lag_is_shown_and_grows(monkeypatch):
