@@ -320,6 +320,10 @@ class HolderLease:
         guard = _HELD.bind(id=self._id)
         self.store.operate(self._contender.key, *ops, when=guard, ttl=NEVER, repeatable=True)
 
+    def release_with(self, *ops: Op) -> None:
+        """Add operations to those that release it."""
+        self._release_ops = (*self._release_ops, *ops)
+
     def release(self, fence: int) -> bool:  # noqa: ARG002 - the id names the lease
         """Release the lease. False if it was not held any more."""
         return self._contender.release(self._id, *self._release_ops)

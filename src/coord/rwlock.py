@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..deadline import Deadline
 from ..errors import NotFound, Refused
@@ -91,8 +91,8 @@ class _Use(Grant):
     def abandoned(self) -> int | None:
         """The fence of a writer that died before it released, if it was not cleared since; else None.
 
-        So is one whose lease ran out, or whose grant nothing referred to any more. Its changes may be incomplete. The
-        value is from the moment of this acquisition.
+        So is one whose lease ran out in its block, or whose grant nothing referred to any more. Its changes may be
+        incomplete. The value is from the moment of this acquisition.
         """
         return self._abandoned
 
@@ -134,6 +134,12 @@ class WriteGrant(_Use):
             self.lost.set()
             raise ended from None
         self._abandoned = None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Release the lock, as `Grant` does. If the lease has run out in the block, the release sets `abandoned`."""
+        if self.lost.is_set() and not self._given_back:
+            self._held.release_with(Put(ABANDONED, self._fence))
+        super().__exit__(kind, error, trace)
 
 
 U = TypeVar("U", bound=_Use)

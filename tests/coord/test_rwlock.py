@@ -11,7 +11,7 @@ from latchwork.coord import ReadWriteLock
 from latchwork.coord import rwlock as module
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.rwlock import ABANDONED, RWLOCKS, WRITER
-from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LockUnavailable, OutcomeUnknown
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LeaseLost, LockUnavailable, OutcomeUnknown
 from latchwork.store import NEVER, Add, Exists, Key, Put
 from latchwork.testing.stores import Fault, FaultyStore
 from tests.sim.stage import Stage
@@ -289,6 +289,28 @@ def test_a_write_grant_that_is_renewed_too_late_counts_as_abandoned(memory, cloc
     with pytest.raises(FencedOut):
         late(paused, clock)
     assert ReadWriteLock(memory, "l").write(15).abandoned == paused.fence
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_writer_whose_lease_ran_out_in_its_block_leaves_a_mark_though_nobody_has_waited(memory, clock, fails):
+    grant = ReadWriteLock(memory, "l", lease=3).write(0)
+
+    def writes():
+        with grant:
+            clock.advance(4)
+            if fails:
+                grant.check()
+
+    with pytest.raises(FencedOut if fails else LeaseLost):
+        writes()
+    assert ReadWriteLock(memory, "l").write(0).abandoned == grant.fence
+
+
+def test_a_writer_that_is_released_in_its_block_leaves_no_mark(memory, clock):
+    with ReadWriteLock(memory, "l", lease=3).write(0) as grant:
+        grant.release()
+        clock.advance(4)
+    assert ReadWriteLock(memory, "l").write(0).abandoned is None
 
 
 def late(grant, clock):
