@@ -53,9 +53,11 @@ class Lost:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set. False if it is not set after `timeout` seconds (None = no limit).
 
-        With a timeout of 0 or less it returns at once. Raises `InvalidRequest` if `timeout` is not a number.
+        With a timeout of 0 or less it returns at once. Raises `InvalidRequest` if `timeout` is not a number, and for a
+        wait in the thread of a running asyncio loop.
         """
         timeout = checked_timeout(0 if isinstance(timeout, int | float) and timeout < 0 else timeout)
+        self._seams.may_wait("Lost.wait", timeout)
         end = None if timeout is None else self._seams.boottime() + timeout
         while not self.is_set():
             now = self._seams.boottime()

@@ -115,6 +115,7 @@ def test_a_sync_store_is_refused_with_the_remedy():
 WAITS = {
     "FencedLock.acquire": lambda s: coord.FencedLock(s, "x").acquire(1),
     "FencedLock.acquire by with": lambda s: coord.FencedLock(s, "x").__enter__(),
+    "Lost.wait": lambda s: coord.FencedLock(s, "x").try_acquire().lost.wait(1),
     "Semaphore.acquire": lambda s: coord.Semaphore(s, "x", permits=1).acquire(),
     "ReadWriteLock.read": lambda s: coord.ReadWriteLock(s, "x").read(1),
     "RateLimiter.acquire": lambda s: coord.RateLimiter(s, "x", 1, 1.0).acquire(1),
