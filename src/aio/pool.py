@@ -48,11 +48,11 @@ class Pool:
         if starts:
             try:
                 self._seams.spawn(self._work, self._name)
-            except BaseException:
+            except BaseException as failure:
                 with self._lock:
                     self._threads -= 1
-                    if self._threads:
-                        return  # another thread does it
+                    if self._threads and isinstance(failure, Exception):
+                        return  # another thread does it; but an interrupt is raised
                     self._take_back(job)  # its caller is told that it failed: it must not be done later
                 raise
 

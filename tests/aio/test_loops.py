@@ -149,6 +149,27 @@ def test_while_a_loop_does_not_answer_its_lag_is_shown_and_grows(monkeypatch):
     assert 0.01 <= first < second < third
 
 
+def test_an_interrupt_as_a_thread_is_started_is_raised():
+    class Interrupted(Seams):
+        begun = 0
+
+        def spawn(self, run, name):
+            self.begun += 1
+            if self.begun == 2:
+                raise KeyboardInterrupt
+            return super().spawn(run, name)
+
+    pool, goes_on, ended, done = Pool(Interrupted(), 2, "pool"), threading.Event(), threading.Event(), []
+    pool.submit(lambda: goes_on.wait(10))
+    with pytest.raises(KeyboardInterrupt):
+        pool.submit(lambda: done.append(True))
+    goes_on.set()
+    pool.submit(ended.set)
+    assert ended.wait(10)
+    assert done == [], "its caller was interrupted"
+    pool.close()
+
+
 def test_a_job_waits_for_no_other_while_the_pool_may_have_more_threads():
     pool = Pool(SYSTEM, 2, "pool")
     jobs, taken, goes_on, done = pool._jobs, threading.Event(), threading.Event(), threading.Event()
