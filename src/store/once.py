@@ -57,6 +57,8 @@ To mint above it would carry the damage on, and end where 7 bytes end."""
 MAX_FLOORS = 1_024
 """Records of which a process remembers that others have newer tokens there."""
 _TIME = 7
+TOKEN = _TIME + 10
+"""Bytes of a token: of the time, and unique ones."""
 _LAST = (1 << 8 * _TIME) - 1
 _TOKEN = Param("\0token", bytes)
 _MINTED = Param("\0minted")

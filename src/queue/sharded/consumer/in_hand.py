@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ....errors import LatchworkError
 from ....logs import Log
+from ....store.once import TOKEN
 from ....store.rows import Rows
 from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
@@ -204,7 +205,10 @@ class _Claims:
 def noted_in(memory: mmap.mmap) -> list[Noted]:
     """Return what is noted, by queue, and in the order of the shard."""
     found = (
-        Noted(queue, Stage(stage), shard, pointer, text[:size].decode(), text[size:].rstrip(b"\0").hex())
+        Noted(
+            queue, Stage(stage), shard, pointer, text[:size].decode(),
+            text[size : size + TOKEN].hex() if stage == Stage.ASKED else "",  # whole: it may end with zeros
+        )  # fmt: skip
         for stage, size, queue, shard, pointer, text in _ENTRY.iter_unpack(memory[:])
         if stage != Stage.FREE
     )

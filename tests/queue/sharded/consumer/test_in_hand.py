@@ -133,6 +133,25 @@ def test_what_was_just_being_claimed_is_handled_at_once_in_its_first_attempt(
     assert other.depth().expired == 0
 
 
+def test_a_claim_is_repeated_by_its_own_token_though_that_ends_with_zeros(store, clock, monkeypatch):
+    own, other = opened(store), opened(store)
+    opened(store).publish_many(range(6))
+    dying, sent = Noting(own, 1), own.pointers.claim
+    token = own.pointers.new_token(0)[:-2] + bytes(2)
+    monkeypatch.setattr(own.pointers, "new_token", lambda shard: token)
+
+    def killed(*given, **named):
+        sent(*given, **named)
+        dying.seen = noted_in(dying.memory)
+        raise Killed
+
+    monkeypatch.setattr(own.pointers, "claim", killed)
+    with pytest.raises(Killed):
+        dying.consumer._turns.take()
+    settle_for(other, dying.seen, WHY, counts=True)
+    assert sorted(row[:2] for row in handled(other)) == [(n, 1) for n in range(6)]
+
+
 def test_a_slot_that_was_claimed_before_it_was_written_is_waited_for_by_the_other(store):
     own, other = opened(store), opened(store)
     dying = Noting(own, 1)
