@@ -191,6 +191,41 @@ def test_a_handler_that_lets_a_cancel_pass_ends_its_message_alone(batching):
     assert [(one.message_id, one.attempts) for one in queue.receive(10)] == [(one, 1) for one in others]
 
 
+def test_the_log_does_not_say_of_the_rest_of_a_batch_that_the_worker_stops(caplog):
+    queue = made(MemoryStore(OneThread()), shards=1, batching=BatchingConfig(2, 1))
+    of = queue.publish_many(["m", "n"])[0]
+
+    def handler(given):
+        queue.cancel(of)
+        given[0].extend()
+        given[0].check()
+
+    deliveries = queue.receive(2)
+    consumer = Consumer(queue, handler, upkeep=False)
+    consumer._turns.settle(deliveries, consumer._turns.verdicts(deliveries))
+    (line,) = [one for one in caplog.messages if "was cut at" in one]
+    assert line.endswith("which goes back uncounted: it ended early: a message that it was given was cancelled")
+
+
+def test_in_order_the_next_message_does_not_wait_where_one_was_cancelled_in_its_handler():
+    clock, seen = OneThread(), []
+    queue = made(MemoryStore(clock), shards=1)
+    of = queue.publish_many(["m", "n"], key="k")[0]
+
+    def handler(delivery):
+        seen.append(delivery.payload)
+        if delivery.message_id == of:
+            queue.cancel(of)
+            delivery.extend()
+            delivery.check()
+
+    began = clock.monotonic()
+    Consumer(queue, handler, ordered=True, upkeep=False)._turns.take()
+    assert seen == ["m", "n"]
+    assert clock.monotonic() - began < 1
+    assert queue.status(of).state is State.GONE
+
+
 def test_progress_is_shown_of_the_attempt_that_told_of_it(store, clock):
     queue = made(store)
     of = queue.publish("m")

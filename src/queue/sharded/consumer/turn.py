@@ -181,7 +181,7 @@ class Turns:
                 return [(Reason.INTERRUPTED, str(failure))] * messages
             if isinstance(failure, Cancelled) and any(delivery.cancelled for delivery in deliveries):
                 self._drop_cancelled(deliveries)
-                return [(Reason.INTERRUPTED, str(failure))] * messages
+                return [(Reason.INTERRUPTED, "a message that it was given was cancelled")] * messages
             if isinstance(failure, self.ignorable):
                 return [None] * messages
             error = f"{type(failure).__name__}: {text_of(failure)}"[:MAX_ERROR]
@@ -220,6 +220,7 @@ class Turns:
         done: list[Delivery] = []
         failed: list[Delivery] = []
         cut: list[Delivery] = []
+        ended = "as the worker stops"
         why: list[tuple[Reason, str | None]] = []
         for delivery, verdict in zip(deliveries, verdicts, strict=True):
             if delivery.settled:
@@ -228,6 +229,7 @@ class Turns:
                 done.append(delivery)
             elif verdict[0] is Reason.INTERRUPTED:
                 cut.append(delivery)
+                ended = ended if self.consumer.ends() else f"early: {verdict[1]}"
             else:
                 failed.append(delivery)
                 why.append(verdict)
@@ -236,7 +238,7 @@ class Turns:
         if failed:
             self.settlements.fail(failed, why)
         if cut:
-            self.settlements.give_back(cut, "ended as the worker stops", in_order=in_order)
+            self.settlements.give_back(cut, f"ended {ended}", in_order=in_order)
 
     # ---- at a rate
 
@@ -392,7 +394,10 @@ class Turns:
         if ours:
             self.settle(run.deliveries, verdicts, in_order=held is not None)
             self.settlements.send()
-            if held is not None and any(verdict and verdict[0] is Reason.INTERRUPTED for verdict in verdicts):
+            if held is not None and any(
+                verdict and verdict[0] is Reason.INTERRUPTED and not one.settled  # one that was cancelled is
+                for one, verdict in zip(run.deliveries, verdicts, strict=True)
+            ):
                 held.leave()  # its next holder is given them first
         elif held is not None:
             held.give_up()
