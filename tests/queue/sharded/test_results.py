@@ -217,6 +217,16 @@ def test_false_exceptions_and_what_has_not_run_still_fail_a_message(store):
     assert [queue.status(of).state for of in ids] == [State.RETRYING] * 3
 
 
+def test_the_log_does_not_say_that_a_rejected_message_is_done(store, caplog):
+    async def not_awaited():
+        """Nothing runs it."""
+
+    queue = kept(store)
+    queue.publish("m")
+    work(queue, lambda delivery: not_awaited())
+    assert [("rejected" in line, "is done" in line) for line in caplog.messages] == [(True, False)]
+
+
 def test_each_message_of_a_batch_has_its_own_result(store):
     queue = kept(store, shards=1, batching=BatchingConfig(3, 1))
     ids = [queue.publish(n) for n in range(3)]

@@ -161,7 +161,7 @@ class Turns:
                 keeps = bool(self.queue.pointers.results)
                 verdicts = [judged(one, keeps=keeps) for one in each]
                 if keeps:
-                    self._keep(deliveries, each)
+                    self._keep(deliveries, each, verdicts)
             else:
                 why = f"the handler gave {len(each)} answers for {messages} messages"
                 verdicts = [(Reason.EXCEPTION, why)] * messages
@@ -190,10 +190,12 @@ class Turns:
             )
             return [(Reason.EXCEPTION, error)] * messages
 
-    def _keep(self, deliveries: Sequence[Delivery], results: Sequence[Any]) -> None:
-        """Note what the handler returned for each message. One that cannot be kept is no failure of the message."""
-        for delivery, value in zip(deliveries, results, strict=True):
-            if value is None or delivery.settled:
+    def _keep(self, deliveries: Sequence[Delivery], results: Sequence[Any], verdicts: Sequence[Verdict]) -> None:
+        """Note what the handler returned for each message that is done. One that cannot be kept is no failure of the
+        message.
+        """
+        for delivery, value, verdict in zip(deliveries, results, verdicts, strict=True):
+            if verdict is not None or value is None or delivery.settled:
                 continue
             try:
                 answer: Any = self.queue.kept(value)
