@@ -206,7 +206,11 @@ def noted_in(memory: mmap.mmap) -> list[Noted]:
     """Return what is noted, by queue, and in the order of the shard."""
     found = (
         Noted(
-            queue, Stage(stage), shard, pointer, text[:size].decode(),
+            queue,
+            Stage(stage),
+            shard,
+            pointer,
+            text[:size].decode(),
             text[size : size + TOKEN].hex() if stage == Stage.ASKED else "",  # whole: it may end with zeros
         )  # fmt: skip
         for stage, size, queue, shard, pointer, text in _ENTRY.iter_unpack(memory[:])

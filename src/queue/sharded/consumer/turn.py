@@ -14,7 +14,7 @@ from ....forks import called
 from ....logs import Log
 from ....seams import Seams
 from ..config import BatchingConfig
-from ..delivery import Delivery, keep_answer
+from ..delivery import MAX_EXTENSION, Delivery, keep_answer
 from ..envelope import MAX_ERROR, Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
@@ -302,8 +302,10 @@ class Turns:
         If the user's function fails, return the reason for which the message fails.
         """
         key, failed = self._key_of(run.deliveries[0], rate)
+        # Long before it can be extended no more, the next holder of the shard receives it anew.
+        end = run.received + MAX_EXTENSION / 2 * self.queue.config.sweep_duration.total_seconds()
         while not failed and (wait := self._rate_wait(rate, key)):
-            if not self._waited(min(wait, RECEIVE_WAIT)) or held.lost:
+            if not self._waited(min(wait, RECEIVE_WAIT)) or held.lost or self.seams.monotonic() >= end:
                 return False
         return failed or True
 

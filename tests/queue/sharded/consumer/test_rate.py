@@ -11,9 +11,12 @@ from latchwork.coord import RateLimiter
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer import rate as rates
+from latchwork.queue.sharded.consumer.ordering import HeldShard
 from latchwork.queue.sharded.consumer.rate import Rate
 from latchwork.queue.sharded.consumer.turn import MAX_RATE_WAIT
+from latchwork.queue.sharded.delivery import MAX_EXTENSION
 from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import CountingStore
@@ -159,6 +162,41 @@ def test_in_order_a_message_waits_with_its_shard(queue, store, clock):
             break
     assert seen == [0, 1, 2, 3]
     assert clock.monotonic() - began >= 9
+
+
+class Leads:
+    """An election that this process has won for good."""
+
+    class Leadership(Term):
+        epoch = 1
+
+    leadership = Leadership()
+
+
+def test_in_order_a_message_waits_for_longer_than_it_can_be_extended_and_is_handled_once(
+    queue, store, clock, monkeypatch
+):
+    monkeypatch.setattr(
+        HeldShard, "lost", property(lambda held: held.grant not in consumer._turns.locks._busy.values())
+    )
+    seen, sweeper = [], Sweeper(made(store).registry, Leads())
+    consumer = Consumer(
+        queue, lambda delivery: seen.append(delivery), ordered=True, rate=RateLimiter(store, "bank", 1, 1200)
+    )
+
+    def keep():
+        consumer._keep_alive()
+        sweeper.run_once()
+        clock.at(10, keep)
+
+    queue.publish_many(range(2), key="k")
+    keep()
+    while len(seen) < 2:
+        consumer._turns.take()
+    assert clock.monotonic() > MAX_EXTENSION * queue.pointers.sweep + queue.pointers.sweep
+    consumer._turns.settlements.send()
+    assert [(one.payload, one.attempts, one.settled) for one in seen] == [(0, 1, True), (1, 1, True)]
+    assert waiting(queue) == []
 
 
 def test_in_order_a_message_that_waits_is_left_first_for_the_next_holder_when_the_consumer_ends(queue, store, clock):
