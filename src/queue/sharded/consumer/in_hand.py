@@ -204,18 +204,11 @@ class _Claims:
 
 def noted_in(memory: mmap.mmap) -> list[Noted]:
     """Return what is noted, by queue, and in the order of the shard."""
-    found = (
-        Noted(
-            queue,
-            Stage(stage),
-            shard,
-            pointer,
-            text[:size].decode(),
-            text[size : size + TOKEN].hex() if stage == Stage.ASKED else "",  # whole: it may end with zeros
-        )  # fmt: skip
-        for stage, size, queue, shard, pointer, text in _ENTRY.iter_unpack(memory[:])
-        if stage != Stage.FREE
-    )
+    found = []
+    for stage, size, queue, shard, pointer, text in _ENTRY.iter_unpack(memory[:]):
+        if stage != Stage.FREE:
+            token = text[size : size + TOKEN].hex() if stage == Stage.ASKED else ""  # whole: it may end with zeros
+            found.append(Noted(queue, Stage(stage), shard, pointer, text[:size].decode(), token))
     return sorted(found, key=attrgetter("queue", "shard", "pointer"))
 
 

@@ -180,9 +180,7 @@ def test_in_order_a_message_waits_for_longer_than_it_can_be_extended_and_is_hand
         HeldShard, "lost", property(lambda held: held.grant not in consumer._turns.locks._busy.values())
     )
     seen, sweeper = [], Sweeper(made(store).registry, Leads())
-    consumer = Consumer(
-        queue, lambda delivery: seen.append(delivery), ordered=True, rate=RateLimiter(store, "bank", 1, 1200)
-    )
+    consumer = Consumer(queue, seen.append, ordered=True, rate=RateLimiter(store, "bank", 1, 1200))
 
     def keep():
         consumer._keep_alive()
