@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from ...errors import NotFound
+from ...errors import Corrupt, NotFound, Unreadable
 from ...inputs import is_int
 from ...store import Key, MapPut, MapRemove, Put, Read, Update, has
 from ...store.decode import Counter
@@ -30,6 +30,7 @@ from ...store.model.ops import Compute, Op
 from ...store.port import Exists, RecordStore, Values
 from ...store.rows import Rows
 from ...typed import converted
+from ..rows import readable
 from .config import QueueConfig
 from .envelope import Reason
 from .record import lifetime
@@ -61,6 +62,8 @@ _READ: tuple[Op, ...] = (*map(Read, _BINS), Compute(SERVER_NOW))
 _ABSENT: tuple[Any, ...] = (*[None] * len(_BINS), 0)
 _STOP = ListOf((SERVER_NOW, Param("worker", str)))
 _REASONS = tuple(Reason)
+DAMAGED = (Corrupt, Unreadable)
+"""The errors of a record that cannot be read. It is begun again with the next report."""
 
 
 class Running(NamedTuple):
@@ -229,18 +232,25 @@ def reading(queue: HasWorkers) -> Update:
 
 
 def reports_in(rows: Rows[Values]) -> list[list[WorkerReport]]:
-    """Return the reports by the rows of `reading`. Raises the store's errors."""
-    return [_reports(*row) for row in rows.raise_unless(NotFound).values(_ABSENT)]
+    """Return the reports by the rows of `reading`; none of a record that cannot be read, which is logged. Raises the
+    store's other errors.
+    """
+    return [_reports(*row) for row in _read(rows)]
 
 
 def stops_in(rows: Rows[Values]) -> list[Stop | None]:
     """Return who stopped last, by the rows of `reading`; None where nobody is known to have. Raises as `reports_in`."""
-    return [_stop(row[-2], row[-3], row[-1]) for row in rows.raise_unless(NotFound).values(_ABSENT)]
+    return [_stop(row[-2], row[-3], row[-1]) for row in _read(rows)]
 
 
 def now_in(rows: Rows[Values]) -> int | None:
     """Return the server's time (ms) by the rows of `reading`; None where there was no record to ask."""
     return max((row[-1] for row in rows.values(_ABSENT)), default=0) or None
+
+
+def _read(rows: Rows[Values]) -> list[Values]:
+    found = rows.raise_unless(NotFound, *DAMAGED)
+    return [row or _ABSENT for row in readable(Rows([None if isinstance(row, NotFound) else row for row in found]))]
 
 
 def _reports(found: Any, *more: Any) -> list[WorkerReport]:

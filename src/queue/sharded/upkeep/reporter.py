@@ -5,7 +5,7 @@ acts within 3 s, and reports about them (P5).
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -16,11 +16,13 @@ from ....errors import LatchworkError
 from ....forks import reset_in_child
 from ....logs import Log
 from ....plain import counted
+from ....store import Removal, Update
 from ..envelope import Reason
 from ..record import Live
 from ..registry import QueueRegistry
 from ..subscription import Subscription
 from ..workers import (
+    DAMAGED,
     KEPT,
     LONG,
     MOST_RUNS,
@@ -185,13 +187,25 @@ class Reporter:
         if queues and (is_news or now >= last.at + REPORT):
             counts = last.counted(now, _counts(consumers)) + carried
             reports = {name: self._report(name, consumers, counts) for name in queues}
-            rows = [reporting(queues[name], report) for name, report in reports.items()]
-            self._registry.store.repeat_many(rows).raise_unless()
+            self._send([reporting(queues[name], report) for name, report in reports.items()])
             last.drains = {name: now - one.drains for name, one in reports.items() if one.drains is not None}
             last.queues, last.acts_on, last.takes, last.carried, last.at = queues, acts_on, takes, carried, now
         if queues and now >= last.tidied + TIDY:
             last.tidied = now
             self._tidy(list(queues.values()))
+
+    def _send(self, reports: Sequence[Update]) -> None:
+        """Store the reports. A record that is damaged is begun again: all others report too, within `REPORT` seconds.
+        One call; two more where any is damaged. Raises the store's errors.
+        """
+        store = self._registry.store
+        rows = store.repeat_many(reports)
+        if damaged := {one.key: row for one, row in zip(reports, rows, strict=True) if isinstance(row, DAMAGED)}:
+            for key, row in damaged.items():
+                log.warning("%s is begun again: %s", key, row)
+            store.delete_many([Removal(key) for key in damaged], repeatable=True).raise_unless()
+            rows = store.repeat_many(reports)
+        rows.raise_unless()
 
     def _tell(self, queues: Mapping[str, Subscription], consumers: list[Reported], last: _LastReport) -> None:
         """Log each change of the settings that others have made: paused, resumed, or another number of threads."""

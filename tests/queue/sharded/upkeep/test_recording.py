@@ -15,11 +15,12 @@ from latchwork.queue.sharded.envelope import Reason
 from latchwork.queue.sharded.history import DAY, KEPT_DAYS, MINUTE, MINUTES, TTL, Minute, history, noting, rates
 from latchwork.queue.sharded.history import _key as record_of
 from latchwork.queue.sharded.upkeep.recording import Recording
-from latchwork.queue.sharded.workers import WorkerReport, reporting
-from latchwork.store import MapPut, MemoryStore, Put
+from latchwork.queue.sharded.workers import WorkerReport, reading, reporting
+from latchwork.store import MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 from tests.support.backends import store as any_store  # noqa: F401 - a fixture
+from tests.support.sqlite_damage import damage_row
 
 
 class Term:
@@ -211,6 +212,19 @@ def test_a_damaged_record_is_replaced_with_the_next_minute(store, clock):
     assert history(queue) == ()
     note()
     assert len(history(queue)) == 1
+
+
+def test_a_record_of_workers_that_cannot_be_read_keeps_no_queue_from_its_minute(clock, tmp_path, caplog):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    queues = opened(store, 2)
+    note = leads(queues[0].registry)
+    for queue in queues:
+        reports(queue, "a")
+    damage_row(store, reading(queues[0]).key)
+    note()
+    assert [[minute.workers for minute in history(queue)] for queue in queues] == [[0], [1]]
+    assert any("q0_WORKERS" in line for line in caplog.messages)
+    store.close()
 
 
 def test_what_a_later_version_appends_is_passed_over():

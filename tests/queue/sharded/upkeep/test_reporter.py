@@ -8,10 +8,13 @@ from latchwork.coord import RateLimiter
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
+from latchwork.queue.sharded.upkeep.reporter import reporter_of
 from latchwork.queue.sharded.workers import KEPT, SILENT, reading, stops_in
+from latchwork.store import Exists, Put, SQLiteStore
 from latchwork.store.rows import Rows
 from tests.queue.sharded.upkeep.test_upkeep import queue_on
 from tests.sim.stage import Fault, Kind, Stage
+from tests.support.sqlite_damage import damage_row
 
 SOON = 3.0
 
@@ -284,3 +287,20 @@ def test_a_worker_whose_report_fails_takes_messages_all_the_same(monkeypatch):
     stage.act("worker", working(20, begins=lambda: begun.append(stage.world.now)), after=1)
     stage.play()
     assert [at < 1 + FIRST_REPORT + 1 for at in begun] == [True]
+
+
+@pytest.mark.parametrize("damage", ["a bin", "the whole record"])
+def test_a_record_of_workers_that_is_damaged_is_begun_again_with_the_next_report(damage, tmp_path):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off")
+    registry = QueueRegistry(store, "c", farm_id="f")
+    queues = [registry.create(QueueConfig(name, shards=1)) for name in ("damaged", "sound")]
+    consumers, record = [Consumer(queue, print, upkeep=False) for queue in queues], reading(queues[0]).key
+    if damage == "a bin":
+        store.operate(record, Put("workers", "no map"), exists=Exists.ANY)
+    else:
+        store.operate(record, Put("workers", {}), exists=Exists.ANY)
+        damage_row(store, record)
+    assert queues[0].workers() == []
+    reporter_of(registry)._look(consumers, module._LastReport())
+    assert [len(queue.workers()) for queue in queues] == [1, 1]
+    store.close()
