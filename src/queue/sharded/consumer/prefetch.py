@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 
 from ....errors import InvalidRequest
 from ....inputs import is_int
 from ....plain import shown
-from ..delivery import Delivery, extend_all
+from ..delivery import Delivery
 from ..envelope import Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
@@ -77,7 +78,7 @@ class Pace:
 class ClaimedMessage:
     """A message that was claimed and not begun. Times in seconds, monotonic.
 
-    extended: when its lease began.
+    extended: when it was extended last, or that was tried.
     survived: whether it comes back because a consumer died, or was paused, while it had it.
     stays: whether it could not be handed back, and is handled here.
     """
@@ -125,7 +126,7 @@ class Prefetched:
         while True:
             with self._lock:
                 one = self.waiting.popleft() if self.waiting else None
-            if one is None or self._seams.monotonic() - one.extended < self._safe or _extended(one.delivery):
+            if one is None or self._ours([one]):
                 return one
             self._settlements.leave_to_the_sweep([one.delivery])
 
@@ -142,7 +143,7 @@ class Prefetched:
             self.waiting = deque(one for one in self.waiting if one not in goes)
         stays = goes
         try:
-            ours = [one for one in goes if now - one.extended < self._safe or _extended(one.delivery)]
+            ours = self._ours(goes)
             self._settlements.leave_to_the_sweep([one.delivery for one in goes if one not in ours])
             left = self._settlements.hand_back([one.delivery for one in ours]) if ours else []
             stays = [one for one in ours if one.delivery in left]
@@ -164,9 +165,14 @@ class Prefetched:
         if due:
             extend([one.delivery for one in due])
 
+    def _ours(self, some: Sequence[ClaimedMessage]) -> list[ClaimedMessage]:
+        """Return which of these messages are still this consumer's. A call where a sweep may have taken some."""
+        late = [one.delivery for one in some if self._is_late(one)]
+        if late:
+            with suppress(Exception):  # a defect, too: who does not know whether it has a message leaves it
+                extend(late)
+        return [one for one in some if not self._is_late(one)]
 
-def _extended(delivery: Delivery) -> bool:
-    try:
-        return not extend_all([delivery])
-    except Exception:  # noqa: BLE001 - a defect, too: who does not know whether it has the message leaves it
-        return False
+    def _is_late(self, one: ClaimedMessage) -> bool:
+        """Whether a sweep may have taken the message."""
+        return self._seams.monotonic() - max(one.delivery.received, one.delivery.extended) >= self._safe

@@ -13,6 +13,7 @@ from latchwork.queue.sharded.active import ActiveShards
 from latchwork.queue.sharded.consumer.prefetch import PREFETCH, SPAN, WAIT, Pace
 from latchwork.queue.sharded.slots import Slot
 from latchwork.store import MemoryStore
+from latchwork.store.rows import Rows
 from latchwork.testing.stores import CountingStore
 
 from .alone import OneThread, made
@@ -382,6 +383,28 @@ def test_what_a_sweep_took_while_the_process_was_paused_is_not_handled(queue, cl
             queue.pointers.stamp(
                 [consumer._prefetched.waiting[0].delivery.held.slot._replace(pointer=slots[0][1])], "x"
             )
+
+    consumer = at_full_pace(queue, handler)
+    queue.publish_many(range(16))
+    for _ in range(15):
+        consumer._turns.take()
+    assert seen == [0, *range(2, 16)]
+
+
+def test_what_could_not_be_extended_and_a_sweep_took_is_not_handled(queue, clock, store):
+    seen, extend, reserve = [], queue.pointers.extend, queue.pointers.reserve
+
+    def handler(delivery):
+        seen.append(delivery.payload)
+        if delivery.payload == 0:  # its process is cut off from the store, and others are not
+            queue.pointers.reserve = lambda counts: {shard: Unavailable("away") for shard in counts}
+            queue.pointers.extend = lambda held, *told: Rows([Unavailable("away")] * len(held))
+            for _ in range(SWEEP + 1):
+                clock.advance(1)
+                consumer._move_on()
+                consumer._prefetched.keep()
+            queue.pointers.reserve, queue.pointers.extend = reserve, extend
+            queue.pointers.stamp([consumer._prefetched.waiting[0].delivery.held.slot], "a sweep")
 
     consumer = at_full_pace(queue, handler)
     queue.publish_many(range(16))
