@@ -337,8 +337,8 @@ class Worker(Unpicklable):
                 continue
             log.info("%s takes up %s, which was dropped and made again", self, name)
             successor = self._consumer(again, self._handlers[name])
+            successor.start()  # where that fails, it is tried again
             self.consumers = {**self.consumers, name: successor}
-            successor.start()
             consumer.stop(0)
             if self._stopping.is_set():  # `stop` may have seen the former consumer
                 successor.stop(0)

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from latchwork.errors import InvalidMessageHandler, InvalidRequest, NotFound
-from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Worker
 from latchwork.queue.sharded.consumer import worker as module
 from latchwork.queue.sharded.consumer.signals import Signals
 from latchwork.queue.sharded.consumer.worker import divided
@@ -324,8 +324,17 @@ def test_a_depth_that_cannot_be_read_changes_nothing(monkeypatch, caplog):
     assert module.DEPTH_EVERY >= 1
 
 
-def test_a_group_that_was_dropped_and_made_again_is_taken_up_within_15_s():
-    stage, handled = Stage(), []
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_group_that_was_dropped_and_made_again_is_taken_up_within_15_s(fails, monkeypatch):
+    stage, handled, start, starts = Stage(), [], Consumer.start, []
+
+    def sometimes(consumer):
+        starts.append(consumer)
+        if fails and len(starts) == 2:
+            raise RuntimeError("can't start new thread")
+        return start(consumer)
+
+    monkeypatch.setattr(Consumer, "start", sometimes)
 
     def body(store):
         queue = registry_on(store, "q").get("q")
