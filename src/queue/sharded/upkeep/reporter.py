@@ -113,7 +113,9 @@ class Reporter:
         with self._guard:
             self._consumers[consumer] = consumer, reported
             self._wake.set()
-            if self._activity is None:
+            if self._activity is None or not self._activity.is_alive():
+                if self._activity is not None:
+                    self._activity.cancel()  # a start failed, and after an interrupt it may still begin
                 self._activity, self._last = Activity(self._seams), _LastReport()
                 self._activity.begin(partial(self._run, self._last), f"{self._registry.client_id}-reports")
 

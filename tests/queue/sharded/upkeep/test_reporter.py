@@ -10,8 +10,9 @@ from latchwork.queue.sharded.consumer.consumer import FIRST_REPORT
 from latchwork.queue.sharded.upkeep import reporter as module
 from latchwork.queue.sharded.upkeep.reporter import reporter_of
 from latchwork.queue.sharded.workers import KEPT, SILENT, reading, stops_in
-from latchwork.store import Exists, Put, SQLiteStore
+from latchwork.store import Exists, MemoryStore, Put, SQLiteStore
 from latchwork.store.rows import Rows
+from latchwork.testing.clock import ManualClock
 from tests.queue.sharded.upkeep.test_upkeep import queue_on
 from tests.sim.stage import Fault, Kind, Stage
 from tests.support.sqlite_damage import damage_row
@@ -304,3 +305,31 @@ def test_a_record_of_workers_that_is_damaged_is_begun_again_with_the_next_report
     reporter_of(registry)._look(consumers, module._LastReport())
     assert [len(queue.workers()) for queue in queues] == [1, 1]
     store.close()
+
+
+def test_a_process_whose_reports_could_not_begin_reports_once_a_later_consumer_starts():
+    class Busy(ManualClock):
+        tasks, most = 0, 0
+
+        def spawn(self, run, name):
+            self.tasks += 1
+            if self.tasks > self.most:
+                raise RuntimeError("can't start new thread")
+            spawned.append(run)
+            return self
+
+        def is_alive(self):
+            return True
+
+        def join(self, timeout=None):
+            """Nothing runs by itself."""
+
+    spawned, clock = [], Busy()
+    registry = QueueRegistry(MemoryStore(clock), "c", farm_id="f")
+    reporter, consumer = reporter_of(registry), Consumer(queue_on(registry.store), print, upkeep=False)
+    with pytest.raises(RuntimeError):
+        reporter.join(consumer, lambda: None)
+    reporter.leave(consumer, 0.0)
+    clock.most = 10
+    reporter.join(consumer, lambda: None)
+    assert len(spawned) == 1
