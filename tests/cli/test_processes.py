@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import signal
@@ -15,13 +16,15 @@ import urllib.error
 import urllib.request
 import uuid
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import latchwork
+from latchwork.cli.processes import channel as channels
+from latchwork.cli.processes import parent as parents
 from latchwork.cli.processes.channel import Channel
 from latchwork.cli.processes.child import Child
 from latchwork.cli.processes.files import Files
@@ -30,6 +33,7 @@ from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.consumer.in_hand import SIZE, Noted, Stage
 from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import workers_of
 from tests.support.scale import scaled
@@ -510,3 +514,36 @@ def test_a_child_for_which_no_process_can_be_made_is_tried_again_and_ends_no_oth
         seat.child.process.kill()
         seat.child.process.wait()
         seat.child.channel.close()
+
+
+def test_what_a_child_that_does_not_read_is_asked_for_is_done_by_another(monkeypatch):
+    class Process:
+        pid, told = 7, 0
+
+        def terminate(self):
+            self.told += 1
+
+    monkeypatch.setattr(channels, "PATIENCE", 0.05)
+    parent, ends, children = Parent(Plan(["--version"], processes=2)), [], []
+    for seat in parent.seats:
+        ours, theirs = socket.socketpair()
+        ends.append(theirs)
+        memory = mmap.mmap(-1, SIZE)
+        seat.child = parents.Child(seat.number, Process(), Channel(ours), memory, float("inf"), 0.0, 0.0)
+        seat.child.ready, seat.child.pulse = {"upkeep": True}, {"takes": True}
+        children.append(seat.child)
+    silent, other = children
+    in_hand = [Noted(0, Stage.BEGUN, 0, n, "d" * 100) for n in range(1, 5_000)]
+    parent._left.append(parents.Leftover(1, in_hand, "it died", True, "child 3", None))
+    reader = threading.Thread(target=lambda: deque(iter(lambda: ends[1].recv(65_536), b""), maxlen=0))
+    reader.start()
+    parent._share()
+    parent._share()
+    assert list(other.settles) == [1]
+    assert other.does_upkeep
+    assert parent._left == []
+    parent._drain(silent, "it is replaced")
+    assert silent.process.told == 1
+    other.channel.close()
+    reader.join()
+    silent.channel.close()

@@ -141,8 +141,9 @@ class Child:
 
     @property
     def works(self) -> bool:
-        """Whether it takes messages."""
-        return self.ready is not None and self.leaves is None and bool(self.pulse.get("takes"))
+        """Whether it takes messages, and can be asked for something."""
+        takes = self.ready is not None and self.leaves is None and bool(self.pulse.get("takes"))
+        return takes and not self.channel.is_broken
 
 
 @dataclass
@@ -426,7 +427,8 @@ class Parent:
         grace = (child.ready or {}).get("grace", 0.0)
         child.until = self._seams.monotonic() + grace + LEAVE
         child.does_upkeep = False
-        child.channel.send(drain=True)
+        if not child.channel.send(drain=True):
+            child.process.terminate()  # which it takes as the same
         log.info("%s drains: %s", child.name, why)
 
     def _kill(self, child: Child, why: str) -> None:
