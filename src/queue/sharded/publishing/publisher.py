@@ -17,6 +17,7 @@ from typing import Any
 from weakref import WeakMethod
 
 from ....background import Activity, FailureLog
+from ....deadline import Deadline
 from ....errors import InvalidRequest, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
 from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
@@ -258,7 +259,8 @@ class Publisher(Unpicklable):
             done = self.close(EXIT)
         except Unavailable:  # an interpreter that ends may start no thread
             here = self._sender = Activity(self._seams)
-            self._send_all(here)
+            with Deadline(self._seams, EXIT):
+                self._send_all(here)
             done = True
         if not done:
             log.warning("%d messages were not published to queue %r at exit", self._count, self._queue.name)

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 
+from latchwork.deadline import call_time
 from latchwork.errors import (
     AlreadyExists,
     InvalidRequest,
@@ -22,8 +23,11 @@ from latchwork.errors import (
     WaitTimeout,
 )
 from latchwork.queue import Publication, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.publishing import publisher as module
 from latchwork.seams import SYSTEM, Seams
 from latchwork.store import MemoryStore, Put
+from latchwork.store.rows import Rows
+from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
 from tests.sim.stage import Stage
 from tests.support.interrupts import Interrupts, points_of
@@ -611,3 +615,23 @@ def test_it_is_made_without_a_call_and_without_a_thread(store):
     assert repr(publisher) == "Publisher('q')"
     assert publisher._sender is None
     assert counted.total == 0
+
+
+def test_an_interpreter_that_ends_and_starts_no_thread_does_not_wait_for_a_store_that_is_away(monkeypatch):
+    class Ends(ManualClock):
+        def spawn(self, run, name):
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    def away(_queue, messages, _terms):
+        clock.sleep(min(10.0, call_time() or 10.0))
+        return Rows([Unavailable("the store is away")] * len(messages))
+
+    monkeypatch.setattr(module, "store_messages", away)
+    clock = Ends()
+    publisher = queue_on(MemoryStore(clock)).publisher(waiting=20_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(publisher, "_keep_sending", lambda: None)
+        publications = [publisher.publish(n) for n in range(20_000)]
+    publisher._at_exit()
+    assert all(one.done() for one in publications)
+    assert clock.monotonic() < module.EXIT + 2
