@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ...errors import NotFound
 from ...inputs import is_int
 from ...store import Update
 from ...store.rows import chunked
@@ -39,7 +40,7 @@ class InFlight(NamedTuple):
     """The messages that consumers hold.
 
     looked: slots that were looked at, those that were claimed last.
-    is_all: whether no message in flight can be in another slot.
+    is_all: whether no message in flight can be in another slot, or in one that could not be read.
     """
 
     held: tuple[InHand, ...]
@@ -74,6 +75,7 @@ def in_flight(queue: Subscription, bins: Mapping[str, Any] | None = None, most: 
         rows = queue.store.repeat_many(
             [Update(pointers.key(slot), pointers.stamp_rules_at(slot).state) for slot in some]
         )
+        is_all = is_all and all(isinstance(failure, NotFound) for failure in rows.errors())
         for slot, (delivery, stamped, is_there, *_) in zip(some, rows.values((None, None, False)), strict=True):
             if is_there and slot not in ready:
                 known = delivery if isinstance(delivery, str) and delivery else None

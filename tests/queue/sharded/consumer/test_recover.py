@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.errors import InvalidRequest, LeaseLost
+from latchwork.errors import InvalidRequest, LeaseLost, Unavailable
 from latchwork.queue.sharded import slots
 from latchwork.queue.sharded.consumer.recover import left_by, recover
 from latchwork.queue.sharded.workers import SILENT, WorkerReport, reporting
+from latchwork.store.rows import Rows
 
 from .test_interrupted import clock, opened, store  # noqa: F401 - fixtures
 
@@ -81,3 +82,25 @@ def test_a_worker_that_is_not_known_to_be_dead_keeps_what_it_has(store, clock, t
     reports(queue, "vm:1:other")  # as a container that was started again: the same name, and the same number
     assert left_by(queue) == ({}, (), True)
     held.extend()
+
+
+def test_a_worker_is_not_said_to_hold_nothing_while_a_slot_of_its_queue_cannot_be_read(
+    store, clock, taken_by, monkeypatch
+):
+    queue = opened(store)
+    queue.publish_many(["m", "n"])
+    first, second = (taken_by(queue, "vm:1:a") for _ in range(2))
+    clock.advance(SILENT + 1)
+    away, repeat_many = queue.pointers.key(second.held.slot), type(store).repeat_many
+
+    def partly(self, updates):
+        rows = repeat_many(self, updates)
+        return Rows(Unavailable("away") if one.key == away else row for one, row in zip(updates, rows, strict=True))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "repeat_many", partly)
+        left = left_by(queue)
+        assert ([one.slot for one in left.held], left.is_all) == ([first.held.slot], False)
+        recover(queue, left, "ann@desk")
+    assert [one.settled for one in queue.workers()] == [False]
+    assert [one.slot for one in left_by(queue).held] == [second.held.slot]
