@@ -19,6 +19,7 @@ import warnings
 from collections import Counter, defaultdict, deque
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,11 +32,13 @@ from latchwork.cli.processes.files import Files
 from latchwork.cli.processes.parent import Parent, Plan, _shared_memory
 from latchwork.cli.processes.parent_probe import merged
 from latchwork.cli.processes.sizes import checked_size
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.in_hand import SIZE, Noted, Stage
 from latchwork.queue.sharded.in_flight import in_flight
-from latchwork.queue.sharded.workers import workers_of
+from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
+from latchwork.store import MemoryStore
+from latchwork.store.rows import Rows
 from tests.support.scale import scaled
 from tests.support.waiting import until
 
@@ -547,3 +550,18 @@ def test_what_a_child_that_does_not_read_is_asked_for_is_done_by_another(monkeyp
     other.channel.close()
     reader.join()
     silent.channel.close()
+
+
+def test_a_child_that_could_not_settle_for_another_does_not_say_that_it_did(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    queue = QueueRegistry(MemoryStore(), "shop").create(QueueConfig("q", shards=1))
+    queue.publish("m")
+    (held,) = queue.receive()
+    queue.store.repeat(reporting(queue, WorkerReport("vm:1:a", 0.0, 0, 1, 1, 0, 0)))
+    monkeypatch.setattr(queue.pointers, "held_by", lambda slots, ids: Rows([Unavailable("away")] * len(slots)))
+    worker = SimpleNamespace(queues=["q"], consumers={"q": SimpleNamespace(queue=queue)})
+    noted = [0, int(Stage.BEGUN), *held.held.slot, held.held.delivery, ""]
+    document = {"settle": [noted], "why": "it died", "counts": True, "of": "child 2", "worker": "vm:1:a"}
+    Child._settle_each(None, worker, document, [])
+    assert "of what child 2 had in hand: left to the sweep: 1" in caplog.text
+    assert [one.settled for one in queue.workers()] == [False]

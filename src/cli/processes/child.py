@@ -24,7 +24,7 @@ from ...errors import InvalidRequest, LatchworkError
 from ...logs import Log, ends, let_end
 from ...plain import one_line
 from ...queue import Worker
-from ...queue.sharded.consumer.in_hand import SIZE, Noted, Notes, Stage, settle_for
+from ...queue.sharded.consumer.in_hand import LEFT, SIZE, Noted, Notes, Stage, settle_for
 from ...queue.sharded.envelope import Reason
 from ...queue.sharded.upkeep.reporter import reporter_of
 from ...queue.sharded.upkeep.upkeep import upkeep_of
@@ -205,7 +205,7 @@ class Child:
             of_queue, queue = [one for one in noted if one.queue == number], worker.consumers[name].queue
             try:
                 told = settle_for(queue, of_queue, document["why"], counts=document["counts"])
-                if document["worker"] is not None:
+                if document["worker"] is not None and not told[LEFT]:
                     queue.store.repeat_many([settling(queue, document["worker"])])
             except LatchworkError as failure:
                 log.warning("%r: what %s had in hand is left to the sweep: %s", name, document["of"], failure)

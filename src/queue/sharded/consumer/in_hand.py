@@ -38,6 +38,8 @@ ENTRIES = 16_384
 """Messages that one process can note. More than that are left to the sweep, should it be killed."""
 SIZE = ENTRIES * _ENTRY.size
 """Bytes of the memory."""
+LEFT = "left to the sweep"
+"""What became of a message of a process that has died, where nothing could be done with it."""
 
 
 class Stage(IntEnum):
@@ -214,7 +216,7 @@ def noted_in(memory: mmap.mmap) -> list[Noted]:
 
 def settle_for(queue: Subscription, noted: Sequence[Noted], why: str, *, counts: bool) -> dict[str, int]:
     """Settle what a process that has died had in hand of this queue; return how many were acknowledged, failed, given
-    back, handed back, and taken over.
+    back, handed back, taken over, and left to the sweep.
 
     A message that its handler was done with is acknowledged. One that a handler had begun with fails, as `swept` and
     with `why` as its error. One that was not begun goes back to the queue, uncounted.
@@ -225,12 +227,13 @@ def settle_for(queue: Subscription, noted: Sequence[Noted], why: str, *, counts:
     Up to seven calls per 1,000, and one for each claim. What cannot be settled, as the store is away, is left to the
     sweep; so is what another process has taken meanwhile.
     """
-    told = dict.fromkeys(("acknowledged", "failed", "given back", "handed back", "taken over"), 0)
-    told["taken over"] = _take_over(queue, noted)
+    told = dict.fromkeys(("acknowledged", "failed", "given back", "handed back", "taken over", LEFT), 0)
+    told["taken over"], told[LEFT] = _take_over(queue, noted)
     messages = [one for one in noted if one.stage in (Stage.CLAIMED, Stage.BEGUN, Stage.DONE)]
     for begin in range(0, len(messages), CHUNK):
         some = messages[begin : begin + CHUNK]
-        held = _still_held(queue, some)
+        held, unread = _still_held(queue, some)
+        told[LEFT] += unread
         done = [one for one, stage in held if stage is Stage.DONE]
         claimed = [one for one, stage in held if stage is Stage.CLAIMED]
         begun = [one for one, stage in held if stage is Stage.BEGUN]
@@ -239,20 +242,22 @@ def settle_for(queue: Subscription, noted: Sequence[Noted], why: str, *, counts:
         if done:
             if queue.pointers.results:
                 done = [replace(one, answer=WITH_ITS_PROCESS) for one in done]
-            told["acknowledged"] += _settled(ack_each(done))
+            _count(told, "acknowledged", ack_each(done))
         if fails:
             queue.message_log.failed(fails[0].held.envelope, len(fails) - 1, "was cut at", why)
-            told["failed"] += _settled(queue.fail_many(fails, [(Reason.SWEPT, why)] * len(fails)))
+            _count(told, "failed", queue.fail_many(fails, [(Reason.SWEPT, why)] * len(fails)))
         if cut:
-            told["given back"] += _settled(queue.give_back(cut))
+            _count(told, "given back", queue.give_back(cut))
         if claimed:
-            told["handed back"] += _settled(queue.hand_back(claimed))
+            _count(told, "handed back", queue.hand_back(claimed))
     return told
 
 
-def _take_over(queue: Subscription, noted: Sequence[Noted]) -> int:
-    """Wait here for the slots that the process waited for, and for those of its claims; return how many there are."""
-    until = queue.store.seams.monotonic() + GRACE
+def _take_over(queue: Subscription, noted: Sequence[Noted]) -> tuple[int, int]:
+    """Wait here for the slots that the process waited for, and for those of its claims; return how many there are, and
+    how many more there may be.
+    """
+    until, unknown = queue.store.seams.monotonic() + GRACE, 0
     known = {Slot(one.shard, one.pointer) for one in noted if one.stage is not Stage.ASKED}
     over = [
         ClaimedSlot(Slot(one.shard, one.pointer), one.delivery, until) for one in noted if one.stage is Stage.AWAITED
@@ -264,15 +269,18 @@ def _take_over(queue: Subscription, noted: Sequence[Noted]) -> int:
             claim = queue.pointers.claim(one.shard, one.pointer, token=bytes.fromhex(one.token))
         except LatchworkError as failure:
             log.warning("%r: a claim of shard %d is left to the sweep: %s", queue.name, one.shard, failure)
+            unknown += one.pointer
             continue
         slots = [Slot(one.shard, n) for n in range(claim.after + 1, claim.last + 1)] if claim else []
         over += [ClaimedSlot(slot, one.delivery, until) for slot in slots if slot not in known]
     queue.pending.add(over)
-    return len(over)
+    return len(over), unknown
 
 
-def _still_held(queue: Subscription, noted: Sequence[Noted]) -> list[tuple[Delivery, Stage]]:
-    """Return the messages that those deliveries still hold, and how far the work on each was."""
+def _still_held(queue: Subscription, noted: Sequence[Noted]) -> tuple[list[tuple[Delivery, Stage]], int]:
+    """Return the messages that those deliveries still hold, and how far the work on each was; and of how many that is
+    not known.
+    """
     slots = [Slot(one.shard, one.pointer) for one in noted]
     received = queue.store.seams.monotonic()
     found = queue.pointers.held_by(slots, [one.delivery for one in noted])
@@ -280,7 +288,7 @@ def _still_held(queue: Subscription, noted: Sequence[Noted]) -> list[tuple[Deliv
         (Delivery(None, Stamped(slot, one.delivery, envelope), queue, received), one.stage)
         for one, slot, envelope in zip(noted, slots, found, strict=True)
         if isinstance(envelope, Envelope)
-    ]
+    ], len(found.errors())
 
 
 def _with_attempt(delivery: Delivery) -> Delivery:
@@ -294,5 +302,6 @@ def _with_attempt(delivery: Delivery) -> Delivery:
     return replace(delivery, held=held._replace(envelope=again))
 
 
-def _settled(outcomes: Rows[Outcome] | Rows[bool]) -> int:
-    return sum(outcome is True for outcome in outcomes)
+def _count(told: dict[str, int], what: str, outcomes: Rows[Outcome] | Rows[bool]) -> None:
+    told[what] += sum(outcome is True for outcome in outcomes)
+    told[LEFT] += len(outcomes.errors())

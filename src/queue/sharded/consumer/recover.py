@@ -17,7 +17,7 @@ from ..registry import QueueRegistry
 from ..slots import MAX_PROCESS
 from ..subscription import Subscription
 from ..workers import SILENT, WorkerReport, settling, short_name
-from .in_hand import Noted, Stage, settle_for
+from .in_hand import LEFT, Noted, Stage, settle_for
 
 LOOKED = 100_000
 """Slots at most that are looked at, those that were claimed last."""
@@ -81,7 +81,8 @@ def recover(queue: Subscription, left: Left, by: str) -> dict[str, int]:
         ]
         why = f"its worker {name} died: brought back by {by}, {shown_time(report.ago)} after its last report"
         found = settle_for(queue, noted, why, counts=True)
-        if left.is_all and sum(found.values()) == len(noted):
+        settled = sum(found.values()) - found[LEFT]
+        if left.is_all and settled == len(noted):
             queue.store.repeat_many([settling(queue, report.worker)])
         told = {what: n + found[what] for what, n in told.items()}
     return told

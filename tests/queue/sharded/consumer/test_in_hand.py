@@ -8,11 +8,23 @@ import mmap
 
 import pytest
 
+from latchwork.errors import Unavailable
 from latchwork.queue import BatchingConfig, Consumer
-from latchwork.queue.sharded.consumer.in_hand import ENTRIES, SIZE, Hand, Notes, Stage, noted_in, settle_for
+from latchwork.queue.sharded.consumer.in_hand import (
+    ENTRIES,
+    LEFT,
+    SIZE,
+    Hand,
+    Noted,
+    Notes,
+    Stage,
+    noted_in,
+    settle_for,
+)
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.subqueue import Ask
+from latchwork.store.rows import Rows
 from latchwork.testing import bring_back
 
 from .test_interrupted import clock, handled, opened, store  # noqa: F401 - fixtures
@@ -55,7 +67,7 @@ def test_done_is_acknowledged_begun_fails_with_the_cause_and_the_rest_comes_back
     dying.consumer._turns.take()
     stages = sorted(one.stage for one in dying.seen)
     assert stages == [Stage.CLAIMED, Stage.CLAIMED, Stage.BEGUN, Stage.DONE]
-    assert told == [{"acknowledged": 1, "failed": 1, "given back": 0, "handed back": 2, "taken over": 0}]
+    assert told == [{"acknowledged": 1, "failed": 1, "given back": 0, "handed back": 2, "taken over": 0, LEFT: 0}]
     assert [row[:2] for row in handled(other)] == [("claimed", 1), ("claimed too", 1)]
     (waits,) = other.delayed.search()
     assert (waits.payload, waits.attempts, waits.reason, waits.last_error) == ("begun", 1, "swept", WHY)
@@ -150,6 +162,26 @@ def test_a_claim_is_repeated_by_its_own_token_though_that_ends_with_zeros(store,
         dying.consumer._turns.take()
     settle_for(other, dying.seen, WHY, counts=True)
     assert sorted(row[:2] for row in handled(other)) == [(n, 1) for n in range(6)]
+
+
+@pytest.mark.parametrize("away", ["held_by", "remove", "claim"])
+def test_what_cannot_be_settled_as_the_store_is_away_is_said_to_be_left_to_the_sweep(store, monkeypatch, away):
+    own, other = opened(store), opened(store)
+    opened(store).publish_many(range(4))
+    dying = Noting(own, 1)
+    dying.consumer._turns.take()
+    seen = dying.seen
+    if away == "claim":
+        seen = [Noted(0, Stage.ASKED, 0, 4, "me", own.pointers.new_token(0).hex())]
+        monkeypatch.setattr(other.pointers, away, lambda *given, **named: _raise(Unavailable("away")))
+    else:
+        monkeypatch.setattr(other.pointers, away, lambda held, *_, **__: Rows([Unavailable("away")] * len(held)))
+    told = settle_for(other, seen, WHY, counts=True)
+    assert told == {**dict.fromkeys(told, 0), LEFT: 4}
+
+
+def _raise(failure):
+    raise failure
 
 
 def test_a_slot_that_was_claimed_before_it_was_written_is_waited_for_by_the_other(store):
