@@ -1,17 +1,21 @@
-"""The list of an election's candidates: one record that every candidate updates regularly. For people only: no decision
-depends on it.
+"""The list of an election's candidates: one record that every candidate updates regularly.
+
+It is for people, and for the upkeep, which finds the farms by it. Who leads does not depend on it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...errors import LatchworkError, NotFound
+from ...errors import Corrupt, LatchworkError, NotFound, Unreadable
 from ...inputs import is_int
+from ...logs import Log
 from ...store.decode import damaged
 from ...store.model.expr import SERVER_NOW, Param
 from ...store.model.ops import Compute, MapPut, MapRemove, Read
 from ...store.port import NEVER, Exists, Key, RecordStore, Row, Update
+
+log = Log(__name__)
 
 CONTENDERS = "latchwork_contenders"
 """The set of these records; the key is the election's name."""
@@ -27,7 +31,17 @@ class Candidates:
         self._store, self._key = store, Key(CONTENDERS, name)
 
     def report(self, candidate: str, seconds: float) -> None:
-        """Count `candidate` as present for `seconds` from now, and remove candidates whose time is over."""
+        """Count `candidate` as present for `seconds` from now, and remove candidates whose time is over. A list that is
+        damaged is begun again: all others report too, within a third of their time.
+        """
+        try:
+            self._report(candidate, seconds)
+        except (Corrupt, Unreadable) as damage:
+            log.warning("%s is begun again: %s", self._key, damage)
+            self._store.delete(self._key, repeatable=True)
+            self._report(candidate, seconds)
+
+    def _report(self, candidate: str, seconds: float) -> None:
         until = MapPut(SEEN, candidate, _UNTIL.bind(ms=round(seconds * 1000)))
         seen, now = self._store.operate(
             self._key, until, Read(SEEN), Compute(SERVER_NOW), exists=Exists.ANY, ttl=NEVER, repeatable=True

@@ -7,9 +7,10 @@ import pytest
 from latchwork.coord.election import LeaseElection
 from latchwork.coord.election.candidates import CONTENDERS, Candidates
 from latchwork.errors import Corrupt
-from latchwork.store import NEVER, Exists, Key, MemoryStore, Put
+from latchwork.store import NEVER, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
+from tests.support.sqlite_damage import damage_row
 
 
 @pytest.fixture
@@ -63,6 +64,19 @@ def test_a_damaged_list_is_said_to_be_corrupt(clock, damage):
     store.operate(Key(CONTENDERS, "office"), Put("seen-until", damage), exists=Exists.CREATE)
     with pytest.raises(Corrupt):
         Candidates(store, "office").names()
+
+
+@pytest.mark.parametrize("damage", [7, {1: 2}, {"a": "x"}, None])
+def test_a_damaged_list_is_begun_again_with_the_next_report(clock, tmp_path, damage):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    candidates, record = Candidates(store, "office"), Key(CONTENDERS, "office")
+    store.operate(record, Put("seen-until", {} if damage is None else damage), exists=Exists.CREATE)
+    if damage is None:
+        damage_row(store, record)
+    candidates.report("a", 10)
+    candidates.report("b", 10)
+    assert candidates.names() == ["a", "b"]
+    store.close()
 
 
 def test_a_campaign_that_is_stopped_before_it_begins_leaves_nothing_in_the_list(clock):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ....background import FailureLog
 from ....coord.election.election import LeaseElection
-from ....errors import InvalidRequest, LatchworkError
+from ....errors import Corrupt, InvalidRequest, LatchworkError, Unreadable
 from ....logs import Log
 from ..bell import RUNG, rung_in
 from ..registry import AnyQueue, QueueRegistry, made_here
@@ -57,8 +57,9 @@ class Farms:
         with self._lock:
             made, rings = made_here[self._own.client_id], self._heard_rings()
             if made != self._made or rings != self._rings or self._seams.monotonic() >= self._listed + LIST:
-                for candidate in self._election.contenders():
-                    self._add(candidate)
+                with suppress(Corrupt, Unreadable):  # the candidate that reports next begins the list again
+                    for candidate in self._election.contenders():
+                        self._add(candidate)
                 self._queues = [queue for one in self._registries.values() for queue in one.queues(active=None)]
                 self._listed, self._made, self._rings = self._seams.monotonic(), made, rings
             return self._queues

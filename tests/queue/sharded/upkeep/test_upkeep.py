@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from latchwork.coord import LeaseElection
+from latchwork.coord.election.candidates import CONTENDERS
 from latchwork.coord.lock import LOCKS
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, ShovelConfig, Sweeper
 from latchwork.queue.sharded import registry
@@ -16,7 +17,7 @@ from latchwork.queue.sharded.upkeep import farms
 from latchwork.queue.sharded.upkeep import upkeep as module
 from latchwork.queue.sharded.upkeep.upkeep import LEASE, Shoveling, election_name, upkeep_of
 from latchwork.seams import Seams
-from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from tests.sim.stage import Stage
 
 SWEEP = 20
@@ -359,3 +360,11 @@ def test_upkeep_is_a_switch(wrong):
 
     with pytest.raises(InvalidRequest, match="upkeep"):
         Consumer(queue_on(MemoryStore()), lambda delivery: True, upkeep=wrong)
+
+
+def test_a_damaged_list_of_candidates_keeps_no_duty_from_its_work(tmp_path):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off")
+    queue, election = queue_on(store), LeaseElection(store, election_name("c"), candidate="vm:1:x@f")
+    store.operate(Key(CONTENDERS, election_name("c")), Put("seen-until", 7), exists=Exists.ANY)
+    assert [one.name for one in farms.Farms(queue.registry, election).queues()] == ["q"]
+    store.close()
