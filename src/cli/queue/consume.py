@@ -58,7 +58,7 @@ def consume(
 
     If the command fails, the queue's settings say when the message comes again, and the exit code is 1 (except with
     --follow). Processes that the command has started and left running are ended before its message is acknowledged or
-    fails; until then no sweep takes the message away.
+    fails; until then, for up to ten sweep durations (200 minutes), no sweep takes the message away.
 
     SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: the messages go back
     to the queue, and this attempt does not count. With --follow, SIGTERM, SIGHUP (the terminal was closed) and the
