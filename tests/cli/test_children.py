@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+import warnings
 
 import pytest
 
@@ -342,6 +343,22 @@ def test_no_sweep_takes_a_message_that_is_printed_with_later_ones(running, swept
     assert (run.process.returncode, err) == (0, "")
     assert sorted(one["payload"] for one in json.loads(out)) == [1, 2]
     assert (swept.depth().ready, swept.depth().sideline) == (0, 0)
+
+
+def test_a_followers_job_that_runs_too_long_is_ended_before_its_message_comes_again(running, sqlite_url):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = QueueConfig("slow", shards=1, sweep_duration=60, handler_timeout=0.5, backoff=1, unsafe_limits=True)
+    store = connect(sqlite_url)
+    QueueRegistry(store, "c").create(config).publish("m")
+    run = running(
+        "queue", "consume", "slow", "--client", "c", "--follow", "--", "sh", "-c", "echo $$ >> $OUT; exec sleep 100"
+    )  # fmt: skip
+    until(lambda: len(run.written().split()) >= 2)
+    first, *_ = run.written().split()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(first), 0)
+    store.close()
 
 
 def test_a_job_that_does_not_read_its_message_is_no_failure(running, queue):

@@ -8,6 +8,7 @@ import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ import typer
 
 from ...background import Background, FailureLog
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError
+from ...errors import InvalidRequest, LatchworkError, LeaseLost
 from ...inputs import checked_timeout
 from ...logs import Log
 from ...plain import one_line
@@ -58,12 +59,13 @@ def consume(
 
     If the command fails, the queue's settings say when the message comes again, and the exit code is 1 (except with
     --follow). Processes that the command has started and left running are ended before its message is acknowledged or
-    fails; until then, for up to ten sweep durations (200 minutes), no sweep takes the message away.
+    fails by its exit code; until then, for up to ten sweep durations (200 minutes), no sweep takes the message away.
 
     SIGTERM: the messages that were taken are finished, and no more are taken. Ctrl-C, or an error: the messages go back
     to the queue, and this attempt does not count. With --follow, SIGTERM, SIGHUP (the terminal was closed) and the
     first Ctrl-C all let the messages finish; a second SIGTERM or Ctrl-C ends the command. --follow also ends if it
-    cannot print or run the command any more.
+    cannot print or run the command any more. A command that runs longer than the queue's handler_timeout is ended with
+    SIGTERM, and SIGKILL 10 s later; its message has failed.
 
     With --json the messages are printed together, before they are acknowledged; with --json --follow, one a line. The
     output of a command then goes to stderr. A paused queue gives no messages; stderr says so.
@@ -287,9 +289,14 @@ class _Work:
         environment = os.environ | self.session.environment | facts
         stdout = STDERR if self.session.json else None
         try:
-            return self.supervisors.run(command, environment, data, stdout) == 0
+            return self.supervisors.run(command, environment, data, stdout, partial(_is_lost, delivery)) == 0
         except InvalidRequest as failure:  # the queue existed at the start, so this is no usage error
             raise LatchworkError(str(failure)) from None
+
+
+def _is_lost(delivery: Delivery) -> bool:
+    """Whether a message was given up, after the handler timeout, or a sweep has taken it: it comes again. No call."""
+    return delivery.stop is not None and isinstance(delivery.stop(), LeaseLost)
 
 
 def _facts(delivery: Delivery) -> dict[str, Any]:

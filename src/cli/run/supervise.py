@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def run_under(
         raise InvalidRequest("no command to run: write it behind --, as in `latchwork lock run NAME -- ./job.sh`")
     variables = {f"LATCHWORK_{name.upper()}": str(value) for name, value in facts.items()}
     with Supervisor() as supervisor, Foreground() as foreground, _Signals() as signals:
-        run = SupervisedRun(supervisor, grace, min(grace, lease / 2), lost, foreground, signals)
+        run = SupervisedRun(supervisor, grace, min(grace, lease / 2), lost.is_set, foreground, signals)
         return run.result(command, {**os.environ, **variables, **more})
 
 
@@ -158,8 +158,17 @@ class Supervisors:
         for supervisor in self._all:
             supervisor.wait()
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str], data: bytes, stdout: int | None) -> int:
+    def run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        data: bytes,
+        stdout: int | None,
+        lost: Callable[[], bool],
+    ) -> int:
         """Return the exit code of a command that reads `data`, when nothing is left of it. From any thread.
+
+        lost: whether its message is another consumer's, or may be: then it is ended.
 
         Raises `CannotRun` if it cannot be run.
         """
@@ -168,7 +177,8 @@ class Supervisors:
         except IndexError:
             supervisor = Supervisor().start()
             self._all.append(supervisor)
-        code = SupervisedRun(supervisor, foreground=self._foreground).result(command, environment, data, stdout)
+        run = SupervisedRun(supervisor, lost=lost, foreground=self._foreground, what="the lease of the message")
+        code = run.result(command, environment, data, stdout)
         self._idle.append(supervisor)
         return code
 
@@ -178,7 +188,8 @@ class SupervisedRun:
 
     grace: seconds between the signal that asks the command to end and SIGKILL.
     grace_alone: `grace` if this process has died.
-    lost: the event after which the command must end.
+    lost: whether the command must end.
+    what: what is lost then, for people.
     foreground, signals: of the main thread, if it runs there.
     """
 
@@ -187,12 +198,13 @@ class SupervisedRun:
         supervisor: Supervisor,
         grace: float = GRACE,
         grace_alone: float = GRACE,
-        lost: Lost | None = None,
+        lost: Callable[[], bool] | None = None,
         foreground: Foreground | None = None,
         signals: _Signals | None = None,
+        what: str = "the fence",
     ) -> None:
         self._supervisor, self._grace, self._grace_alone = supervisor, grace, grace_alone
-        self._lost, self._foreground, self._signals = lost, foreground, signals
+        self._lost, self._foreground, self._signals, self._what = lost, foreground, signals, what
         self._group = 0
         self._is_lost = False
         self._feed = b""
@@ -245,9 +257,9 @@ class SupervisedRun:
     def _watch(self, name: str) -> None:
         while self._status is None:
             self._handle_signals()
-            if self._lost is not None and not self._is_lost and self._group and self._lost.is_set():
+            if self._lost is not None and not self._is_lost and self._group and self._lost():
                 self._is_lost = True
-                note("the fence was lost; ending the command")
+                note(f"{self._what} was lost; ending the command")
                 self._end(signal.SIGTERM)
             sinks = [] if self._stdin is None else [self._stdin]
             pause = None if self._lost is None and self._signals is None else LOOK_EVERY
@@ -282,7 +294,7 @@ class SupervisedRun:
         if self._foreground is None or not self._foreground.stopped(number):
             note("the command reads from the terminal, which it cannot have; ending the command")
             self._end(signal.SIGTERM)
-        elif self._lost is None or not self._lost.is_set():  # otherwise it is ended before it continues
+        elif self._lost is None or not self._lost():  # otherwise it is ended before it continues
             self._supervisor.ask(signal=signal.SIGCONT)
 
     def _handle_signals(self) -> None:
