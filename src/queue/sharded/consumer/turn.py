@@ -302,7 +302,7 @@ class Turns:
         If the user's function fails, return the reason for which the message fails.
         """
         key, failed = self._key_of(run.deliveries[0], rate)
-        # Long before it can be extended no more, the next holder of the shard receives it anew.
+        # Long before it can be extended no more, the next holder of the shard receives it again.
         end = run.received + MAX_EXTENSION / 2 * self.queue.config.sweep_duration.total_seconds()
         while not failed and (wait := self._rate_wait(rate, key)):
             if not self._waited(min(wait, RECEIVE_WAIT)) or held.lost or self.seams.monotonic() >= end:
