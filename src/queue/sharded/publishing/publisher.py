@@ -198,11 +198,15 @@ class Publisher(Unpicklable):
     def _await_room(self, one: Pending, timeout: float | None) -> None:
         end = self._end(timeout)
         while not self._entered(one):
-            left = self._left(end)
-            if left == 0 or self._seams.thread() == self._thread:
+            left, name = self._left(end), shown(self._queue.name)
+            full = f"{self._count} messages wait to be published to queue {name}, which is as much as may"
+            if self._seams.thread() == self._thread:
                 raise WaitTimeout(
-                    f"{self._count} messages wait to be published to queue {shown(self._queue.name)}, which is as much "
-                    f"as may, and there was no room within {timeout} s: publish more slowly, or look at the store"
+                    f"{full}, and a callback of a publication cannot wait for room: publish in another thread"
+                )
+            if left == 0:
+                raise WaitTimeout(
+                    f"{full}, and there was no room within {timeout} s: publish more slowly, or look at the store"
                 )
             self._keep_sending()  # the caller that had to begin the thread may have been interrupted
             self._room.wait(left)

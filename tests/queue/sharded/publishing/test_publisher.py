@@ -447,7 +447,7 @@ def test_a_callback_that_exits_keeps_no_other_message_from_being_stored(gate, ca
 
 
 def test_a_callback_may_publish_and_what_would_wait_for_itself_is_refused(gate):
-    queue, said, over = queue_on(gate), [], threading.Event()
+    queue, said, texts, over = queue_on(gate), [], [], threading.Event()
     publisher = queue.publisher(waiting=1)
     gate.open.clear()
 
@@ -458,6 +458,7 @@ def test_a_callback_may_publish_and_what_would_wait_for_itself_is_refused(gate):
                 verb()
             except LatchworkError as failure:
                 said.append(failure.code)
+                texts.append(str(failure))
         over.set()
 
     publisher.publish("first").add_done_callback(callback)
@@ -465,6 +466,7 @@ def test_a_callback_may_publish_and_what_would_wait_for_itself_is_refused(gate):
     assert over.wait(30)
     assert publisher.close(30)
     assert said == ["WAIT_TIMEOUT", "INVALID_REQUEST", "INVALID_REQUEST"]
+    assert texts[0].endswith("a callback of a publication cannot wait for room: publish in another thread")
     assert payloads(queue) == ["again", "first"]
 
 
