@@ -24,7 +24,6 @@ from types import SimpleNamespace
 import pytest
 
 import latchwork
-from latchwork.cli.processes import channel as channels
 from latchwork.cli.processes import parent as parents
 from latchwork.cli.processes.channel import Channel
 from latchwork.cli.processes.child import Child
@@ -519,26 +518,58 @@ def test_a_child_for_which_no_process_can_be_made_is_tried_again_and_ends_no_oth
         seat.child.channel.close()
 
 
-def test_what_a_child_that_does_not_read_is_asked_for_is_done_by_another(monkeypatch):
-    class Process:
-        pid, told = 7, 0
+class Process:
+    """The process of a child."""
 
-        def terminate(self):
-            self.told += 1
+    pid = 7
 
-    monkeypatch.setattr(channels, "PATIENCE", 0.05)
-    parent, ends, children = Parent(Plan(["--version"], processes=2)), [], []
+    def __init__(self):
+        self.told = []
+
+    def terminate(self):
+        self.told.append("terminate")
+
+    def kill(self):
+        self.told.append("kill")
+
+
+def seated(parent):
+    """Children of a parent that take messages, and the other ends of their channels."""
+    ends = []
     for seat in parent.seats:
         ours, theirs = socket.socketpair()
         ends.append(theirs)
-        memory = mmap.mmap(-1, SIZE)
-        seat.child = parents.Child(seat.number, Process(), Channel(ours), memory, float("inf"), 0.0, 0.0)
-        seat.child.ready, seat.child.pulse = {"upkeep": True}, {"takes": True}
-        children.append(seat.child)
-    silent, other = children
+        now = time.monotonic()
+        seat.child = parents.Child(
+            seat.number, Process(), Channel(ours), mmap.mmap(-1, SIZE), float("inf"), now, now,
+            {"upkeep": True, "timeout": 1.0}, {"takes": True, "stuck": 0, "died": [], "handled": 0, "memory": 0},
+        )  # fmt: skip
+    return [seat.child for seat in parent.seats], ends
+
+
+def test_a_child_that_cannot_be_killed_at_once_is_said_to_be_killed_once_and_asked_for_nothing(caplog):
+    parent = Parent(Plan(["--version"], processes=2))
+    (hangs, other), ends = seated(parent)
+    hangs.heard -= parents.SILENT + 2
+    for _ in range(3):  # as where the kernel waits for a disk
+        parent._judge()
+        parent._share()
+    assert hangs.process.told == ["kill"]
+    assert caplog.text.count("it is killed") == 1
+    assert (hangs.does_upkeep, other.does_upkeep) == (False, True)
+    for one in (hangs, other):
+        one.channel.close()
+    for end in ends:
+        end.close()
+
+
+def test_what_a_child_that_does_not_read_is_asked_for_is_done_by_another():
+    parent = Parent(Plan(["--version"], processes=2))
+    (silent, other), ends = seated(parent)
+    silent.channel._end.settimeout(0.05)
     in_hand = [Noted(0, Stage.BEGUN, 0, n, "d" * 100) for n in range(1, 5_000)]
     parent._left.append(parents.Leftover(1, in_hand, "it died", True, "child 3", None))
-    reader = threading.Thread(target=lambda: deque(iter(lambda: ends[1].recv(65_536), b""), maxlen=0))
+    reader = threading.Thread(target=lambda: deque(iter(lambda: ends[1].recv(65_536), b""), maxlen=0), daemon=True)
     reader.start()
     parent._share()
     parent._share()
@@ -546,7 +577,7 @@ def test_what_a_child_that_does_not_read_is_asked_for_is_done_by_another(monkeyp
     assert other.does_upkeep
     assert parent._left == []
     parent._drain(silent, "it is replaced")
-    assert silent.process.told == 1
+    assert silent.process.told == ["terminate"]
     other.channel.close()
     reader.join()
     silent.channel.close()

@@ -143,7 +143,7 @@ class Child:
     def works(self) -> bool:
         """Whether it takes messages, and can be asked for something."""
         takes = self.ready is not None and self.leaves is None and bool(self.pulse.get("takes"))
-        return takes and not self.channel.is_broken
+        return takes and not self.channel.is_broken and not self.is_killed
 
 
 @dataclass
@@ -396,13 +396,15 @@ class Parent:
         if self._files is not None and self._code is None and (changed := self._files.changed(now)):
             self._reload(changed)
         for child in self._children():
+            if child.is_killed:  # it ends, once the kernel lets it
+                continue
             if child.leaves is None:
                 why = self._why_replaced(child)
                 if why is not None:
                     self._drain(child, why)
                 elif now >= child.heard + SILENT + (child.ready or {}).get("timeout", float("inf")):
                     self._kill(child, f"said nothing for {now - child.heard:.0f} s")
-            elif now >= child.until and not child.is_killed:
+            elif now >= child.until:
                 self._kill(child, "did not end in time")
 
     def _why_replaced(self, child: Child) -> str | None:
