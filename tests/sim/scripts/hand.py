@@ -179,6 +179,6 @@ RULES = [
     ("P5.33", given_back_before_its_note_was_removed, patched(Shards, "held_by", whoever_has_it)),
     ("P5.34 begun", killed_in_its_handler, marks(Stage.CLAIMED, Stage.DONE)),
     ("P5.34 done", killed_in_its_handler, marks(Stage.DONE, Stage.DONE)),
-    ("P5.34 claims", killed_at_each_call, patched(in_hand, "_take_over", lambda *_: 0)),
+    ("P5.34 claims", killed_at_each_call, patched(in_hand, "_take_over", lambda *_: (0, 0))),
     ("P5.35", read_while_it_lives, lambda: mock.patch(f"{__name__}.waited_for")),
 ]
