@@ -10,6 +10,7 @@ from ....coord.presence.layout import Member, checked_meta
 from ....coord.presence.presence import Group, Membership
 from ....errors import FencedOut, InvalidRequest, LatchworkError
 from ....logs import Log
+from ....seams import Event
 from ....store.port import RecordStore
 
 log = Log(__name__)
@@ -41,18 +42,38 @@ class WorkerMembership:
         self._membership: Membership | None = None
         self._published, self._looked = "", float("-inf")
         self._background = Background(group.seams, self._stay_member, f"{name}-membership")
+        self._lock = group.seams.lock()
+        self._again = self._is_over = False
 
     def start(self) -> None:
-        """Begin, unless it has begun. No I/O here."""
-        with suppress(InvalidRequest):  # the last consumer is just leaving: the next start joins again
-            self._background.start()
+        """Begin, unless it has begun; while it is still leaving, it joins again after that. No I/O here."""
+        with self._lock:
+            if self._is_over:
+                self._background.stop(None)  # at once: its thread has nothing left to do
+            try:
+                self._background.start()
+                self._is_over = False
+            except InvalidRequest:
+                self._again = True
 
     def stop(self, timeout: float) -> None:
         """Leave the group. If that takes longer than `timeout` seconds, it continues in the background."""
+        with self._lock:
+            self._again = False
         self._background.stop(timeout)
 
     def _stay_member(self) -> None:
         stopping = self._background.stopping
+        while True:
+            self._stay_until(stopping)
+            with self._lock:
+                if not self._again:
+                    self._is_over = True
+                    return
+                self._again = False
+                stopping.clear()
+
+    def _stay_until(self, stopping: Event) -> None:
         while not stopping.is_set():
             try:
                 self._join_or_renew()

@@ -80,6 +80,25 @@ def test_a_store_that_is_away_does_not_end_it(caplog):
     assert "this process could not join or renew" in caplog.text
 
 
+def test_a_process_that_works_again_while_it_is_still_leaving_joins_again():
+    stage = Stage({"worker": dict.fromkeys(range(30, 200), Fault(Kind.DROPPED))})
+
+    def body(store):
+        upkeep = upkeep_of(QueueRegistry(store, "c", farm_id="f"))
+        upkeep.join("one", "a")
+        store.seams.sleep(60)
+        upkeep.leave("one", 0.2)
+        upkeep.join("another", "b")
+        store.seams.sleep(40 * LEASE)
+        upkeep.leave("another")
+
+    stage.act("worker", body)
+    stage.act("looks", at_work, after=30 * LEASE)
+    stage.act("looks later", at_work, after=50 * LEASE)
+    stage.play(until=1e6)
+    assert stage.said == {"worker": None, "looks": [("f", ["b"])], "looks later": []}
+
+
 def test_who_works_on_another_queue_says_so():
     stage = Stage()
 
