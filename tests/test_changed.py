@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
         ("src/coord/presence/__init__.py", ["tests/coord/presence"]),
         ("src/spark/sink.py", ["tests/spark/test_sink.py"]),
         ("tests/test_retry.py", ["tests/test_retry.py"]),
-        ("tests/testing/__init__.py", ["tests/testing/test_clock.py", "tests/testing/test_everywhere.py"]),
+        ("tests/testing/__init__.py", [f"tests/testing/test_{one}.py" for one in ("clock", "everywhere", "stores")]),
         ("tools/changed.py", ["tests/test_changed.py"]),
         ("src/seams.py", []),
     ],
