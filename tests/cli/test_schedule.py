@@ -74,9 +74,10 @@ def test_a_schedule_is_paused_triggered_and_resumed_and_says_so(lw, queue, sqlit
         assert lw("schedule", verb, "absent", "--client", "shop").code == 3
     with closing(latchwork.connect(sqlite_url)) as store:
         found = [(one.what, one.target, one.why, one.outcome) for one in reversed(audit_of(store))]
-    assert found[0] == ("pause-schedule", "shop/nightly", "disk", "done")
-    assert [one[0] for one in found[2:5]] == ["trigger", "resume-schedule", "resume-schedule"]
-    assert {one[3] for one in found[5:]} == {"failed: NOT_FOUND"}
+    assert found[0] == ("put-schedule", "shop/nightly", "", "done")
+    assert found[1] == ("pause-schedule", "shop/nightly", "disk", "done")
+    assert [one[0] for one in found[3:6]] == ["trigger", "resume-schedule", "resume-schedule"]
+    assert {one[3] for one in found[6:]} == {"failed: NOT_FOUND"}
 
 
 @pytest.mark.parametrize("verb", ["remove", "pause", "resume", "trigger", "next"])

@@ -167,7 +167,8 @@ def test_what_a_handler_settles_by_itself_is_settled_whatever_it_answers(queue, 
     consumer = Consumer(queue, lambda delivery: [getattr(delivery, itself)(), answer][1])
     queue.publish("a")
     consumer._turns.take()
-    assert consumer.stats == {"handled": 1}
+    ended = {"acked": 1} if itself == "ack" else {"failed": 1, "failed_rejected": 1}
+    assert consumer.stats == {"handled": 1, **ended}
     assert kept(queue) == ([] if itself == "ack" else [("a", "rejected")])
     assert not caplog.records
 
