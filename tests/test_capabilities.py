@@ -207,8 +207,8 @@ def publisher(store, name):
 
 def delayed(store, name):
     made = queue_on(store, name)
-    made.publish("m", delay=3600, message_id="later")
-    waiting = [message.message_id for message in made.delayed.search(within=7200)]
+    made.publish("m", delay=60, message_id="later")
+    waiting = [message.message_id for message in made.delayed.search(within=120)]
     return waiting == ["later"] and made.cancel("later") and payloads(made) == []
 
 
