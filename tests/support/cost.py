@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from .scale import SCALE
+
 LIMIT = float(os.environ.get("LATCHWORK_CPU_LIMIT", "inf"))
 """Seconds of processor time that a test may take which is not marked `slow` or `long`."""
-MEMORY = 1024
-"""Megabytes that a worker may take."""
+MEMORY = 1024 if SCALE < 1 else 1536
+"""Megabytes that a worker may take. At scale 1 one has half as many tests again, and more of each."""
 
 
 def processor_time() -> float:
