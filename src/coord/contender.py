@@ -123,11 +123,24 @@ class BaseContender:
                 self._asked_for = now
 
 
+Seen = TypeVar("Seen")
+"""The result of reading the record."""
 MAX_OBSERVED = 1_024
-"""Leases of one store that a process remembers to have seen held. One that is forgotten is watched again."""
+"""Records of one store of which a process remembers what it has seen. One that is forgotten is watched again."""
 _ALL: WeakKeyDictionary[TokenClock, dict[Key, Observation]] = WeakKeyDictionary()
 """Handles that ask once, as for one web request, would never see a dead holder's lease for its whole length. So all
 handles of a process share what they have seen."""
+
+
+def remember(all_seen: dict[Key, Seen], key: Key, seen: Seen | None) -> None:
+    """Let the later handles of this process know what this one has seen, if anything; the newest is the last."""
+    all_seen.pop(key, None)
+    if seen is None:
+        return
+    if len(all_seen) >= MAX_OBSERVED:
+        with suppress(KeyError, RuntimeError):  # another thread does so at this moment
+            del all_seen[next(iter(all_seen))]
+    all_seen[key] = seen
 
 
 class Contender(BaseContender):
@@ -201,24 +214,14 @@ class Contender(BaseContender):
         """
         if answer.record is None:
             self.observed = None
-            self._share(None)
+            remember(self._all, self.key, None)
             return None
         view, now = LeaseView.of(self.key, answer.record.bins), answer.answered
         before = self.observed  # read once: another thread may replace it
         seen = before.then(view, now) if before else Observation(view, now)
         self.observed = seen
-        self._share(seen)
+        remember(self._all, self.key, seen if seen.view.locked else None)
         return seen
-
-    def _share(self, seen: Observation | None) -> None:
-        """Let the later handles of this process know of a lease that is held; the newest is the last."""
-        self._all.pop(self.key, None)
-        if seen is None or not seen.view.locked:
-            return
-        if len(self._all) >= MAX_OBSERVED:
-            with suppress(KeyError, RuntimeError):  # another thread does so at this moment
-                del self._all[next(iter(self._all))]
-        self._all[self.key] = seen
 
     def may_break(self, seen: Observation) -> bool:
         """Whether the lease was seen unchanged for its whole length."""
@@ -236,8 +239,6 @@ class Contender(BaseContender):
         return f"{view.owner!r} holds it with fence {view.fence} and a lease of {view.lease} s"
 
 
-Seen = TypeVar("Seen")
-"""The result of reading the record."""
 Way = TypeVar("Way")
 """A way to take the lease other than as if it were free, for example to break it."""
 

@@ -23,7 +23,7 @@ from ..store.model.ops import Add, Compute, MapPut, MapRemove, Op, Put
 from ..store.once import TokenClock
 from ..store.port import NEVER, Key, RecordStore, Update
 from . import lease as rules
-from .contender import BaseAcquisition, BaseContender, TakenLease, Way
+from .contender import BaseAcquisition, BaseContender, TakenLease, Way, remember
 from .lease import Standstill
 from .waits import INFINITY, SOON, Watch
 
@@ -118,8 +118,6 @@ class Watched:
     wishes: Standstill[str] = field(default_factory=Standstill)
 
 
-MAX_WATCHED = 1_024
-"""Records of one store whose holders a process remembers to have seen. Those of a forgotten one are watched again."""
 _ALL: WeakKeyDictionary[TokenClock, dict[Key, Watched]] = WeakKeyDictionary()
 """What this process has seen of the holders of each store's records. A handle may live for one call only, as for one
 web request: by itself it would never see a dead holder, or the wish of a dead party, stand still for long enough."""
@@ -148,18 +146,9 @@ class SharedContender(BaseContender, ABC):
         self._watched.holders.see({id: entry.stamp for id, entry in seen.entries.items()}, now)
         self._watched.wishes.see({} if seen.wish is None else {seen.wish: seen.wished}, now)
         self.observed, self._looked = seen, now
-        self._share(is_used=bool(seen.entries) or seen.wish is not None)
+        is_used = bool(seen.entries) or seen.wish is not None
+        remember(self._all, self.key, self._watched if is_used else None)
         return seen
-
-    def _share(self, *, is_used: bool) -> None:
-        """Let the later handles of this process know what this one has seen; the newest record is the last."""
-        self._all.pop(self.key, None)
-        if not is_used:
-            return
-        if len(self._all) >= MAX_WATCHED:
-            with suppress(KeyError, RuntimeError):  # another thread does so at this moment
-                del self._all[next(iter(self._all))]
-        self._all[self.key] = self._watched
 
     def living(self, *, waiting: bool = False, watch: Watch | None = None) -> Holders | None:
         """Remove the dead holders, and return the others; None if there is no record."""

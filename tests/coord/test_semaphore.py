@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from latchwork.coord import Semaphore, holders
+from latchwork.coord import Semaphore, contender
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
 from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
 from latchwork.coord.waits import read
@@ -436,7 +436,7 @@ def test_another_process_has_seen_nothing(memory, clock):
 
 
 def test_of_more_records_than_are_remembered_the_oldest_is_watched_again(memory, clock, monkeypatch):
-    monkeypatch.setattr(holders, "MAX_WATCHED", 1)
+    monkeypatch.setattr(contender, "MAX_OBSERVED", 1)
     for name in "ab":
         Semaphore(memory, name, permits=1, lease=3).acquire()
         assert Semaphore(memory, name, permits=1).try_acquire() is None
