@@ -99,6 +99,31 @@ def test_a_test_that_is_named_is_run_whatever_the_sample():
     assert taken(f"{FILE}::test_str") == taken(f"{FILE}::test_struck_too") == of_the_day
 
 
+def test_a_test_on_memory_and_sqlite_runs_on_one_of_them_unless_it_shows_that_they_are_alike(monkeypatch):
+    cases = [item(f"test_promise[{at}-{store}]", store=store) for at in range(40) for store in ("memory", "sqlite")]
+    alone, server = item("test_alone[memory]", store="memory"), item("test_promise[0-aerospike]", store="aerospike")
+    alike = [item(f"test_alike[{store}]", store=store) for store in ("memory", "sqlite")]
+    for one in alike:
+        one.nodeid = f"{backends.ON_EACH[0]}test_contract.py::{one.nodeid}"
+    collected = [*cases, alone, server, *alike]
+
+    def taken(*arguments):
+        left_out = matrix.left_out(collected, arguments)
+        return [one for one in collected if one not in left_out]
+
+    first = taken("tests")
+    assert first[-4:] == [alone, server, *alike]
+    assert [one.nodeid.rpartition("-")[0] for one in first[:-4]] == [
+        one.nodeid.rpartition("-")[0] for one in cases[::2]
+    ]
+    assert 10 < sum(one.callspec.params["store"] == "sqlite" for one in first[:-4]) < 30
+    assert taken(f"{FILE}::test_promise") == collected
+    monkeypatch.setenv("LATCHWORK_DAY", "2026-01-02")
+    assert taken("tests") != first
+    monkeypatch.setattr(scale, "SCALE", 1.0)
+    assert taken("tests") == collected
+
+
 @pytest.mark.long
 def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, tmp_path):
     (tmp_path / "inner" / "test_one.py").write_text(FAILING)
@@ -150,5 +175,5 @@ def test_make_test_runs_on_a_real_server_the_contract_and_one_file_of_each_primi
     assert not backends.is_left_to_long(item("test_a", store="sqlite"))
     elsewhere.nodeid = "tests/coord/lock/test_lock.py::test_a[aerospike]"
     assert not backends.is_left_to_long(elsewhere)
-    for place in backends.ON_AEROSPIKE:
+    for place in backends.ON_EACH:
         assert Path(__file__).parents[1].joinpath(place).exists(), place

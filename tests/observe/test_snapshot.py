@@ -62,7 +62,7 @@ def test_the_messages_of_a_queue_do_not_change_what_a_look_costs(clock):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [500, 1_000])
+@pytest.mark.parametrize("queues", [500, pytest.param(1_000, marks=pytest.mark.long)])
 def test_500_queues_and_a_million_messages_in_one_of_them_are_looked_at_within_3_calls_and_one_for_500(clock, queues):
     store = CountingStore(MemoryStore(clock))
     registry = registry_with(store, queues)

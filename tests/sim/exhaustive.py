@@ -73,16 +73,19 @@ def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = No
     """Yield a run for every call and every fault, for every batch without a node (F15), and for every step of a thread
     of the library that fails of itself (F16).
 
-    day: each call is struck by one of the faults only, by another one each day.
+    day: every other call is struck, by one of the faults only; each day by another one, and other calls.
     """
     for call in calls:
+        chance = Random(f"{day} {call.site} {call.turn}")
+        if day is not None and chance.random() < 0.5:
+            continue
         faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
         if call.batch:
             faults.append(Fault(Kind.NO_NODE))
         if call.step and Kind.DEFECT in kind.kinds:
             faults.append(Fault(Kind.DEFECT))
         if day is not None:
-            faults = [Random(f"{day} {call.site} {call.turn}").choice(faults)]
+            faults = [chance.choice(faults)]
         for fault in faults:
             yield simulate(kind, call.seed, SinglePlan({call.point: fault}), quiet=True)
 

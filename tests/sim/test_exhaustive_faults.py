@@ -1,7 +1,7 @@
 """Every call site of every primitive, struck by every single fault.
 
-A run at a smaller scale than 1 takes a sample, another one each day: ten of the surveyed runs, and at each call site
-that they reach one of the faults.
+A run at a smaller scale than 1 takes a sample, another one each day: five of the surveyed runs, half of the call sites
+that they reach, and at each of those one of the faults.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SURVEYED = {
     **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger", "effects", "writes"), 60),
 }
 """Faultless runs in which call sites are looked for, where it is not 20: the last new one of these is met late."""
-IN_A_SAMPLE = 10
+IN_A_SAMPLE = 5
 """Those that a sample looks at."""
 FEWEST = {"across": 30, "rwlock": 85, "publisher": 60, "effects": 50, "message": 90, "results": 10}
 """Runs that a primitive must come to at scale 1, where it is not 100."""

@@ -7,7 +7,7 @@ import pytest
 from latchwork.store import MemoryStore, SQLiteStore
 
 BACKENDS = ("memory", "sqlite", "aerospike")
-ON_AEROSPIKE = (
+ON_EACH = (
     "tests/store/contract/",
     "tests/store/aerospike/",
     "tests/test_capabilities.py",
@@ -28,9 +28,9 @@ ON_AEROSPIKE = (
     "tests/queue/ledger/test_dedup.py",
     "tests/queue/outbox/test_outbox.py",
 )
-"""Where `make test` runs on a real Aerospike too what runs on every backend: the contract, by which all backends are
-alike, and the promises of each primitive. All others, and those promises on the asyncio surface, run on it in `make
-long`."""
+"""Where `make test` runs on each backend, a real Aerospike too: the contract, by which all backends are alike, and the
+promises of each primitive. All others run on memory or SQLite there, and, as those promises on the asyncio surface, on
+each backend in `make long`."""
 
 
 def is_left_to_long(item):
@@ -40,7 +40,12 @@ def is_left_to_long(item):
         return False
     if case.params.get("surface") == "asyncio":
         return any(str(value).endswith("aerospike") for value in case.params.values())
-    return "aerospike" in case.params.values() and not item.nodeid.startswith(ON_AEROSPIKE)
+    return "aerospike" in case.params.values() and not is_on_each(item)
+
+
+def is_on_each(item):
+    """Whether the test is one of those that `make test` runs on each backend."""
+    return item.nodeid.startswith(ON_EACH)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -8,6 +8,9 @@
 A smaller run takes a sample of each such test: as large as its scale says, and another one each day. The run prints its
 day, and `LATCHWORK_DAY=2026-11-27 make test` repeats the sample. A test that is named by its node id is always run.
 
+A test that runs on memory and on SQLite is a matrix of two, of which a smaller run takes one; it takes both of what
+shows that the backends are alike (`backends.ON_EACH`).
+
 A test that goes through its cases by itself does the same with `sample`:
 
     for at in matrix.sample(range(points), "a lock's release"):
@@ -23,11 +26,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from . import scale
+from . import backends, scale
 
 T = TypeVar("T")
 FEWEST = 4
 """Cases of one matrix that each run takes, where it has as many."""
+EITHER = {"memory", "sqlite"}
+"""Backends of which a smaller run takes one, where nothing is about their difference."""
 
 
 def day() -> str:
@@ -44,8 +49,26 @@ def left_out(items: Iterable[Any], arguments: Sequence[str]) -> list[Any]:
         if item.get_closest_marker("matrix") and not _is_named(item, arguments):
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
     return [
-        item for cases in matrices.values() for item in sorted(cases, key=_place)[scale.scaled(len(cases), FEWEST) :]
+        *(
+            item
+            for cases in matrices.values()
+            for item in sorted(cases, key=_place)[scale.scaled(len(cases), FEWEST) :]
+        ),
+        *(item for pair in _pairs(items, arguments) for item in sorted(pair, key=_place)[1:]),
     ]
+
+
+def _pairs(items: Iterable[Any], arguments: Sequence[str]) -> list[list[Any]]:
+    """The tests that differ only in running on memory or on SQLite, two and two."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for item in items:
+        test, _, case = item.nodeid.removesuffix("]").partition("[")
+        words = case.split("-")
+        if EITHER.isdisjoint(words) or item.get_closest_marker("matrix"):
+            continue
+        if not backends.is_on_each(item) and not _is_named(item, arguments):
+            found.setdefault((test, *("either" if word in EITHER else word for word in words)), []).append(item)
+    return [pair for pair in found.values() if len(pair) == len(EITHER)]
 
 
 def sample(cases: Sequence[T], about: str, least: int = FEWEST) -> list[T]:

@@ -337,7 +337,7 @@ def test_it_is_published_once_and_not_lost_whatever_call_fails(how):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "aerospike"])
+@pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.long), "aerospike"])
 def test_two_publishers_a_worker_that_stops_and_one_that_cancels_leave_one_message_at_a_time(kind, request, tmp_path):
     if kind == "aerospike":
         real = request.getfixturevalue("aerospike_store")
