@@ -456,9 +456,10 @@ class StepContender(Contender):
         """
         began = self.store.seams.monotonic()
         try:
-            self._keep(fence, kept)
-        except RecordTooBig as failure:
-            self._keep(fence, f"its record has no room for it: {failure}")
+            try:
+                self._keep(fence, kept)
+            except RecordTooBig as failure:
+                self._keep(fence, f"its record has no room for it: {failure}")
         except (Refused, NotFound):
             self._check_mine(fence)
         self._released(None, began)

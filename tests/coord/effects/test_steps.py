@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -14,6 +15,7 @@ import latchwork
 import latchwork.coord.effects.step as steps
 from latchwork.coord import OnceStep, contender
 from latchwork.coord.effects.step import DONE, MAX_RESULT, ONCE, RESULTS
+from latchwork.coord.lease import FENCE
 from latchwork.errors import (
     Corrupt,
     FencedOut,
@@ -25,7 +27,7 @@ from latchwork.errors import (
     Unreadable,
 )
 from latchwork.retry import ONE_ATTEMPT
-from latchwork.store import Key, MemoryStore, Put
+from latchwork.store import Add, Key, MemoryStore, Put
 from latchwork.testing import CountingStore, ManualClock
 from latchwork.testing.stores import Crash, Fault, FaultyStore, Outage
 
@@ -349,6 +351,19 @@ def test_a_result_that_cannot_be_kept_is_an_error_and_the_work_is_not_repeated(s
         with pytest.raises(Unreadable, match="could not be kept"):
             latchwork.once(store, key=f"{name} {number}").run(work, result)
     assert len(ran) == 3
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_where_the_record_has_no_room_for_the_result_the_end_says_whether_the_step_is_done(is_replaced):
+    memory, key = MemoryStore(ManualClock()), Key(ONCE, "k")
+    store = FaultyStore(memory)
+    with pytest.raises(FencedOut) if is_replaced else nullcontext(), latchwork.once(store, key="k") as step:
+        memory.operate(key, Put("others", "x" * (1024 * 1024 - MAX_RESULT // 2)))
+        step.result = "x" * (MAX_RESULT - 100)
+        # The second call of the end keeps that there was no room.
+        store.plan[3] = partial(memory.operate, key, Add(FENCE, 1)) if is_replaced else "reply_lost"
+    assert store.calls["operate"] >= 3
+    assert bool(memory.get(key).bins.get(DONE)) is not is_replaced
 
 
 def test_a_result_may_be_set_again_and_not_after_it_is_done(store, name):
