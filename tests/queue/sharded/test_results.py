@@ -251,6 +251,19 @@ def test_one_that_groups_wait_for_has_its_result_before_and_after_they_are_done(
         group.result(of)
 
 
+def test_a_group_that_is_done_last_ends_no_result_before_its_time(store, clock):
+    queue = kept(store, results=86_400)
+    group = queue.group("audit")
+    of = queue.publish("m", dedup="k", dedup_for=60)
+    (other,) = group.receive()  # it knows of 60 s alone
+    queue.receive()[0].ack("own")
+    other.ack()
+    clock.advance(120)
+    assert queue.result(of, 0) == "own"
+    bring_back(queue)  # the sweep of the group drops what nobody waits for, and keeps the result
+    assert queue.result(of, 0) == "own"
+
+
 def test_one_of_a_batch_of_messages_has_its_result_and_counts(store):
     queue = kept(store)
     with queue.batch("night") as batch:

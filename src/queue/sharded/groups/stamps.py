@@ -150,7 +150,10 @@ def naming(bin: str, tags: tuple[str, ...]) -> Put:
 
 _DROP = tuple(Put(bin, None) for bin in (*CONTENT, SHARED, GROUPS, ACKED, STAMPS, TRIES))
 _NOTHING_LEFT = LAST & missing(RESULT)
-"""A group that took the message before the queue's own consumers were done with it does not know of their result."""
+_IS_LONG_ENOUGH = LAST & (missing(RESULT) | (Bin("keepId") <= Param("keep")))
+"""A group that took the message before the queue's own consumers were done with it does not know of their result, nor
+for how long that is kept.
+"""
 
 
 class SharedAck(NamedTuple):
@@ -195,7 +198,7 @@ def finish(store: RecordStore, done: Sequence[tuple[Key, int]]) -> None:
     A message that could not be deleted stays for the sweep of the last reader.
     """
     ops: tuple[Op, ...] = _DROP
-    kept = [Update(key, ops, LAST, ttl=keep) for key, keep in done if keep]
+    kept = [Update(key, ops, Bound(_IS_LONG_ENOUGH, {"keep": keep}), ttl=keep) for key, keep in done if keep]
     gone = [Removal(key, _NOTHING_LEFT) for key, keep in done if not keep]
     store.repeat_many(kept)
     store.delete_many(gone, repeatable=True)
