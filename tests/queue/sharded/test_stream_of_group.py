@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import FencedOut, NotFound, QueueOwned
+from latchwork.errors import Corrupt, FencedOut, NotFound, QueueOwned
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.groups.stamps import ACKED, TRIES
+from latchwork.queue.sharded.rules import GROUPS
 from latchwork.queue.sharded.slots import Slot
-from latchwork.store import MemoryStore
+from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
 
@@ -214,3 +216,15 @@ def test_what_comes_back_from_the_queues_own_sideline_does_not_come_to_the_strea
     assert read(audit.pointers, owner) == [7]
     acknowledge(audit.pointers, owner)
     assert received(queue) == [7]
+
+
+@pytest.mark.parametrize("bin", [GROUPS, ACKED, TRIES])
+@pytest.mark.parametrize("wrong", [7, "audit", [1]])
+def test_a_message_whose_readers_are_damaged_is_named(store, queue, bin, wrong):
+    audit = queue.group("audit")
+    owner = stream.take(audit.pointers, "etl")
+    publish(queue, 7)
+    (key,) = records(store, queue)
+    store.operate(key, Put(bin, wrong))
+    with pytest.raises(Corrupt, match=f"{key.name}.*'{bin}'"):
+        read(audit.pointers, owner)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from ....errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Refused
+from ....errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....inputs import is_int
 from ....logs import Log
 from ....plain import shown
@@ -299,10 +299,14 @@ def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
 
     Also one that does not name the group any more: an earlier attempt may have removed the group and died before it
     deleted the message, and the sweeps of all other readers may have passed it since.
+
+    A message that cannot be read stays until it expires: the others, and the group's name, do not wait for it.
     """
     form = releasing(shared.tag)
     rows = shared.store.repeat_many([Update(shared.key(slot), form, has(GROUPS, shared.tag)) for slot in slots])
-    rows.raise_unless(NotFound, Refused)
+    for failure in rows.raise_unless(NotFound, Refused, Corrupt, Unreadable).errors():
+        if isinstance(failure, Corrupt | Unreadable):
+            log.warning("the group %r leaves a message that cannot be read: %s", shared.tag, failure)
     shared.readers.finish([slot for slot, row in zip(slots, rows, strict=True) if _may_be_done(row)])
 
 

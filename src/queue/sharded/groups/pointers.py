@@ -8,6 +8,7 @@ from typing import Any
 from ....errors import Corrupt, LatchworkError, NotFound, Refused, Unreadable
 from ....inputs import is_int
 from ....store import NEVER, Bin, Key, Param, Put, Record, RecordStore, Update, missing
+from ....store.decode import damaged
 from ....store.model.expr import largest
 from ....store.model.form import Form, plain
 from ....store.model.record import Row
@@ -166,7 +167,7 @@ class SharedPointers(Shards):
         """
         records = self.store.get_many([self.key(slot) for slot in slots], *bins, *_OF_GROUPS)
         there = {slot: one.bins for slot, one in zip(slots, records, strict=True) if one is not None}
-        contents = {slot: self._content(one) for slot, one in there.items()}
+        contents = {slot: self._content(slot, one) for slot, one in there.items()}
         if adopt:
             unnamed = [
                 slot for slot, one in contents.items() if one and self.tag not in (there[slot].get(GROUPS) or {})
@@ -175,8 +176,11 @@ class SharedPointers(Shards):
             contents |= {slot: {} for slot in gone}
         return dict(zip(contents, from_all(list(contents.values())), strict=True))
 
-    def _content(self, bins: dict[str, Any]) -> dict[str, Any]:
-        """Return the message's bins as the group gets them; nothing if the group is done with it."""
+    def _content(self, slot: Slot, bins: dict[str, Any]) -> dict[str, Any]:
+        """Return the message's bins as the group gets them; nothing if the group is done with it. Raises `Corrupt`."""
+        for bin in (GROUPS, ACKED, TRIES):
+            if not isinstance(bins.get(bin), dict | None):
+                raise damaged(self.key(slot), f"bin {bin!r} is no map of groups")
         if self.tag in (bins.get(ACKED) or {}):
             return {}
         tries = (bins.get(TRIES) or {}).get(self.tag)

@@ -13,6 +13,7 @@ from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, Shovel
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
+from latchwork.queue.sharded.groups.stamps import ACKED, STAMPS, TRIES
 from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.pointers import FIRE
 from latchwork.queue.sharded.selection import Outcome
@@ -654,6 +655,21 @@ def test_a_drop_looks_at_so_many_slots_a_call_and_the_upkeep_goes_on_where_it_st
     assert set(payloads(queue)) == set(range(100, 150))
     assert left(simulated, queue) == {}
     assert payloads(queue.group("audit", start="oldest")) == []
+
+
+@pytest.mark.parametrize("bin", [ACKED, STAMPS, TRIES])
+def test_a_message_that_is_damaged_keeps_no_drop_from_its_end(world, caplog, bin):
+    world.shards = 1
+    queue = world.process().queue
+    group = queue.group("audit")
+    queue.publish_many(range(3))
+    queue.ack_many(queue.receive(3))
+    key = queue.pointers.key(Slot(0, 2))
+    world.store.operate(key, Put(bin, 7))
+    assert group.drop()
+    assert list(left(world, queue)) == [Slot(0, 2)]
+    assert [key.name in line for line in caplog.messages if "cannot be read" in line] == [True]
+    assert queue.group("audit").depth().ready == 0
 
 
 def test_a_drop_that_stopped_goes_on_by_another_call(queue, monkeypatch):
