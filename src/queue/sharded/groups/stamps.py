@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from ....errors import NotFound, Refused
+from msgspec.structs import replace
+
+from ....errors import BinMismatch, NotFound, Refused
 from ....store import (
     Bin,
     Key,
@@ -19,6 +21,7 @@ from ....store import (
     Param,
     Put,
     Read,
+    Record,
     RecordStore,
     Removal,
     Update,
@@ -32,6 +35,7 @@ from ....store.model.form import Form, plain
 from ....store.model.ops import Compute, Op
 from ....store.model.record import Row
 from ....store.rows import Rows
+from ...rows import read_each
 from ..envelope import CONTENT
 from ..rules import GROUPS, QUEUE_STAMP_RULES, RESULT, WAITING, StampRules
 
@@ -183,6 +187,8 @@ def _none_wait(row: Row) -> bool:
 
 def _resolved(store: RecordStore, ack: SharedAck, who: str, row: Row) -> Row:
     """Return the outcome of an acknowledgement; where an attempt was in doubt, whether that was applied."""
+    if isinstance(row, BinMismatch):
+        row = _mended(store, ack, row)
     if not isinstance(row, NotFound | Refused) or not row.details.get("doubt"):
         return row
     if isinstance(row, NotFound):
@@ -190,6 +196,20 @@ def _resolved(store: RecordStore, ack: SharedAck, who: str, row: Row) -> Row:
     guard = Bound(MapValue(ACKED, Const(who), str).eq(_ME), {"me": ack.me})
     (found,) = store.repeat_many([Update(ack.update.key, (WAITING,), guard)])
     return () if isinstance(found, NotFound) else found
+
+
+def _mended(store: RecordStore, ack: SharedAck, row: BinMismatch) -> Row:
+    """Acknowledge a message without its bins of groups that are damaged: it would be copied by each sweep, and handed
+    out again and again. Two calls.
+    """
+    key = ack.update.key
+    (record,) = read_each(store, [key], ACKED, STAMPS, TRIES)
+    bins = record.bins if isinstance(record, Record) else {}
+    without = [Put(bin, None) for bin, value in bins.items() if not isinstance(value, dict)]
+    if not without:
+        return row
+    (mended,) = store.repeat_many([replace(plain(ack.update), ops=(*without, *plain(ack.update).ops))])
+    return mended
 
 
 def finish(store: RecordStore, done: Sequence[tuple[Key, int]]) -> None:

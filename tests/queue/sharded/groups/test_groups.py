@@ -672,6 +672,21 @@ def test_a_message_that_is_damaged_keeps_no_drop_from_its_end(world, caplog, bin
     assert queue.group("audit").depth().ready == 0
 
 
+@pytest.mark.parametrize("bin", [ACKED, STAMPS, TRIES])
+def test_a_message_that_is_damaged_in_hand_is_acknowledged_all_the_same_and_comes_no_more(world, bin):
+    world.shards = 1
+    queue = world.process().queue
+    group = queue.group("audit")
+    queue.publish("a")
+    (own,), (other,) = queue.receive(), group.receive()
+    world.store.operate(queue.pointers.key(Slot(0, 1)), Put(bin, 7))
+    own.ack()
+    assert "shared" in left(world, queue)[0, 1], "the group still waits for it"
+    world.store.operate(queue.pointers.key(Slot(0, 1)), Put(bin, [1]))
+    other.ack()
+    assert left(world, queue) == {}
+
+
 def test_a_drop_that_stopped_goes_on_by_another_call(queue, monkeypatch):
     monkeypatch.setattr(making, "BUDGET", 3)
     group, calls = queue.group("audit"), 1
