@@ -15,8 +15,8 @@ from typing import Any
 
 from ...errors import (
     AlreadyExists,
-    BinMismatch,
     Corrupt,
+    InvalidRequest,
     LatchworkError,
     NotFound,
     OutcomeUnknown,
@@ -283,11 +283,11 @@ class Shards(SubqueuePointers):
             return self.messages([slot], [row])[0] or StampMiss.TAKEN
         if isinstance(row, NotFound):
             return StampMiss.ABSENT
-        if isinstance(row, BinMismatch):
+        if isinstance(row, InvalidRequest):  # also `BinMismatch`, where it is not an entry that a group counts
             # The number of its attempts is damaged: this one is the first that is known of.
             again = self.stamp_rules.recounting.fill(self.key(slot), me=me, now=self.now_ms())
             (row,) = self.store.repeat_many([again])
-            return row if isinstance(row, BinMismatch) else self.stamped(slot, me, row)
+            return row if isinstance(row, InvalidRequest) else self.stamped(slot, me, row)
         if not isinstance(row, Refused):
             return row
         # An earlier attempt may have stamped it; its time starts again.

@@ -672,6 +672,16 @@ def test_a_message_that_is_damaged_keeps_no_drop_from_its_end(world, caplog, bin
     assert queue.group("audit").depth().ready == 0
 
 
+@pytest.mark.parametrize("wrong", ["seven", [1], True, -3], ids=repr)
+def test_attempts_of_a_group_that_cannot_be_counted_on_from_begin_anew(world, wrong):
+    world.shards = 1
+    queue = world.process().queue
+    group = queue.group("audit")
+    queue.publish_many(range(3))
+    world.store.operate(queue.pointers.key(Slot(0, 2)), Put(TRIES, {group.config.tag: wrong}))
+    assert {one.payload: one.attempts for one in group.receive(10)} == dict.fromkeys(range(3), 1)
+
+
 @pytest.mark.parametrize("bin", [ACKED, STAMPS, TRIES])
 def test_a_message_that_is_damaged_in_hand_is_acknowledged_all_the_same_and_comes_no_more(world, bin):
     world.shards = 1
