@@ -415,8 +415,8 @@ def _text(key: Any) -> str:
 
 
 def checked_keep(keep: timedelta | float) -> int:
-    """Return how long something is remembered, in whole seconds. Raises `InvalidRequest`."""
-    return int(checked_seconds("keep", keep, MIN_KEEP, MAX_TTL))
+    """Return how long something is remembered, in whole seconds, never fewer than asked. Raises `InvalidRequest`."""
+    return math.ceil(checked_seconds("keep", keep, MIN_KEEP, MAX_TTL))
 
 
 # ---- the lease, which is refused where the step is done

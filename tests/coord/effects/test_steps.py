@@ -333,6 +333,13 @@ def test_a_forked_child_that_ends_in_the_block_does_not_end_the_step(tmp_path):
     assert once.run(lambda: 8) == 7
 
 
+def test_it_is_remembered_for_no_less_than_was_asked():
+    store = MemoryStore(ManualClock())
+    for n, keep in enumerate((60.5, timedelta(seconds=60, microseconds=1), 61)):
+        latchwork.once(store, key=str(n), keep=keep).run(lambda: 7)
+        assert store.get(Key(ONCE, str(n))).ttl == 61
+
+
 # ---- results
 
 

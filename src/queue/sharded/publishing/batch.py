@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -329,11 +330,11 @@ def checked_name(name: str) -> str:
 
 
 def checked_life(life: timedelta | float | None, config: QueueConfig) -> int:
-    """Return the seconds that a batch lives. Raises `InvalidRequest`."""
+    """Return the whole seconds that a batch lives, never fewer than asked. Raises `InvalidRequest`."""
     if life is None:
         return lifetime(config)
     least = 1 if config.unsafe_limits else MIN_LIFE.total_seconds()
-    return round(checked_seconds("life", life, least, MAX_LIFE.total_seconds(), why=" (two years)"))
+    return math.ceil(checked_seconds("life", life, least, MAX_LIFE.total_seconds(), why=" (two years)"))
 
 
 def stored_follow_up(then: Publish | None, codec: Codec, queue: str) -> dict[str, Any] | None:

@@ -914,6 +914,12 @@ def test_the_upkeep_of_a_consumer_publishes_it_within_seconds(clock):
 # ---- names, and how long a batch lives
 
 
+@pytest.mark.parametrize("life", [60.2, 61, timedelta(minutes=1, microseconds=1)])
+def test_a_batch_lives_for_no_less_than_was_asked(alone, life):
+    alone.batch("b", life=life)
+    assert alone.store.get(alone.batches.key("b")).ttl == 61
+
+
 def test_a_name_is_used_once_until_its_records_expire(alone):
     batch = alone.batch("b", then=Publish(NEXT), life=600)
     assert alone.batch("b").name == "b"
