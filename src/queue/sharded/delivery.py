@@ -315,7 +315,8 @@ class Delivery(Struct, frozen=True, eq=False):
         on one of them: steps do not nest. `step.token` is the same in every delivery, `step.fence` greater in each.
 
         keep: seconds or a timedelta for which it is remembered, at least twice as long as a message lives, the default:
-            all steps of a message are in one record, and one that is kept for less would end the others.
+            all steps of a message are in one record, which lives for as long as the last of them asks: give all of them
+            the longest.
         timeout: seconds to wait while another delivery still works on it; 0 = do not wait, None = no limit.
         lease: seconds, after which this delivery may go on with a step whose process has died.
 
