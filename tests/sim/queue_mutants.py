@@ -243,7 +243,7 @@ def _deleted_by_its_own() -> Any:
 
 def _deleted_by_the_first() -> Any:
     stack = ExitStack()
-    for guard in ("LAST", "_NOTHING_LEFT"):
+    for guard in ("_IS_LONG_ENOUGH", "_NOTHING_LEFT"):
         stack.enter_context(mock.patch.object(group_stamps, guard, exists("msgId")))
     stack.enter_context(mock.patch.object(group_stamps, "_none_wait", return_value=True))
     return stack
