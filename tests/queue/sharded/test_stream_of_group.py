@@ -218,7 +218,7 @@ def test_what_comes_back_from_the_queues_own_sideline_does_not_come_to_the_strea
     assert received(queue) == [7]
 
 
-@pytest.mark.parametrize("bin", [GROUPS, ACKED, TRIES])
+@pytest.mark.parametrize("bin", [GROUPS, ACKED])
 @pytest.mark.parametrize("wrong", [7, "audit", [1]])
 def test_a_message_whose_readers_are_damaged_is_named(store, queue, bin, wrong):
     audit = queue.group("audit")
@@ -228,3 +228,16 @@ def test_a_message_whose_readers_are_damaged_is_named(store, queue, bin, wrong):
     store.operate(key, Put(bin, wrong))
     with pytest.raises(Corrupt, match=f"{key.name}.*'{bin}'"):
         read(audit.pointers, owner)
+
+
+@pytest.mark.parametrize("wrong", [7, "audit", [1]])
+def test_attempts_that_are_damaged_keep_no_message_from_the_stream(store, queue, wrong):
+    audit = queue.group("audit")
+    owner = stream.take(audit.pointers, "etl")
+    publish(queue, 7)
+    assert received(queue) == [7]
+    (key,) = records(store, queue)
+    store.operate(key, Put(TRIES, wrong))
+    assert read(audit.pointers, owner) == [7]
+    acknowledge(audit.pointers, owner)
+    assert records(store, queue) == []

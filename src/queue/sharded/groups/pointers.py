@@ -178,12 +178,13 @@ class SharedPointers(Shards):
 
     def _content(self, slot: Slot, bins: dict[str, Any]) -> dict[str, Any]:
         """Return the message's bins as the group gets them; nothing if the group is done with it. Raises `Corrupt`."""
-        for bin in (GROUPS, ACKED, TRIES):
+        for bin in (GROUPS, ACKED):
             if not isinstance(bins.get(bin), dict | None):
                 raise damaged(self.key(slot), f"bin {bin!r} is no map of groups")
         if self.tag in (bins.get(ACKED) or {}):
             return {}
-        tries = (bins.get(TRIES) or {}).get(self.tag)
+        counts = bins.get(TRIES)
+        tries = counts.get(self.tag) if isinstance(counts, dict) else None  # damaged: none is known of
         given = {bin: bins[bin] for bin in GIVEN if bin in bins} | ({"attempts": tries} if tries else {})
         return given | {"data": bins[SHARED]} if SHARED in bins else given
 
