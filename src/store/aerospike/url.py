@@ -58,7 +58,7 @@ class AerospikeUrl:
     def __str__(self) -> str:
         # Text without a colon before the @ is a user's name, or a password without its user.
         user = f"{self.user}:***@" if self.user and self._has_password else "***@" if self.user else ""
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts)
+        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         return f"aerospike://{user}{hosts}/{self.namespace}"
 
     @property

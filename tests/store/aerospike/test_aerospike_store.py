@@ -44,6 +44,11 @@ def test_a_url_names_hosts_namespace_user_and_options():
     assert config["tls"]["enable"]
 
 
+def test_errors_name_a_store_by_what_is_its_url():
+    where = "aerospike://a:3000,[fe80::1]:3200/ns"
+    assert AerospikeStore.from_url(where).where == where
+
+
 def test_a_url_may_have_been_read_with_the_end_of_its_line():
     target = parse("aerospike://h/test?connections=5\r\n")
     assert (target.namespace, target.options["connections"]) == ("test", 5)
