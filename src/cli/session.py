@@ -121,9 +121,14 @@ class Session:
 
 
 def absent_file(store: RecordStore) -> Path | None:
-    """Return the file of this store if there is none; None where it is there, or the store has no file."""
+    """Return the file of this store if there is none; None where it is there, or the store has no file, or nobody can
+    tell: then the first call says why.
+    """
     path: Path | None = getattr(store, "path", None)
-    return path if path is not None and not path.exists() else None
+    try:
+        return path if path is not None and not path.exists() else None
+    except OSError:  # its directory may not be entered, or its name is too long
+        return None
 
 
 def note(text: str) -> None:

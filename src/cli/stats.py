@@ -35,6 +35,8 @@ OneClient = Annotated[
         help="the client id, the owner of the queues [default: the only client that has queues there]",
     ),
 ]
+NOBODY = "-"
+"""Stands for the client where none has queues, and other things were asked for by name."""
 MANY = 20
 """Clients that an error names."""
 LEAST = 4
@@ -95,32 +97,41 @@ def stats(
     """
     session: Session = context.obj
     checked_every(every, least=0)
+    if rounds is not None and not watch:
+        raise InvalidRequest("--rounds without --watch: one look is all that there is; give --watch too")
     farms = session.stores_of(urls_of(context, farm_store))
     if election and farms and absent_file(session.named_store) is not None:  # the farms are all that is used
         asked = AskedNames.of(client, election, farms)
         session.table([state.row for state in states(session.named_store, asked)])
         return
-    client = client or _only_client(session, farm)
     wanted = AskedNames.of(
         client, election, farms, group=group, semaphore=semaphore, rwlock=rwlock, barrier=barrier, limiter=limiter
     )
+    if client is None:
+        client = _only_client(session, farm, is_needed=not (any(wanted.names.values()) or wanted.elections))
     watcher = _Watcher(QueueRegistry(session.store, client, farm_id=farm), wanted)
     if not watch:
         _show(session, watcher, client)
     elif sys.stdout.isatty() and not session.json:
-        _live(watcher, every, rounds, empty=f"no queues of {client} in {session.where}")
+        of = "" if client == NOBODY else f" of {client}"
+        _live(watcher, every, rounds, empty=f"no queues{of} in {session.where}")
     else:
         for _ in range(rounds if rounds is not None else sys.maxsize):
             _show(session, watcher, client)
             session.store.seams.sleep(every)
 
 
-def _only_client(session: Session, farm: str | None) -> str:
-    """Return the client that has queues there. Raises `InvalidRequest` where there are several, which it names."""
+def _only_client(session: Session, farm: str | None, *, is_needed: bool) -> str:
+    """Return the client that has queues there. Raises `InvalidRequest` where there are several, which it names.
+
+    is_needed: if there is none, `NotFound` is raised; else `NOBODY` is returned.
+    """
     found = clients_in(session.store, farm)
     if found is None:
         raise InvalidRequest(f"{session.where} cannot list its clients: name a client with --client ID")
     if not found:
+        if not is_needed:
+            return NOBODY
         raise NotFound(f"no client has queues in farm {farm_or_default(farm)!r} of {session.where}")
     if len(found) > 1:
         more = f" and {len(found) - MANY} more" if len(found) > MANY else ""

@@ -69,7 +69,7 @@ def run(
     Example: latchwork group run nightly --as orders -- ./load-orders.sh
     """
     session: Session = context.obj.may_make()
-    me = member or f"{socket.gethostname()}:{os.getpid()}"
+    me = f"{socket.gethostname()}:{os.getpid()}" if member is None else member
     known = None if meta is None else checked_json("--meta", meta)
     code = 1
     with Group(session.store, name, farm_id=farm).join(me, meta=known, lease=lease) as membership:

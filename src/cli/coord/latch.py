@@ -78,13 +78,13 @@ def create(
     Example: latchwork latch create nightly --client shop --count 3 --ttl 7200
     """
     session: Session = context.obj.may_make()
-    if farms and level is LatchLevel.DC:
+    if farms is not None and level is LatchLevel.DC:
         raise InvalidRequest(f"--farms is {shown(farms)} at level dc: name farms only with --level xdc")
     options: dict[str, Any] = {
         "parties": party or None,
         "farm_id": farm,
         "level": level,
-        "farms": [farm.strip() for farm in farms.split(",")] if farms else None,
+        "farms": None if farms is None else [farm.strip() for farm in farms.split(",")],
         "set_suffix": set_suffix,
         **({} if ttl is None else {"ttl": ttl}),
     }

@@ -233,28 +233,30 @@ def run(
     only_with_farms(farms, farm=farm, prefer=prefer, resource=resource, all_farms=all_farms)
     environment, facts = dict(session.environment), {"election": name}
     election: LeaseElection | ZooKeeperElection
+    stores = session.stores_of(farms)
+    store = stores[min(stores)] if stores else session.store
     if farms:
         if zookeeper is None:
             raise InvalidRequest("--farm-store without --zookeeper: ZooKeeper chooses the leading farm, so name it")
         home = farm_or_default(farm)
         election = GlobalElection(
-            session.stores_of(farms), name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,
+            stores, name, zookeeper=zookeeper, prefer=prefer or (), farm_id=home,
             resources=[key_of(one) for one in resource or ()], all_farms=all_farms, lease=lease,
         )  # fmt: skip
         environment |= {VARIABLE: farms[home]}
         facts |= {"farm": home}
     elif zookeeper is not None:
-        election = ZooKeeperElection(session.store, name, zookeeper, lease=lease)
+        election = ZooKeeperElection(store, name, zookeeper, lease=lease)
     else:
-        election = LeaseElection(session.store, name, lease=lease)
+        election = LeaseElection(store, name, lease=lease)
 
     def who() -> str:
         if not farms:
-            return holder_of(session.store, name)
-        leader = office_of(session.stores_of(farms), name).leader
+            return holder_of(store, name)
+        leader = office_of(stores, name).leader
         return holders([leader] if leader else [])
 
-    waiting = Waiting(session.store.seams, f"the election {shown(name)}", who)
+    waiting = Waiting(store.seams, f"the election {shown(name)}", who)
 
     def lead(leadership: Leadership) -> int:
         waiting.over()

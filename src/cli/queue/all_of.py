@@ -17,7 +17,7 @@ from ..audit import noted
 from ..bulk import MOST_CHOSEN, NOT_TRIED, Run, choose
 from ..exit_codes import FAILED, NOT_FOUND
 from ..session import Session, note
-from .arguments import checked_side, header_of
+from .arguments import checked_side, headers_of
 
 EVERY = 10
 """Parts after each of which it is said how far it is."""
@@ -38,7 +38,7 @@ class Match:
     def given(self) -> dict[str, Any]:
         """What `choose` is given."""
         found: dict[str, Any] = {"reason": self.reason, "key": self.key, "older_than": self.older_than}
-        found["header"] = dict(map(header_of, self.header)) if self.header else None
+        found["header"] = headers_of(self.header) if self.header else None
         return {name: value for name, value in found.items() if value is not None}
 
     def is_of_all(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -70,6 +71,19 @@ def named(ids: list[str] | None) -> list[str]:
     if not ids:
         raise InvalidRequest("no --id: name the messages by --id; `latchwork queue search` finds them")
     return ids
+
+
+def headers_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return the headers of several options `--header`. Raises `InvalidRequest`, also for a name that is there twice:
+    one of its values would be lost.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, value = header_of(pair)
+        if name in found:
+            raise InvalidRequest(f"--header names {shown(name)} twice: give it once")
+        found[name] = value
+    return found
 
 
 def header_of(pair: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from ...queue.sharded.sides import view_of
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
-from .arguments import SIDES, Name, Side, as_named, checked_side, header_of, queue_of
+from .arguments import SIDES, Name, Side, as_named, checked_side, headers_of, queue_of
 
 PEEKED = {"main": lambda queue: queue, "sideline": lambda queue: queue.sideline, "parked": lambda queue: queue.parked}
 
@@ -41,7 +41,7 @@ def publish(
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
-    headers = dict(header_of(pair) for pair in header or [])
+    headers = headers_of(header or ())
     if not payload and sys.stdin.isatty():
         note("reading messages from standard input, one in each line; Ctrl-D ends")
     given: Sequence[str | bytes] = payload or [
@@ -50,8 +50,10 @@ def publish(
     payloads = [_payload(one, queue) for one in given]
     if unique is None and on_duplicate == "keep":
         ids = queue.publish_many(payloads, key=key, headers=headers)
-    elif unique is None or len(payloads) != 1:
-        raise InvalidRequest(f"--unique and --on-duplicate are for a single message, and {len(payloads)} were given")
+    elif unique is None:
+        raise InvalidRequest(f"--on-duplicate {shown(on_duplicate)} without --unique: give the key with --unique")
+    elif len(payloads) != 1:
+        raise InvalidRequest(f"--unique is for a single message, and {len(payloads)} were given")
     else:
         ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
     if not ids:
@@ -119,7 +121,7 @@ def search(
     session: Session = context.obj
     wanted: dict[str, Any] = {"reason": reason, "older_than": older_than, "message_id": id, "limit": limit}
     if header:
-        wanted["header"] = dict(header_of(pair) for pair in header)
+        wanted["header"] = headers_of(header)
     if key is not None and side == "delayed":
         raise InvalidRequest("--key with --side delayed: the shard of a delayed message may not be decided yet")
     if key is not None:

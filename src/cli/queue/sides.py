@@ -73,7 +73,9 @@ def redrive(
     context: typer.Context,
     name: Name,
     client: Client,
-    limit: Annotated[int, typer.Option(help="the largest number of messages, without --all")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(help="the largest number of messages, without --all and --id [default: 100]")
+    ] = None,
     reason: Annotated[str | None, typer.Option(help="only messages that were parked for this reason")] = None,
     dry_run: DryRun = False,
     id: Ids = None,
@@ -97,7 +99,12 @@ def redrive(
     queue = queue_of(session, name, client, farm)
     checked_side(side)
     match = Match(reason, key, header, older_than, most, dry_run=dry_run)
-    if match.is_of_all("redrive", id, all=all, own=("reason", "dry-run")):
+    of_all = match.is_of_all("redrive", id, all=all, own=("reason", "dry-run"))
+    if limit is not None and (of_all or id):
+        what = "--all: give --most" if of_all else "--id: the ids that you give are all that are taken"
+        raise InvalidRequest(f"--limit with {what}")
+    most_parked = 100 if limit is None else limit
+    if of_all:
         to_all(session, queue, "redrive", side, match, farm=farm)
     elif id and (reason is not None or dry_run):
         raise InvalidRequest("--id with --reason or --dry-run: without --id, `search` says which messages there are")
@@ -107,13 +114,13 @@ def redrive(
         raise InvalidRequest(f"--side {side} without --id: name the messages; only parked ones come back all at once")
     else:
         with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
-            found = queue.redrive(limit, reason=reason, dry_run=dry_run)
+            found = queue.redrive(most_parked, reason=reason, dry_run=dry_run)
             if deed is not None:
                 deed.after = counted(len(found), "message")
         session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
         if found:
             note(f"{'would be ' if dry_run else ''}brought back: {counted(len(found), 'message')}")
-        if len(found) >= limit and not dry_run and (left := queue.depth().parked):
+        if len(found) >= most_parked and not dry_run and (left := queue.depth().parked):
             note(f"still parked: at most {counted(left, 'message')}; --all brings back all, --limit more at once")
 
 
