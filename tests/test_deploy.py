@@ -91,8 +91,17 @@ def test_the_console_lets_nobody_in_without_its_secret_and_answers_its_probe(exa
     assert file.startswith(f"{folder}/")
     (tmp_path / "secret").write_text("a long enough secret\n")
     served = {}
+
+    def listening(host, port, **_):
+        served["port"] = port
+        return []
+
+    def run(server, sockets):
+        served["app"], server.started = server.config.app, True
+
     monkeypatch.delenv("LATCHWORK_CONSOLE_SECRET", raising=False)
-    monkeypatch.setattr("uvicorn.run", lambda app, **settings: served.update(settings, app=app))
+    monkeypatch.setattr("latchwork.console.command.listening", listening)
+    monkeypatch.setattr("uvicorn.Server.run", run)
     with pytest.raises(SystemExit) as ended:
         main(["--store", "memory:", *(str(tmp_path / "secret") if one == file else one for one in arguments)])
     assert not ended.value.code

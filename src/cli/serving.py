@@ -35,6 +35,19 @@ LOOK = 0.25
 TEXT = "text/plain; charset=utf-8"
 
 
+def listening(host: str, port: int, *, backlog: int, most: int | None = None) -> list[socket.socket]:
+    """Return sockets that listen there: one for each address of the host, of the first `most` addresses.
+
+    Raises `InvalidRequest` if that cannot be done.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[:most]
+        addresses = {(family, address[:2]) for family, _, _, _, address in found}
+        return [socket.create_server(address, family=family, backlog=backlog) for family, address in addresses]
+    except OSError as failure:
+        raise InvalidRequest(f"cannot listen on {host}:{port}: {failure.strerror}; choose another port") from None
+
+
 class _Client:
     """A connection. `until`: when it is closed, done or not (monotonic); infinite while its answer is being made."""
 
@@ -59,11 +72,7 @@ class Server:
     ) -> None:
         self._seams, self._answer, self._slowly = seams, answer, slowly
         self._failure_log = FailureLog(seams, log)
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            self._listener = socket.create_server(found[0][4][:2], family=found[0][0], backlog=MOST)
-        except OSError as failure:
-            raise InvalidRequest(f"cannot listen on {host}:{port}: {failure.strerror}; choose another port") from None
+        self._listener = listening(host, port, backlog=MOST, most=1)[0]
         self.port: int = self._listener.getsockname()[1]
         self._listener.setblocking(False)
         self._woken, self._waker = socket.socketpair()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,9 @@ import uvicorn
 
 from ..cli.audit import person
 from ..cli.coord.farms import FarmStores, urls_of
+from ..cli.exit_codes import FAILED
 from ..cli.options import Clients, Farm, Outboxes
+from ..cli.serving import listening
 from ..cli.session import Session, note
 from ..errors import InvalidRequest
 from ..inputs import farm_or_default
@@ -21,6 +24,8 @@ from ..plain import shown
 from .access import Access, Authorize, ProxyHeader, Secret
 from .site import LOCAL, app
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted, as uvicorn has it."""
 SECRET_VARIABLE = "LATCHWORK_CONSOLE_SECRET"  # noqa: S105 - the name of the variable
 
 
@@ -69,13 +74,20 @@ def console(
         me = Access(person()[:100])
         authorize = lambda _: me  # noqa: E731 - who can reach it is on this machine
     stores = session.stores_of(urls_of(context, farm_store)) or {farm_or_default(farm): session.store}
-    hosts = [*LOCAL, *(allow_host or ())]
+    # The address of the line below may be asked for; 0.0.0.0 and :: are none.
+    hosts = [*LOCAL, *(allow_host or ()), *([] if _is_any(host) else [host])]
     served = app(stores, client, authorize=authorize, actions=allow_actions, hosts=hosts, outboxes=outbox or ())
+    listeners = listening(host, port, backlog=BACKLOG)  # first: it says why it cannot
     note(f"the console is at http://{f'[{host}]' if ':' in host else host}:{port}/")
-    uvicorn.run(
-        served, host=host, port=port, access_log=False, proxy_headers=False, server_header=False, log_level="warning",
-        log_config=None,
-    )  # fmt: skip
+    server = uvicorn.Server(
+        uvicorn.Config(
+            served, access_log=False, proxy_headers=False, server_header=False, log_level="warning", log_config=None
+        )
+    )
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=listeners)
+    if not server.started:  # its log says why
+        raise typer.Exit(FAILED)
 
 
 def _secret(file: Path | None) -> str | None:
@@ -99,6 +111,13 @@ def _authorize(
     if header is not None:
         return ProxyHeader(header, peers, role, payloads=payloads)
     return None if secret is None else Secret(secret, role, payloads=payloads)
+
+
+def _is_any(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return not host
 
 
 def _is_local(host: str) -> bool:

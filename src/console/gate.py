@@ -106,7 +106,7 @@ class Gate:
         is_form = isinstance(self._authorize, Secret)
         if path_of(request).startswith("/api/"):
             return JSONResponse({"error": "not allowed"}, 401 if is_form else 403)
-        if is_form and request.method == "GET":
+        if is_form and request.method in {"GET", "HEAD"}:
             return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in", 303)
         return PlainTextResponse("you are not allowed to see this\n", 403)
 

@@ -287,7 +287,7 @@ class Site:
     async def _sign_in(self, request: Request) -> Response:
         if self._secret is None:
             return await run_in_threadpool(self._failed, request, NotFound("nobody signs in here"), 404)
-        if request.method == "GET":
+        if request.method != "POST":  # a HEAD tries no secret
             return await run_in_threadpool(self._html, request, "sign-in.html", title="sign in")
         given = dict(await form_of(request))
         try:
@@ -343,7 +343,8 @@ class Site:
             request, "table.html", reader, screen=screen, title=facts.get("title", screen), table=table,
             shown=shown_columns, links=[link_of(screen, row, facts.get("key", ())) for row in table.rows],
             sorted_url=sorted_url, sort=sort, down=down, q=given.get("q", ""),
-            kept=[(name, value) for name, value in given.multi_items() if name not in {"q", "all"}], **facts,
+            # Another filter begins at the first page again.
+            kept=[(name, value) for name, value in given.multi_items() if name not in {"q", "all", "after"}], **facts,
         )  # fmt: skip
 
     def _html(

@@ -111,6 +111,27 @@ def fields_of(page):
     return {name: values[0] if len(values) == 1 else values for name, values in fields.items()}
 
 
+class Served:
+    """What a command would serve: the configuration, and the addresses at which it listens."""
+
+    config = None
+    addresses = ()
+
+
+def serving(monkeypatch):
+    """Let `latchwork console` end where it would serve; what it would serve is then in what is returned."""
+    served = Served()
+
+    def run(server, sockets):
+        served.config, served.addresses = server.config, [one.getsockname()[0] for one in sockets]
+        for one in sockets:
+            one.close()
+        server.started = True
+
+    monkeypatch.setattr("uvicorn.Server.run", run)
+    return served
+
+
 @pytest.fixture
 def person(store):
     return lambda role="viewer", payloads=False, **more: Person(store, Access("anna", role, payloads), **more)

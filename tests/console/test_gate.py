@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 from base64 import b64encode
 from hashlib import sha384
 from urllib.parse import urlencode
@@ -23,7 +24,7 @@ from latchwork.errors import InvalidRequest
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 
-from .conftest import BASE, FORM, KEY, ORIGIN, Person, fields_of
+from .conftest import BASE, FORM, KEY, ORIGIN, Person, fields_of, serving
 
 SECRET = "correct horse battery staple"
 QUERY = "?farm=iad&client=shop&name=orders"
@@ -392,7 +393,7 @@ def test_wrong_settings_are_refused_before_it_is_served(wrong):
 )  # fmt: skip
 def test_the_command_serves_nothing_but_figures_to_this_machine_without_authentication(monkeypatch, options, capsys):
     monkeypatch.delenv("LATCHWORK_CONSOLE_SECRET", raising=False)
-    monkeypatch.setattr("uvicorn.run", lambda *_, **__: pytest.fail("it is served"))
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: pytest.fail("it is served"))
     with pytest.raises(SystemExit) as ended:
         main(["--store", "memory:", "console", "--client", "shop", *options])
     assert ended.value.code == 2
@@ -401,16 +402,26 @@ def test_the_command_serves_nothing_but_figures_to_this_machine_without_authenti
 
 def test_the_command_serves_viewers_on_this_machine(monkeypatch):
     monkeypatch.delenv("LATCHWORK_CONSOLE_SECRET", raising=False)
-    served = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **settings: served.update(settings, app=app))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    served = serving(monkeypatch)
     with pytest.raises(SystemExit) as ended:
-        main(["--store", "memory:", "console", "--client", "shop"])
+        main(["--store", "memory:", "console", "--client", "shop", "--port", port])
     assert not ended.value.code
-    assert served["host"] == "127.0.0.1"
-    assert not served["access_log"]
-    assert not served["proxy_headers"]
-    http = TestClient(served["app"], base_url="http://127.0.0.1:8765")
+    assert served.addresses == ["127.0.0.1"]
+    assert not served.config.access_log
+    assert not served.config.proxy_headers
+    http = TestClient(served.config.app, base_url="http://127.0.0.1:8765")
     page = http.get("/queues")
     assert page.status_code == 200
     assert ", viewer" in page.text
     assert http.get("/act", params={"verb": "pause", **KEY}).status_code in {403, 404}
+
+
+def test_a_look_at_the_headers_of_a_page_is_no_wrong_secret(store, orders):
+    """A monitor asks so, and another site can: nobody else may be kept from signing in by that."""
+    person = Person(store, Secret(SECRET, "admin", seams=store.seams))
+    for _ in range(9):
+        assert person.http.head("/sign-in").status_code == 200
+    assert person.http.head("/").status_code == 303
+    assert person.post("/sign-in", {"secret": SECRET, "who": "anna"}).status_code == 303

@@ -295,3 +295,10 @@ def test_a_damaged_audit_record_hides_no_other():
     store.operate(Key(AUDIT, "x"), Put("at", "never"), exists=Exists.ANY)
     assert [one.who for one in audit_of(store)] == ["anna"]
     assert QueueRegistry(store, "shop").queues() == []
+
+
+def test_a_filter_on_a_later_page_of_messages_looks_from_the_first_one_on(person, orders):
+    page = person("operator").get(f"/messages{QUERY}&side=parked&after=0.2").text
+    form = page[: page.index("<button>filter</button>")]
+    assert 'name="side" value="parked"' in form
+    assert 'name="after"' not in form
