@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ...coord import CountDownLatch, FencedLock, LeaseElection
-from ...coord.latch.layout import COUNT, names_in
+from ...coord.latch.layout import COUNT, bins_of, names_in
 from ...errors import NotFound
 from ...plain import one_line, shown
 from ...store import RecordStore
@@ -94,12 +96,28 @@ def count_down(row: Row, party: str) -> Action | str:
 def _counted_down(store: RecordStore, name: str, party: str) -> str:
     client, _, latch = name.partition("/")
     record = store.get(Key(LATCHES, f"D_LTCH#{client}#{latch}"))
-    for bin in sorted(record.bins) if record else ():
-        farm = bin.removeprefix(COUNT)
-        if record is None or farm == bin:
-            continue
-        for one in names_in(record.bins, farm, record.key) or ():
-            if str(one) == party:
-                left = CountDownLatch.get(store, client, latch, farm_id=farm).count_down(party=one)
-                return f"counted down {one_line(party)}: {left} to go"
-    raise NotFound(f"the latch {shown(name)} has no party {shown(party)}")
+    bins = record.bins if record else {}
+    farms = sorted(bin.removeprefix(COUNT) for bin in bins if bin.startswith(COUNT))
+    # A party of this name may be in several farms: the farm where it has not counted is meant.
+    there = [
+        (farm, one)
+        for farm in farms
+        for one in (record and names_in(bins, farm, record.key)) or ()
+        if str(one) == party
+    ]
+    if not there:
+        raise NotFound(f"the latch {shown(name)} has no party {shown(party)}")
+    missing = [(farm, one) for farm, one in there if one not in _done(bins.get(bins_of(farm).done))]
+    farm, known = (missing or there)[0]
+    left = CountDownLatch.get(store, client, latch, farm_id=farm).count_down(party=known)
+    where = f" in {farm}" if len(farms) > 1 else ""
+    more = (
+        f"; it is missing in {', '.join(farm for farm, _ in missing[1:])} too: count it down again"
+        if missing[1:]
+        else ""
+    )
+    return one_line(f"counted down {party}: {left} to go{where}{more}")
+
+
+def _done(stored: object) -> Mapping[object, object]:
+    return stored if isinstance(stored, dict) else {}
