@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +19,7 @@ from ..cli.top.actions import Action, redrive_all, scale, some_messages, switch
 from ..cli.top.coord_actions import break_lock, count_down, step_down
 from ..cli.top.pages import MESSAGES
 from ..cli.top.schedule_actions import switch_schedule, trigger
-from ..errors import InvalidRequest, NotFound
+from ..errors import InvalidRequest, NotFound, OutcomeUnknown, Refused
 from ..observe.snapshot import QueueState, Snapshot
 from ..plain import one_line
 from ..queue.sharded.sides import SIDES
@@ -45,6 +47,8 @@ TAKES_MESSAGES: Mapping[str, str] = {
 """What these actions do to a queue."""
 LIFE = 600.0
 """Seconds for which a ticket is good."""
+KEPT = 1_024
+"""Confirmations of which it is remembered what became of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +167,63 @@ class Tickets:
 
     def made(self, access: Access, wanted: Wanted, title: str) -> str:
         """Return the ticket for this person to do this."""
-        until = int(self._seams.wall() + LIFE)
-        return f"{until}.{self._mark(until, access, wanted, title)}"
+        until, number = int(self._seams.wall() + LIFE), self._seams.unique()
+        return f"{until}.{number}.{self._mark(until, number, access, wanted, title)}"
 
     def holds(self, ticket: str, access: Access, wanted: Wanted, title: str) -> bool:
         """Whether this ticket was made for just that, and is not too old."""
-        stated, _, mark = ticket.partition(".")
+        stated, _, rest = ticket.partition(".")
+        number, _, mark = rest.partition(".")
         if not (stated.isascii() and stated.isdigit() and len(stated) < 15) or self._seams.wall() >= int(stated):
             return False
         return hmac.compare_digest(
-            mark.encode("utf-8", "replace"), self._mark(int(stated), access, wanted, title).encode()
+            mark.encode("utf-8", "replace"), self._mark(int(stated), number, access, wanted, title).encode()
         )
 
-    def _mark(self, until: int, access: Access, wanted: Wanted, title: str) -> str:
-        what = json.dumps([until, access.name, title, wanted.fields]).encode()
+    def _mark(self, until: int, number: str, access: Access, wanted: Wanted, title: str) -> str:
+        what = json.dumps([until, number, access.name, title, wanted.fields]).encode()
         return hmac.digest(self._key, what, "sha256").hex()
+
+
+Confirmed = tuple[str, str, Wanted]
+"""A person, the ticket, and what it is for."""
+
+
+class Answers:
+    """What became of the confirmations that were sent: one that is sent twice, as by a double click or when the page is
+    loaded again, is done once. Known in this process alone. Safe to share between threads.
+    """
+
+    def __init__(self, seams: Seams) -> None:
+        self._lock, self._said = seams.lock(), OrderedDict[Confirmed, str]()
+
+    def of(self, confirmed: Confirmed) -> str | None:
+        """Return what became of this confirmation; None if it was not sent before."""
+        with self._lock:
+            return self._said.get(confirmed)
+
+    @contextmanager
+    def once(self, confirmed: Confirmed) -> Iterator[list[str]]:
+        """Do it in the block, which appends what became of it. After an error it may be sent again, unless it may have
+        been done.
+
+        Raises `Refused` if another request has sent it.
+        """
+        with self._lock:
+            if confirmed in self._said:
+                raise Refused("nothing was done again: this was confirmed by another request a moment ago")
+            self._said[confirmed] = "it has begun; the audit record will say how it ended"
+            while len(self._said) > KEPT:
+                self._said.popitem(last=False)
+        said: list[str] = []
+        try:
+            yield said
+        except OutcomeUnknown:
+            said.append("it is not known whether it was done: look, then confirm it again")
+            raise
+        finally:
+            with self._lock:
+                if said:
+                    self._said[confirmed] = said[-1]
+                else:
+                    self._said.pop(confirmed, None)

@@ -33,7 +33,7 @@ from ..queue.sharded.slots import Slot
 from ..store import RecordStore
 from ..store.connect import as_store
 from .access import COOKIE, LIFE, Access, Authorize, Secret, TooMany
-from .actions import COORD, VERBS, Tickets, Wanted, action_of
+from .actions import COORD, VERBS, Answers, Confirmed, Tickets, Wanted, action_of
 from .charts import charts_of
 from .gate import Gate, path_of
 from .messages import MATCHES, Redact, match_of, message_of
@@ -132,7 +132,7 @@ class Site:
         self._secret = authorize if isinstance(authorize, Secret) else None
         self._seams = next(iter(stores.values())).seams
         self._kept = Kept(self._seams.lock())
-        self._runs = Runs(self._seams)
+        self._runs, self._answers = Runs(self._seams), Answers(self._seams)
         made = (self._seams.unique() + self._seams.unique()).encode()
         self._tickets = Tickets(hmac.digest(key or made, b"tickets", "sha256"), self._seams)
         self._pages = Environment(
@@ -252,7 +252,10 @@ class Site:
         access, given = access_of(request), dict(fields)
         wanted = Wanted.of(fields)
         self._allowed(request, wanted)
-        reader = self._reader()
+        reader, confirmed = self._reader(), (access.name, given.get("ticket", ""), wanted)
+        if (before := self._answers.of(confirmed)) is not None:
+            said = f"Nothing was done again. When this was confirmed first: {before}"
+            return self._html(request, "done.html", reader, wanted=wanted, said=said, title="done before")
         action = self._action_of(reader, wanted)
         if isinstance(action, str):
             return self._html(request, "done.html", reader, wanted=wanted, said=action, title="not done", status=409)
@@ -261,17 +264,24 @@ class Site:
             return self._asked(request, reader, wanted, said)
         if COORD.get(wanted.verb) == "locks" and given.get("typed", "") != wanted.key[2]:
             return self._asked(request, reader, wanted, "Nothing was done: the name of the lock was not typed.")
+        return self._carried_out(request, reader, action, confirmed, given.get("why", ""))
+
+    def _carried_out(
+        self, request: Request, reader: Reader, action: Action, confirmed: Confirmed, why: str
+    ) -> Response:
+        who, _, wanted = confirmed
         run_page = f"{base_of(request)}/run?{urlencode({'id': wanted.run})}"
         if wanted.run and wanted.verb != "stop":
-            self._runs.begin(wanted, action, reader, access.name, given.get("why", ""))
+            self._runs.begin(wanted, action, reader, who, why)
             return RedirectResponse(run_page, 303)
         try:
-            said = action.do(reader, access.name, given.get("why", ""))
+            with self._answers.once(confirmed) as answers:
+                answers.append(action.do(reader, who, why))
         finally:
             self._kept.clear()
         if wanted.run:
             return RedirectResponse(run_page, 303)
-        return self._html(request, "done.html", reader, wanted=wanted, said=said, title="done")
+        return self._html(request, "done.html", reader, wanted=wanted, said=answers[-1], title="done")
 
     def _allowed(self, request: Request, wanted: Wanted) -> Access:
         access = access_of(request)

@@ -19,8 +19,8 @@ from latchwork.console import Access, ProxyHeader, Secret, app
 from latchwork.console.actions import VERBS
 from latchwork.console.gate import HEADERS
 from latchwork.console.site import SCREENS
-from latchwork.coord import FencedLock
-from latchwork.errors import InvalidRequest
+from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
+from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
 
@@ -211,6 +211,21 @@ def test_a_party_that_is_counted_down_releases_who_waits_for_it(person, orders):
     assert "1 to go" in anna.get("/latches").text
     assert anna.does("count-down", **{**MORE["count-down"], "id": "nobody"}).status_code == 404
     assert "1 to go" in anna.get("/latches").text
+
+
+def test_a_party_that_several_farms_have_is_counted_down_where_it_is_missing(person, orders):
+    anna, farms, latch = person("operator"), ["iad", "lhr", "sin"], {"client": "latch", "name": "shop/eod"}
+    iad, *_ = [
+        CountDownLatch.get_or_create(
+            orders.store, "shop", "eod", parties=["load"], farm_id=farm, level=LatchLevel.XDC, farms=farms
+        )
+        for farm in farms
+    ]
+    iad.count_down(party="load")
+    assert "0 to go in lhr; it is missing in sin too" in anna.does("count-down", **latch, id="load").text
+    assert iad.progress().counts == {"iad": 0, "lhr": 0, "sin": 1}
+    assert "0 to go in sin" in anna.does("count-down", **latch, id="load").text
+    assert iad.progress().released
 
 
 def contents(store):
@@ -425,3 +440,54 @@ def test_a_look_at_the_headers_of_a_page_is_no_wrong_secret(store, orders):
         assert person.http.head("/sign-in").status_code == 200
     assert person.http.head("/").status_code == 303
     assert person.post("/sign-in", {"secret": SECRET, "who": "anna"}).status_code == 303
+
+
+def test_a_confirmation_that_is_sent_twice_is_done_once_and_tells_what_became_of_it(person, orders):
+    """By a double click the second answer is the one that is shown; a page that is loaded again is sent again."""
+    anna = person("operator")
+    for verb, side in (("trigger", ""), ("redrive", "parked"), ("scale", "")):
+        before = orders.depth().ready
+        fields, _ = anna.asks(verb, **{**MORE[verb], "side": side})
+        first, second = anna.post("/act", fields), anna.post("/act", fields)
+        (said,) = re.findall(r'role="status">([^<]*)</p>', first.text)
+        assert f"When this was confirmed first: {said}" in second.text
+        assert orders.depth().ready - before == (verb != "scale")
+    assert len(list(orders.store.scan("latchwork_audit"))) == 3
+    anew, _ = anna.asks("trigger", **MORE["trigger"])
+    assert "published" in anna.post("/act", anew).text, "who asks anew, in the same second, is not meant"
+
+
+def test_a_confirmation_that_comes_twice_at_one_moment_is_done_once(person, orders, monkeypatch):
+    anna, real, told = person("operator"), QueueRegistry.trigger_schedule, []
+    fields, _ = anna.asks("trigger", **MORE["trigger"])
+
+    def trigger(registry, name):
+        if not told:
+            told.append("")
+            told[0] = anna.post("/act", fields).text
+        return real(registry, name)
+
+    monkeypatch.setattr(QueueRegistry, "trigger_schedule", trigger)
+    before = orders.depth().ready
+    assert anna.post("/act", fields).status_code == 200
+    assert "it has begun" in told[0]
+    assert orders.depth().ready == before + 1
+
+
+@pytest.mark.parametrize(("failure", "is_done"), [(Unavailable("away"), True), (OutcomeUnknown("lost"), False)])
+def test_a_confirmation_that_failed_may_be_sent_again_unless_it_may_have_been_done(
+    person, orders, monkeypatch, failure, is_done
+):
+    anna, real, failures = person("operator"), QueueRegistry.trigger_schedule, [failure]
+    fields, _ = anna.asks("trigger", **MORE["trigger"])
+
+    def trigger(registry, name):
+        if failures:
+            raise failures.pop()
+        return real(registry, name)
+
+    monkeypatch.setattr(QueueRegistry, "trigger_schedule", trigger)
+    before = orders.depth().ready
+    assert anna.post("/act", fields).status_code == 503
+    assert ("published" in anna.post("/act", fields).text) == is_done
+    assert orders.depth().ready == before + is_done
