@@ -84,7 +84,10 @@ def overview(feed: Feed, width: int) -> Table:
         Column("client", right=False), Column("farm", 4, right=False), Column("queues", 5), Column("ready"),
         Column("failing", 2), Column("parked", 1), Column("workers", 3), Column("upkeep", 6, right=False),
     )  # fmt: skip
-    if not notes and rows:
+    away = dict.fromkeys(one.farm for one in (feed.found.clients if feed.found else ()) if one.away)
+    if away:  # what is wrong there now is not known
+        notes.append(Line(one_line(f"nobody can say what is wrong in {', '.join(away)}: its store is away"), BAD))
+    elif not notes and rows:
         notes.append(Line("nothing is wrong"))
     return Table(columns, tuple(rows), tuple(notes), "no client has queues here")
 

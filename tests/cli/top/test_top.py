@@ -24,7 +24,7 @@ from latchwork.queue.sharded.stream import acknowledge, take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
-from latchwork.testing.stores import FaultyStore
+from latchwork.testing.stores import FaultyStore, Outage
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\nq\u202e\u0301\t"
 
@@ -594,3 +594,18 @@ def test_a_damaged_lock_is_not_said_to_be_free_nor_a_damaged_election_to_have_no
     Candidates(store, "office").report("web-1", 60)
     assert "the record of door is damaged" in person.press("5", "b")
     assert "the record of office is damaged" in person.press("6", "d")
+
+
+def test_nothing_is_not_said_to_be_wrong_while_a_farm_cannot_be_looked_at():
+    clock = ManualClock()
+    iad, plan = MemoryStore(clock), Outage(clock, clock.monotonic(), clock.monotonic() + 100)
+    QueueRegistry(iad, "shop", farm_id="iad").create(QueueConfig("orders", shards=1))
+    feed = Feed({"iad": iad, "lhr": FaultyStore(MemoryStore(clock), plan, seams=clock)}, ["shop"], 2.0, clock)
+    feed.look()
+    said = "\n".join(line.text for line in Top(feed).screen(100, 20))
+    assert "THE STORE OF lhr IS AWAY" in said
+    assert "nobody can say what is wrong in lhr" in said
+    assert "nothing is wrong" not in said
+    clock.advance(200)
+    feed.look()
+    assert "nothing is wrong" in "\n".join(line.text for line in Top(feed).screen(100, 20))
