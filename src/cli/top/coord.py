@@ -140,7 +140,8 @@ def _lock(record: Record, now: int) -> Row:
     fence = str(facts["fence"]), facts["fence"]
     if not facts["held"]:
         return row(("lock", name), ("lock", name, "free", fence, None, None))
-    who = f"{facts['owner']}{', DEAD or paused' if facts['ran_out'] else ''}"
+    died = facts["ran_out"] and facts["broken_by"] is None  # a lock that was broken has no holder that could
+    who = f"{facts['owner']}{', DEAD or paused' if died else ''}"
     times = timed(facts["renewed_s_ago"]), timed(facts["lease"])
     return row(("lock", name), ("lock", name, who, fence, *times), WARN if facts["ran_out"] else PLAIN)
 

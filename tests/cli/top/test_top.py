@@ -10,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from latchwork.cli.bulk import Run
-from latchwork.cli.top import screen
+from latchwork.cli.top import coord, screen
 from latchwork.cli.top.app import HELP, PAGES, Page, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
@@ -609,3 +609,14 @@ def test_nothing_is_not_said_to_be_wrong_while_a_farm_cannot_be_looked_at():
     clock.advance(200)
     feed.look()
     assert "nothing is wrong" in "\n".join(line.text for line in Top(feed).screen(100, 20))
+
+
+def test_a_lock_that_was_broken_a_lease_ago_has_no_dead_holder():
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    grant = FencedLock(store, "l", owner="anna").acquire(0)
+    clock.advance(3_600)
+    assert [one.cells[2] for one in coord.locks(store).rows] == ["anna, DEAD or paused"]
+    assert FencedLock(store, "l", owner="ben").break_lease(grant.fence)
+    clock.advance(3_600)
+    assert [one.cells[2] for one in coord.locks(store).rows] == ["nobody, broken by ben"]
