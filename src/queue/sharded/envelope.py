@@ -51,6 +51,8 @@ KEPT_ID = 2 * 86_400
 """Seconds that the id of a message is kept where its own `keepId` is damaged: as long as a ledger is by default."""
 DAMAGED = "latchwork-damaged"
 """The header that names the bins of a message that were damaged and are read as if they were not there."""
+PREVIOUS_ATTEMPTS = "latchwork-attempts"
+"""The header in which a redriven message keeps how often it had been handed out before."""
 
 MAYBE_TOO_BIG = 200_000
 """Characters of payload and headers below which no record of any store is too small."""
@@ -439,6 +441,17 @@ def interrupted(envelope: Envelope) -> Envelope:
     return replace(
         not_begun(envelope), reason=Reason.INTERRUPTED.value, last_error=None, interrupts=envelope.interrupts + 1
     )
+
+
+def as_new(envelope: Envelope) -> Envelope:
+    """Return the message with no attempts and nothing to wait for; how often it had been handed out is in its
+    header.
+    """
+    stored = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
+    # Any publisher may have given such a header.
+    before = int(stored) if stored.isascii() and stored.isdigit() and len(stored) < 10 else 0
+    headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
+    return replace(envelope, attempts=0, interrupts=0, not_before=0, headers=headers)
 
 
 def checked_id(message_id: str, most: int = MAX_ID) -> str:

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec.structs import replace
-
 from ...errors import Corrupt, LatchworkError, Unavailable
 from ...inputs import checked_switch, checked_whole
 from ...store.rows import Rows
-from .envelope import Envelope, Message, message_of, reason_of
+from .envelope import Envelope, Message, as_new, message_of, reason_of
 from .pointers import ShardPointers
 from .shards import Shards
 from .slots import Slot, Stamped, StampMiss
@@ -121,9 +119,6 @@ def send(source: Shards, held: Sequence[Stamped], route: Route) -> PassReport:
 
 # ---- parked messages
 
-PREVIOUS_ATTEMPTS = "latchwork-attempts"
-"""The header in which a redriven message keeps how often it had been handed out before."""
-
 
 def redrive(
     parked: Subqueue, main: Subqueue, limit: int, *, reason: str | None = None, dry_run: bool = False
@@ -135,17 +130,6 @@ def redrive(
     if dry_run:
         return [message for message in parked.peek_all() if wanted in (None, message.reason)][:limit]
     return _Redrive(parked, main, limit, wanted).run()
-
-
-def as_new(envelope: Envelope) -> Envelope:
-    """Return the message with no attempts and nothing to wait for; how often it had been handed out is in its
-    header.
-    """
-    stored = (envelope.headers or {}).get(PREVIOUS_ATTEMPTS, "")
-    # Any publisher may have given such a header.
-    before = int(stored) if stored.isascii() and stored.isdigit() and len(stored) < 10 else 0
-    headers = {**(envelope.headers or {}), PREVIOUS_ATTEMPTS: str(before + envelope.attempts)}
-    return replace(envelope, attempts=0, interrupts=0, not_before=0, headers=headers)
 
 
 MOST_EMPTY = 100

@@ -21,11 +21,10 @@ from ...store.model.expr import SINCE_UPDATE, Bound
 from ...store.model.ops import ReadAll
 from ...store.rows import Rows
 from ..rows import read_each
-from .envelope import CONTENT, Codec, Envelope, Message, from_bins
+from .envelope import CONTENT, Codec, Envelope, Message, as_new, from_bins
 from .handles import SubscriptionHandle
 from .peek import CHUNK, messages_in, unfired
 from .places import TAKEN
-from .redrive import as_new
 from .selection import Criteria, Outcome, checked_ids, outcome_of, outcomes_of
 from .shards import Shards
 from .slots import Slot, Stamped

@@ -16,8 +16,7 @@ from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
 from ....store.rows import Rows, chunked
 from ...rows import read_each, readable
-from ..envelope import Codec, Message, date, message_of
-from ..redrive import as_new
+from ..envelope import Codec, Message, as_new, date, message_of
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
 from .entries import BUCKETS, CHUNK, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting

@@ -9,8 +9,8 @@ import pytest
 from latchwork.errors import InvalidRequest, LatchworkError, Refused, Unavailable
 from latchwork.queue import Outcome, QueueConfig, Shovel
 from latchwork.queue.sharded import peek
+from latchwork.queue.sharded.envelope import PREVIOUS_ATTEMPTS
 from latchwork.queue.sharded.pointers import LOAD
-from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
 from latchwork.queue.sharded.selection import MOST
 from latchwork.queue.sharded.sideline import TAKEN, TAKING
 from latchwork.store import MemoryStore, Put

@@ -6,8 +6,8 @@ import pytest
 
 from latchwork.errors import InvalidRequest, InvalidShovelInterval
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
+from latchwork.queue.sharded.envelope import PREVIOUS_ATTEMPTS
 from latchwork.queue.sharded.pointers import LOAD
-from latchwork.queue.sharded.redrive import PREVIOUS_ATTEMPTS
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import InlineClock
