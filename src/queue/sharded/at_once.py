@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from ...errors import Corrupt, InvalidRequest
 from ...store.model.messages import Fresh
 from .envelope import Envelope, from_all
-from .shards import Shards
+from .shards import CHUNK, Shards
 from .slots import Claim, Slot, StampMiss
-from .transfer import CHUNK
 
 
 def publish_at_once(queue: Shards, shard: int, messages: Sequence[Envelope]) -> list[str] | None:

@@ -82,6 +82,8 @@ _TAKING_BACK = Form(
     *QUEUE_STAMP_RULES.stamp, *QUEUE_STAMP_RULES.count, *QUEUE_STAMP_RULES.unmark, *QUEUE_STAMP_RULES.reads,
     when=exists("data") & Bin("interrupted", str).eq(Param("by", str)) & (missing("delivery") | _DELIVERY.eq(SEEN)),
 )  # fmt: skip
+CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
+"""Records, and about bytes, written in one batch."""
 MAX_RETURNED = 1_000
 """Slots of a shard that are listed as given back at a time; the sweep brings back what is not listed."""
 _LISTS = missing(RETURNED) | (MapSize(RETURNED) < MAX_RETURNED)

@@ -25,9 +25,9 @@ from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .message_log import MessageLog
 from .peek import peek, peek_all
 from .pending import ClaimedSlot, Doubt, PendingSlots
-from .shards import Shards
+from .shards import CHUNK, Shards
 from .slots import ShardHolder, Slot, Stamped, StampMiss, delivery_of
-from .transfer import CHUNK, Target, into, move
+from .transfer import Target, into, move
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""

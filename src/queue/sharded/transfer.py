@@ -17,13 +17,11 @@ from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
 from .places import dropping_copy, named
-from .shards import Shards
+from .shards import CHUNK, CHUNK_BYTES, Shards
 from .slots import Slot, Stamped, WriteResult
 
 ROUNDS = 5
 """How often a message is given another pointer before its publisher gets an error."""
-CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
-"""Records, and about bytes, written in one batch."""
 LARGE = 1024 * 1024
 """Bytes that a payload counts for which is neither text nor bytes, as another program may write: a record's limit."""
 

@@ -24,10 +24,10 @@ from ..delivery import Delivery, Outcome, ack_each
 from ..envelope import Envelope, Reason
 from ..pending import ClaimedSlot
 from ..results import WITH_ITS_PROCESS
+from ..shards import CHUNK
 from ..slots import Slot, Stamped
 from ..subqueue import GRACE, ClaimNotes
 from ..subscription import Subscription
-from ..transfer import CHUNK
 
 log = Log("latchwork.worker")
 

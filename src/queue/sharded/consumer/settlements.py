@@ -13,8 +13,8 @@ from ....retry import Poll
 from ....store.rows import chunked
 from ..delivery import ACKED, Delivery, Outcome, ack_each, extend_all, record_outcomes
 from ..envelope import Reason
+from ..shards import CHUNK
 from ..subscription import Subscription
-from ..transfer import CHUNK
 from .handler import Verdict
 from .log import AWAY
 from .state import ConsumerState

@@ -18,8 +18,9 @@ from ....store.rows import Rows, chunked
 from ..config import whole_seconds
 from ..envelope import Envelope
 from ..handles import SubscriptionHandle
+from ..shards import CHUNK
 from ..slots import Slot, WriteResult
-from ..transfer import CHUNK, reserve_slots
+from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 from .writer import ChunkWriter, NewMessage, passed_slots
 

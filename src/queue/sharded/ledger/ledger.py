@@ -20,7 +20,7 @@ from ....inputs import checked_whole
 from ....plain import shown
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
 from ..handles import SubscriptionHandle
-from ..transfer import CHUNK, CHUNK_BYTES
+from ..shards import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
 from .writer import ChunkWriter, NewMessage
 

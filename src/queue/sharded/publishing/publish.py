@@ -22,8 +22,9 @@ from ..delayed.entries import Due, checked_due
 from ..envelope import Envelope, check_fits, checked_headers
 from ..handles import QueueHandle
 from ..ledger.dedup import ON_DUPLICATE, KeyedMessage, checked_key, checked_span, publish_unless_there
+from ..shards import CHUNK
 from ..slots import Slot
-from ..transfer import CHUNK, load
+from ..transfer import load
 from .prepared import IdIs, Prepared, checked_payloads, prepared
 
 SPREAD = 100

@@ -29,7 +29,7 @@ from ..config import Span
 from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..handles import QueueHandle
-from ..transfer import CHUNK
+from ..shards import CHUNK
 from .prepared import prepared
 from .publication import Pending, Publication
 from .publish import Outcome, checked_terms, store_messages, with_dedups
