@@ -2,12 +2,12 @@
 
 `Readers`: who else reads the slots of a queue; groups do. `Counting`: who counts its messages; batches do. The way of a
 message asks them where slots are reserved, where messages are written, handed out and extended, and where they go. As
-they are here they do nothing, and make no call.
+they are here they do nothing, and make no call. `Target`: where a message is moved to; the delayed messages are one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...errors import LatchworkError, OutcomeUnknown
@@ -15,6 +15,9 @@ from ...store import Put, Update
 from ...store.rows import Rows
 from .envelope import Envelope
 from .slots import Slot, Stamped
+
+Target = Callable[[Sequence[Stamped], Sequence[Envelope]], Rows[Any]]
+"""Stores messages in hand, as the given envelopes; the outcome of each is an error where it is not safe there."""
 
 
 class Readers:

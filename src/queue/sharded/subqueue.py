@@ -22,12 +22,13 @@ from .at_once import take_at_once, takes_at_once
 from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
+from .hooks import Target
 from .message_log import MessageLog
 from .peek import peek, peek_all
 from .pending import ClaimedSlot, Doubt, PendingSlots
 from .shards import CHUNK, Shards
 from .slots import ShardHolder, Slot, Stamped, StampMiss, delivery_of
-from .transfer import Target, into, move
+from .transfer import into, move
 
 GRACE = 0.25
 """Seconds that a claimed slot may stay empty before a tombstone refuses its producer (P5)."""

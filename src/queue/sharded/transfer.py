@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from ...store.model.values import taken
 from ...store.rows import Rows, attempted
 from ..rows import as_one
 from .envelope import Envelope
+from .hooks import Target
 from .places import dropping_copy, named
 from .shards import CHUNK, CHUNK_BYTES, Shards
 from .slots import Slot, Stamped, WriteResult
@@ -28,8 +29,6 @@ LARGE = 1024 * 1024
 _TEXT_OR_BYTES = (str, bytes)
 
 Loaded = Slot | LatchworkError
-Target = Callable[[Sequence[Stamped], Sequence[Envelope]], Rows[Any]]
-"""Stores messages in hand, as the given envelopes; the outcome of each is an error where it is not safe there."""
 Removing = Callable[[Sequence[Stamped]], Sequence[bool | LatchworkError]]
 """Removes messages in hand from where they are."""
 K = TypeVar("K")

@@ -57,11 +57,10 @@ from ....store.rows import Rows, attempted, chunked
 from ...rows import read_each
 from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
 from ..envelope import CONTENT, Envelope
-from ..hooks import UNCOUNTED, Counting, RowsBeside
+from ..hooks import UNCOUNTED, Counting, RowsBeside, Target
 from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
-from ..transfer import Target
 from .stored import (
     IF,
     SURE,
