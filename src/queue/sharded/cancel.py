@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
@@ -12,8 +11,6 @@ from ...store import Compute, Read, Update, exists
 from .places import ASKING, TAKEN, Place, Trace, dropping
 from .rules import GROUPS
 from .selection import Outcome
-from .shards import Shards
-from .slots import Slot
 from .status import Finder
 
 ROUNDS = 6
@@ -132,17 +129,3 @@ def _failed(rows: Sequence[Any]) -> Outcome | LatchworkError:
         if isinstance(failure, OutcomeUnknown) or (failure.details.get("doubt") and not looked):
             return Outcome.UNKNOWN
     return next((one for one in failures if not isinstance(one, NotFound | Refused)), Outcome.NOT_THERE)
-
-
-def drop_arrivals(main: Shards) -> None:
-    """From now on drop copies of messages that were cancelled while they moved to these shards, or to their sides."""
-    if main.places is not None:
-        main.places.drop = _drop
-
-
-def _drop(shards: Shards, messages: Sequence[tuple[Slot, str]]) -> None:
-    """Drop copies of messages. One call, more with batches. Where that fails, who cancelled them has to ask again."""
-    me, now, ttl = shards.store.seams.unique(), shards.now_ms(), shards.cancelled_ttl
-    with suppress(LatchworkError):
-        rows = shards.store.repeat_many([dropping(shards.key(slot), of, me, now, ttl) for slot, of in messages])
-        shards.counting.gone([row[0] for row in rows if isinstance(row, tuple)])

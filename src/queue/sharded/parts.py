@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...store import RecordStore
 from .batches.counting import BatchCounting
-from .cancel import drop_arrivals
 from .config import PARKED, SIDELINE, QueueConfig, whole_seconds
 from .groups.members import Members
 from .groups.pointers import GroupPointers, SharedPointers
@@ -31,5 +30,4 @@ def parts_of(store: RecordStore, client_id: str, config: QueueConfig) -> tuple[S
     for shards, side in ((main, MAIN), (sideline, SIDE), (parked, PARKED_SIDE)):
         shards.places, shards.side, shards.counting = places, side, counting
     main.readers, main.results = Members(main), whole_seconds(config.results) if config.results else 0
-    drop_arrivals(main)
     return main, sideline, parked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -127,8 +127,6 @@ class Places:
 
     def __init__(self, store: RecordStore, client_id: str, queue: str, ttl: int) -> None:
         self.store, self.ttl = store, ttl
-        self.drop: Callable[[Any, Sequence[tuple[Slot, str]]], None] = _nothing
-        """Drops copies, in these shards, of messages that were cancelled while they moved there."""
         self._set, self._queue = f"{client_id}_place_set", quote(queue, safe="")
 
     def key(self, message_id: str) -> Key:
@@ -157,10 +155,6 @@ class Places:
     def unmarking(self, message_id: str, me: str) -> Update:
         """Return the update that takes such a note back."""
         return Update(self.key(message_id), (Put(CANCELLED, None),), Bound(_MINE, {"me": me}))
-
-
-def _nothing(_: Any, __: Sequence[tuple[Slot, str]]) -> None:
-    """Drop nothing: who made the shards has no queue."""
 
 
 def slot_place(side: str, slot: Slot) -> str:

@@ -60,7 +60,7 @@ from .envelope import (
     tombstone,
 )
 from .hooks import UNCOUNTED, Counting, RowsBeside
-from .places import MAIN, TAKEN, Places, cancelled_in, named, slot_place
+from .places import MAIN, TAKEN, Places, cancelled_in, dropping, named, slot_place
 from .pointers import EXPIRED, EXPIRED_AT, RETURNED, SubqueuePointers
 from .rules import ALONE, GROUPS, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking
 from .slots import Slot, Stamped, StampMiss, WriteResult
@@ -211,7 +211,7 @@ class Shards(SubqueuePointers):
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
             if cancelled := [list(noted)[n] for n in cancelled_in(traces)]:
-                self.places.drop(self, [(slots[n], envelopes[n].msg_id) for n in cancelled])
+                self._drop_arrivals([(slots[n], envelopes[n].msg_id) for n in cancelled])
         if not uncounted and sent.count(()) == len(sent):  # all are written, as nearly always
             return Rows([WriteResult.DONE] * len(sent))
         written = sent.then(lambda places: [WriteResult.DONE] * len(places))
@@ -232,6 +232,16 @@ class Shards(SubqueuePointers):
             for n in traced
             if envelopes[n].msg_id
         }
+
+    def _drop_arrivals(self, messages: Sequence[tuple[Slot, str]]) -> None:
+        """Drop copies of messages that were cancelled while they moved here. One call, more with batches.
+
+        Where that fails, who cancelled them has to ask again.
+        """
+        me, now, ttl = self.store.seams.unique(), self.now_ms(), self.cancelled_ttl
+        with suppress(LatchworkError):
+            rows = self.store.repeat_many([dropping(self.key(slot), of, me, now, ttl) for slot, of in messages])
+            self.counting.gone([row[0] for row in rows if isinstance(row, tuple)])
 
     def _whose_are(self, keys: Sequence[Key], envelopes: Sequence[Envelope]) -> Rows[WriteResult]:
         """Return of slots that are taken whether these messages are in them: an earlier attempt has written them."""
