@@ -11,10 +11,11 @@ from unittest import mock
 
 from latchwork.errors import LatchworkError
 from latchwork.queue.sharded import shards
-from latchwork.queue.sharded.batches import ends, records
+from latchwork.queue.sharded.batches import records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
 from latchwork.queue.sharded.batches.records import BatchRecords, BatchState
 from latchwork.queue.sharded.hooks import RowsBeside
+from latchwork.queue.sharded.publishing import batch_end
 from latchwork.queue.sharded.publishing import batch_results as results
 from latchwork.queue.sharded.publishing.batch import QueueBatch
 from latchwork.queue.sharded.publishing.batch_results import BatchResults
@@ -100,9 +101,9 @@ def _result_of_another(self: Any, finds: Any, block: Any, *, real: Any = BatchRe
 
 BATCH_RULES = (
     ("the mark comes after the delete", "P18: first the mark, then the delete",
-     _swap(ends, "_count_and_remove", _deleted_first), False, 170),
+     _swap(batch_end, "_count_and_remove", _deleted_first), False, 170),
     ("what was not counted is deleted", "P18: where the mark fails nothing is deleted",
-     _swap(ends, "_count_and_remove", _deleted_though_not_counted), False, 1190),
+     _swap(batch_end, "_count_and_remove", _deleted_though_not_counted), False, 1190),
     ("deliveries are counted", "P18: ordinals, each once", _counted),
     ("what a dead publisher left is waited for", "P18: ordinals of calls that had not ended go out",
      _swap(BatchRecords, "settle_open", _nothing_taken_out)),
@@ -112,7 +113,7 @@ BATCH_RULES = (
      _swap(records, "_MAY_END", records._SAME & has("open", Param("me", str)))),
     ("a batch ends while it is open", "P18: ended: closed", _ended_while_open),
     ("the follow-up is published without the ledger", "P18: published through the ledger",
-     _swap(ends, "follow", _followed_without_ledger)),
+     _swap(batch_end, "follow", _followed_without_ledger)),
     ("messages of a cancelled batch are handed out", "P18.12: a consumer asks before it hands out",
      _swap(Blocks, "cancelled", lambda *_: set())),
     ("a message is created without its name", "P18.14: its name goes with it", _without_names),
@@ -121,5 +122,5 @@ BATCH_RULES = (
     ("what was counted is over", "P18.16: asked where it is", _swap(results, "may_come", lambda *_: False)),
     ("a slot names its message", "P18.18: what is there has its id", _swap(BatchResults, "_kept", _result_of_another)),
     ("a settled block ends a batch", "P18: who finds a block settled counts all blocks",
-     _swap(ends, "Tally", _OwnBlockAlone)),
+     _swap(batch_end, "Tally", _OwnBlockAlone)),
 )  # fmt: skip

@@ -12,8 +12,7 @@ from unittest import mock
 
 from latchwork.queue.sharded import queue as queues
 from latchwork.queue.sharded import unique_keys
-from latchwork.queue.sharded.batches import ends
-from latchwork.queue.sharded.publishing import unique
+from latchwork.queue.sharded.publishing import batch_end, unique
 from latchwork.queue.sharded.status import State
 from latchwork.queue.sharded.transfer import load
 from latchwork.store import Bin, Param, exists
@@ -38,7 +37,7 @@ def _elsewhere(self: Any, name: str, *, real: Any = Attempt._written) -> bool:
     return True
 
 
-def _freed_first(home: Any, queue: Any, held: Any, *, real: Any = ends.settle) -> Any:
+def _freed_first(home: Any, queue: Any, held: Any, *, real: Any = batch_end.settle) -> Any:
     home.unique_keys.free([one.envelope for one in held])
     return real(home, queue, held)
 

@@ -11,7 +11,6 @@ from ...forks import reset_in_child
 from ...inputs import checked_switch
 from ...plain import shown
 from ...store.rows import Rows
-from .batches.ends import settle
 from .batches.records import BatchRecords
 from .cancel import Cancelling
 from .config import QueueConfig, Span
@@ -20,6 +19,7 @@ from .envelope import checked_id
 from .group import QueueGroup
 from .handles import RegistryHandle
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
+from .publishing.batch_end import settle
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.unique import storing_unique

@@ -18,7 +18,7 @@ from latchwork.background import FailureLog
 from latchwork.coord import LeaseElection
 from latchwork.errors import LatchworkError, LeaseLost
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, Shovel, ShovelConfig, Sweeper
-from latchwork.queue.sharded.batches import ends
+from latchwork.queue.sharded.publishing import batch_end
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 
@@ -211,7 +211,7 @@ def lead(registry, election, log: Log):
 def main(role: str, url: str, client: str, path: str) -> None:
     log, queue = Log(path), queue_of(url, client)
     chance = random.Random(log.who)
-    ends.follow = noted(ends.follow, log)
+    batch_end.follow = noted(batch_end.follow, log)
     if role == "publish":
         work = Publishing(queue, log, chance)
     else:

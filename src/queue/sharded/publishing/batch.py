@@ -19,7 +19,6 @@ from ....retry import Poll, may_pass, outlive
 from ....store.rows import Rows, attempted, chunked
 from ...rows import readable
 from ..batches.blocks import OUT, BatchPlace, place_of, place_of_text
-from ..batches.ends import Home, end_done
 from ..batches.records import MAX_NAME, BatchRecords, BatchState, Tally
 from ..config import QueueConfig
 from ..envelope import Codec, checked_headers
@@ -29,6 +28,7 @@ from ..peek import CHUNK, unfired
 from ..record import lifetime
 from ..results import check_keeps_results
 from ..selection import Outcome as Named
+from .batch_end import Home, end_done
 from .batch_results import BatchResult, BatchResults
 from .prepared import Prepared
 from .publish import Outcome, Terms, publish, store_messages, wanted_of

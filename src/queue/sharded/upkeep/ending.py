@@ -12,9 +12,9 @@ from ....store import Record
 from ....store.rows import chunked
 from ...rows import read_each, readable
 from ..batches.blocks import place_of
-from ..batches.ends import end, tell_parked
 from ..batches.records import NAMES, BatchState, Tally, names_in
 from ..peek import unfired
+from ..publishing.batch_end import end, tell_parked
 from ..queue import ShardedQueue
 from .farms import HasQueues
 

@@ -25,9 +25,9 @@ from latchwork.errors import (
 from latchwork.logs import Log
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig, State
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.batches import ends as ends_file
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
+from latchwork.queue.sharded.publishing import batch_end
 from latchwork.queue.sharded.upkeep.ending import AGAIN, DISCOVER, LOOK, WHOLE, Ending
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
@@ -92,7 +92,7 @@ def alone():
 @pytest.fixture
 def left_to_the_leader(monkeypatch):
     """Whoever acknowledges the last message, or closes a batch that is done, dies before it does more."""
-    for module in (batch_file, ends_file):
+    for module in (batch_file, batch_end):
         monkeypatch.setattr(module, "end_done", lambda *_: None)
 
 
@@ -775,14 +775,14 @@ def test_a_batch_whose_end_could_not_be_noted_is_listed_until_it_is(monkeypatch)
     queue = queue_on(store)
     with queue.batch("b", then=Publish(NEXT)) as batch:
         pass
-    follow = ends_file.follow
+    follow = batch_end.follow
 
     def followed(*given):
         follow(*given)
         store.busy = True
 
     with monkeypatch.context() as patch:
-        patch.setattr(ends_file, "follow", followed)
+        patch.setattr(batch_end, "follow", followed)
         upkeep(queue)
     store.busy = False
     assert drain(queue) == [NEXT]
@@ -1136,13 +1136,13 @@ def test_what_is_put_off_or_parked_goes_as_a_consumer_comes_to_it(alone):
 def test_a_batch_that_is_being_followed_is_not_cancelled_and_one_that_is_cancelled_is_not_followed(alone, monkeypatch):
     batch = alone.batch("b", then=Publish(NEXT))
     batch.publish("a")
-    follow, cancelled = ends_file.follow, []
+    follow, cancelled = batch_end.follow, []
 
     def late(*given, **named):
         cancelled.append(batch.cancel())
         follow(*given, **named)
 
-    monkeypatch.setattr(ends_file, "follow", late)
+    monkeypatch.setattr(batch_end, "follow", late)
     batch.close()
     assert drain(alone) == ["a", NEXT]
     assert cancelled == [Outcome.NOT_THERE]
@@ -1150,7 +1150,7 @@ def test_a_batch_that_is_being_followed_is_not_cancelled_and_one_that_is_cancell
     other.publish("a")
     state = other._records.close(other._state)
     other.cancel()
-    ends_file.end(alone, state, 0)
+    batch_end.end(alone, state, 0)
     assert drain(alone) == []
 
 

@@ -12,13 +12,13 @@ from urllib.parse import quote
 from ....errors import Corrupt, LatchworkError
 from ....logs import Log
 from ....store.rows import Rows
+from ..batches.blocks import Blocks, parts_of, place_of
+from ..batches.records import BatchRecords, BatchState, Tally, names_in
 from ..envelope import Envelope
 from ..handles import QueueHandle
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..shards import Shards
 from ..slots import Stamped, slot_text
-from .blocks import Blocks, parts_of, place_of
-from .records import BatchRecords, BatchState, Tally, names_in
 
 log = Log(__name__)
 
