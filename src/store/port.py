@@ -73,6 +73,11 @@ class WithWrite(Protocol):
     def with_removal(self, store: Any, removal: Removal) -> bool:
         """Delete a record; whether it was there."""
 
+    def with_effect(
+        self, store: Any, update: Update, effect: Any, target: Callable[[str | None], Any]
+    ) -> Callable[[], Any]:
+        """Return what applies the effect of a message that is handled. target: returns the queue of this name."""
+
 
 class RecordStore(ABC):
     """Atomic operations on single records, and batches of them. Safe to share between threads."""
@@ -518,7 +523,8 @@ class PolicyView(DelegatingStore):
 
 def checked_with_write(publish: Any) -> WithWrite:
     """Return the message that is published with a write. Raises `InvalidRequest` if it is not a `Publish`."""
-    if isinstance(publish, type) or not (hasattr(publish, "with_updates") and hasattr(publish, "with_removal")):
+    verbs = ("with_updates", "with_removal", "with_effect")
+    if isinstance(publish, type) or not all(hasattr(publish, verb) for verb in verbs):
         raise InvalidRequest(f"publish is {shown(publish)}; give latchwork.queue.Publish(payload, queue=...)")
     rider: WithWrite = publish
     return rider

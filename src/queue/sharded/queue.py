@@ -23,7 +23,7 @@ from .publishing.batch_end import settle
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.unique import storing_unique
-from .publishing.with_write import Publish
+from .publishing.with_write import Publish, queue_of
 from .record import Live
 from .results import NOTHING, kept, result
 from .selection import Outcome
@@ -84,7 +84,9 @@ class ShardedQueue(Subscription):
 
     def target(self, queue: Any) -> ShardedQueue:
         """Return the queue that a `Publish` goes to: one of the client, by its name or itself; None = this one."""
-        target: ShardedQueue = self if queue is None else super().target(queue)
+        if queue is None:
+            return self
+        target: ShardedQueue = super().target(queue if isinstance(queue, str) else queue_of(queue).name)
         return target
 
     # ---- publishing

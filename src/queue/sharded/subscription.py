@@ -18,6 +18,7 @@ from ...errors import Corrupt, InvalidRequest, Refused, Unreadable
 from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store import Update
+from ...store.port import checked_with_write
 from ...store.rows import Rows
 from .config import QueueConfig, check_concurrency
 from .delayed.entries import Due, checked_due, later, limit_of
@@ -30,7 +31,6 @@ from .envelope import Codec, Envelope, Message, Reason, checked_id, not_begun, r
 from .handles import RegistryHandle
 from .parts import parts_of
 from .pointers import ShardPointers
-from .publishing.with_write import applying, queue_of
 from .record import Live
 from .redrive import redrive
 from .shards import Shards
@@ -68,16 +68,13 @@ class Subscription(Subqueue):
     def queue_name(self) -> str:
         """The name of the queue whose messages it gets."""
 
-    def target(self, queue: Any) -> Any:
-        """Return the queue that a `Publish` goes to: one of the client, by its name or itself; None = the one whose
-        messages these are.
-        """
-        name = self.queue_name if queue is None else queue if isinstance(queue, str) else queue_of(queue).name
-        return self.registry.publishable(name)
+    def target(self, queue: str | None) -> Any:
+        """Return the queue of the client that a `Publish` goes to; None = the one whose messages these are."""
+        return self.registry.publishable(self.queue_name if queue is None else queue)
 
     def with_message(self, update: Update, effect: Effect, publish: Any) -> Callable[[], Applied]:
         """Return what applies the effect of a message together with a message that is published (P28)."""
-        return applying(self.store, update, effect, publish, self.target)
+        return checked_with_write(publish).with_effect(self.store, update, effect, self.target)
 
     def settle(self, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
         """Delete messages that were handled; return the outcomes, and what is to be done once they are noted."""

@@ -90,25 +90,23 @@ class Publish:
             ) from failure  # fmt: skip
         return True
 
+    def with_effect(
+        self, store: RecordStore, update: Update, effect: marks.Effect, target: Callable[[str | None], Any]
+    ) -> Callable[[], marks.Applied]:
+        """Return what applies the effect of a message together with this one, for `Delivery.operate`. No I/O.
 
-def applying(
-    store: RecordStore, update: Update, effect: marks.Effect, publish: Any, target: Callable[[str | None], Any]
-) -> Callable[[], marks.Applied]:
-    """Return what applies the effect of a message together with a message that is published. No I/O.
+        target: returns a queue by its name; of None the one that the messages are of.
+        """
+        by_name = self.queue is None or isinstance(self.queue, str)
+        write = Write.of(store, update, replace(self, queue=target(self.queue)) if by_name else self, effect)
 
-    target: returns a queue by its name; of None the one that the messages are of.
-    """
-    if isinstance(publish, Publish) and (publish.queue is None or isinstance(publish.queue, str)):
-        publish = replace(publish, queue=target(publish.queue))
-    write = Write.of(store, update, publish, effect)
+        def apply() -> marks.Applied:
+            (done,) = written(store, [write])
+            if isinstance(done, LatchworkError):
+                raise done
+            return done.applied
 
-    def apply() -> marks.Applied:
-        (done,) = written(store, [write])
-        if isinstance(done, LatchworkError):
-            raise done
-        return done.applied
-
-    return apply
+        return apply
 
 
 def queue_of(given: Any) -> QueueHandle:
