@@ -64,7 +64,6 @@ from .places import MAIN, TAKEN, Places, cancelled_in, dropping, named, slot_pla
 from .pointers import EXPIRED, EXPIRED_AT, RETURNED, SubqueuePointers
 from .rules import ALONE, GROUPS, QUEUE_STAMP_RULES, RESULT, SEEN, StampRules, Taking
 from .slots import Slot, Stamped, StampMiss, WriteResult
-from .sweep_record import SubqueueKind
 
 _DELIVERY, _ME = Bin("delivery", str), Param("me", str)
 Progress = tuple[float | None, str | None]
@@ -138,9 +137,11 @@ class Shards(SubqueuePointers):
         """Return the shard to which a message from a shard of another queue comes; of one of these it is that shard."""
         return shard % self.shards
 
-    def swept(self) -> dict[SubqueueKind, Shards]:
-        """Return the subqueues whose messages are swept, where this is the main one of a queue or of a group."""
-        return {SubqueueKind.MAIN: self}
+    def swept(self) -> tuple[Shards, Shards | None]:
+        """Return the slots that are swept, where these are the main ones of a queue or of a group: its own, and those
+        that a group shares with others.
+        """
+        return self, None
 
     def key(self, slot: Slot) -> Key:
         """Return the key of a slot's data record."""

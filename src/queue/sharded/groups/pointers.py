@@ -20,7 +20,6 @@ from ..pointers import ADVANCED, CLAIM, FIRE, FROM, IN_HAND, LOAD, STATE_BINS, S
 from ..rules import GROUPS, StampRules, Taking
 from ..shards import Shards
 from ..slots import Claim, ShardHolder, Slot, Stamped, StampMiss, WriteResult
-from ..sweep_record import SubqueueKind
 from .members import Members
 from .stamps import ACKED, SHARED, TRIES, SharedAck, acknowledge_shared, adopting, group_ack_of, passing, stamp_rules_of
 
@@ -241,9 +240,9 @@ class GroupPointers(Shards):
         part_, inner = self._inner(slot)
         return part_.is_from_before(inner)
 
-    def swept(self) -> dict[SubqueueKind, Shards]:
+    def swept(self) -> tuple[Shards, Shards | None]:
         """Return the group's own shards, and its pointers in the queue's."""
-        return {SubqueueKind.MAIN: self.own, SubqueueKind.SHARED: self.shared}
+        return self.own, self.shared
 
     def home(self, shard: int) -> int:
         """Return the group's own shard for a message that comes from elsewhere; nothing is stored in the others."""

@@ -126,7 +126,9 @@ class _Progress:
 
 def sides(main: Shards, sideline: Shards, parked: Shards) -> dict[SubqueueKind, Shards]:
     """Return the parts of a queue, or of a group, that are swept."""
-    return {SubqueueKind.MAIN: main, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked} | main.swept()
+    own, shared = main.swept()
+    parts = {SubqueueKind.MAIN: own, SubqueueKind.SIDELINE: sideline, SubqueueKind.PARKED: parked}
+    return parts if shared is None else parts | {SubqueueKind.SHARED: shared}
 
 
 class _Sweep:
