@@ -9,12 +9,14 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from threading import TIMEOUT_MAX
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from .errors import InvalidRequest
 from .plain import shown
 
 T = TypeVar("T")
+Span: TypeAlias = timedelta | float
+"""A length of time as it may be given: numbers are seconds. As a setting it is a `timedelta`."""
 NO_LIMIT = 1e9
 """Seconds; no pause is longer, and a later deadline counts as no limit."""
 MOST_DIGITS = 18
@@ -192,7 +194,7 @@ def seconds_of(span: Any) -> Any:
     return span.total_seconds() if isinstance(span, timedelta) else span
 
 
-def checked_seconds(what: str, span: timedelta | float, low: float, high: float = math.inf, *, why: str = "") -> float:
+def checked_seconds(what: str, span: Span, low: float, high: float = math.inf, *, why: str = "") -> float:
     """Return the seconds of a length of time, given as a `timedelta` or as a number, where they lie between the two.
 
     why: what the upper limit is, for the message. Raises `InvalidRequest`.

@@ -12,9 +12,8 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 from .. import queue as sync
 from ..coord.effects.step import LEASE, PATIENCE
 from ..errors import LatchworkError, WaitTimeout
-from ..inputs import checked_timeout, checked_whole
+from ..inputs import Span, checked_timeout, checked_whole
 from ..queue.sharded.active import IDLE_LOOK
-from ..queue.sharded.config import Span
 from ..queue.sharded.delayed.view import DelayedView as SyncDelayed
 from ..queue.sharded.publishing.batch_results import BatchResults
 from ..queue.sharded.publishing.publisher import LINGER, WAITING, WAITING_BYTES

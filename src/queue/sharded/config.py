@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
-from ...inputs import checked_switch, checked_text, checked_whole, is_int, span_of
+from ...inputs import Span, checked_switch, checked_text, checked_whole, is_int, span_of
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.record import Key, checked_key
@@ -37,13 +37,8 @@ RETRIES = Poll(low=15.0, high=3270.0, factor=2.0, jitter=0.1)
 """The pauses before the attempts of a failed message where no `backoff` is given: 15 s to about an hour."""
 MAX_ATTEMPTS = 20
 """The default of `max_deliveries`: with `RETRIES`, half a day of attempts."""
-MAX_INTERRUPTS = 50
-"""How often the work on a message may be interrupted, as by deploys, before it is parked."""
 HANDLER_TIMEOUT = timedelta(minutes=10)
 """The default, or half the sweep duration where that is less."""
-
-Span: TypeAlias = timedelta | float
-"""A length of time as it may be given: numbers are seconds. As a setting it is a `timedelta`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ...coord.effects import marks
 from ...coord.effects.step import LEASE, PATIENCE, OnceStep
 from ...coord.lease import checked_lease
 from ...errors import Cancelled, FencedOut, Interrupted, InvalidRequest, LatchworkError, LeaseLost
-from ...inputs import checked_many, checked_number, checked_switch, checked_timeout
+from ...inputs import Span, checked_many, checked_number, checked_switch, checked_timeout
 from ...plain import shown
 from ...retry import Poll
 from ...store.model.expr import Guard
@@ -25,7 +25,6 @@ from ...store.model.record import KEEP, Exists, Key, Update, check_guard, checke
 from ...store.model.values import checked_bin
 from ...store.port import WithWrite
 from ...store.rows import Rows
-from .config import Span
 from .effects import MessageEffects, Otherwise, checked_step, kept_for
 from .envelope import Codec, Envelope, Reason, date, kept_error, reason_of, storable
 from .shards import Shards

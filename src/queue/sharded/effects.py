@@ -11,10 +11,9 @@ from urllib.parse import quote
 from ...coord.effects.marks import token_of
 from ...coord.effects.step import MIN_KEEP, DoneStep, checked_keep, done_in
 from ...errors import InvalidRequest
-from ...inputs import checked_text
+from ...inputs import Span, checked_text
 from ...plain import shown
 from ...store.port import MAX_TTL, Key, RecordStore
-from .config import Span
 
 MAX_NAME = 200
 """Characters in the name of a step."""

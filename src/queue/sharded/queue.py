@@ -8,12 +8,12 @@ from typing import Any
 
 from ...errors import InvalidRequest
 from ...forks import reset_in_child
-from ...inputs import checked_switch
+from ...inputs import Span, checked_switch
 from ...plain import shown
 from ...store.rows import Rows
 from .batches.records import BatchRecords
 from .cancel import Cancelling
-from .config import QueueConfig, Span
+from .config import QueueConfig
 from .delayed.stored import MAX_NAME
 from .envelope import checked_id
 from .group import QueueGroup

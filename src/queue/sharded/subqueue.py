@@ -19,7 +19,6 @@ from ...unpicklable import Unpicklable
 from ..rows import as_one
 from .active import BUSY, IDLE_LOOK, ActiveShards
 from .at_once import take_at_once, takes_at_once
-from .config import MAX_INTERRUPTS
 from .delivery import Delivery, Source, ack_all, failed, mark_settled, raise_first, record_each, record_outcomes
 from .envelope import Codec, Envelope, Message, Reason, not_begun, reason_of
 from .hooks import Target
@@ -36,6 +35,8 @@ LATE = 5.0
 """Seconds after its grace for which such a slot waits for a worker that is free."""
 GRACE_POLL = 0.02
 """Seconds between two looks at such a slot; a consumer waits for it, so it is short. Streams look less often."""
+MAX_INTERRUPTS = 50
+"""How often the work on a message may be interrupted, as by deploys, before it is parked."""
 MAX_RECEIVE = 1_000
 """Messages that are claimed, stamped and read at once."""
 

@@ -19,14 +19,14 @@ from cronsim import CronSim, CronSimError
 
 from ....coord.waits import reads
 from ....errors import Corrupt, InvalidRequest, LatchworkError, Misconfigured, NotFound, Refused
-from ....inputs import checked_choice, checked_moment, checked_text, is_int, span_of
+from ....inputs import Span, checked_choice, checked_moment, checked_text, is_int, span_of
 from ....lossless import check_keys
 from ....plain import exact_time, shown
 from ....store import Compute, Exists, Key, MapPut, MapRemove, Once, Param, RecordStore, Update, has, lacks
 from ....store.decode import damaged
 from ....store.model.expr import SERVER_NOW, Bound, Expr, MapValue
 from ....store.port import NEVER, Row
-from ..config import SCHEDULES, Span
+from ..config import SCHEDULES
 
 MISSED = ("skip", "last", "all")
 MAX_SCHEDULES, MAX_PAYLOAD, MAX_NAME = 1_000, 65_536, 100

@@ -20,12 +20,11 @@ from ....background import Activity, FailureLog
 from ....deadline import Deadline
 from ....errors import InvalidRequest, OutcomeUnknown, Unavailable, WaitTimeout
 from ....forks import reset_in_child
-from ....inputs import checked_number, checked_timeout, checked_whole, seconds_of
+from ....inputs import Span, checked_number, checked_timeout, checked_whole, seconds_of
 from ....logs import Log
 from ....plain import counted, shown
 from ....store.rows import Rows, attempted
 from ....unpicklable import Unpicklable
-from ..config import Span
 from ..delayed.entries import Due
 from ..envelope import checked_headers
 from ..handles import QueueHandle

@@ -8,8 +8,8 @@ import pytest
 
 from latchwork.errors import Interrupted, LeaseLost
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.config import MAX_INTERRUPTS
 from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.subqueue import MAX_INTERRUPTS
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing import bring_back
