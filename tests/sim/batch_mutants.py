@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from latchwork.errors import LatchworkError
+from latchwork.queue.sharded import queue as queues
 from latchwork.queue.sharded import shards
 from latchwork.queue.sharded.batches import records
 from latchwork.queue.sharded.batches.blocks import BLOCK, Blocks, place_of
@@ -101,9 +102,9 @@ def _result_of_another(self: Any, finds: Any, block: Any, *, real: Any = BatchRe
 
 BATCH_RULES = (
     ("the mark comes after the delete", "P18: first the mark, then the delete",
-     _swap(batch_end, "_count_and_remove", _deleted_first), False, 170),
+     _swap(queues, "count_and_remove", _deleted_first), False, 170),
     ("what was not counted is deleted", "P18: where the mark fails nothing is deleted",
-     _swap(batch_end, "_count_and_remove", _deleted_though_not_counted), False, 1190),
+     _swap(queues, "count_and_remove", _deleted_though_not_counted), False, 1190),
     ("deliveries are counted", "P18: ordinals, each once", _counted),
     ("what a dead publisher left is waited for", "P18: ordinals of calls that had not ended go out",
      _swap(BatchRecords, "settle_open", _nothing_taken_out)),

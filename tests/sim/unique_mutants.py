@@ -12,7 +12,7 @@ from unittest import mock
 
 from latchwork.queue.sharded import queue as queues
 from latchwork.queue.sharded import unique_keys
-from latchwork.queue.sharded.publishing import batch_end, unique
+from latchwork.queue.sharded.publishing import unique
 from latchwork.queue.sharded.status import State
 from latchwork.queue.sharded.transfer import load
 from latchwork.store import Bin, Param, exists
@@ -37,9 +37,9 @@ def _elsewhere(self: Any, name: str, *, real: Any = Attempt._written) -> bool:
     return True
 
 
-def _freed_first(home: Any, queue: Any, held: Any, *, real: Any = batch_end.settle) -> Any:
-    home.unique_keys.free([one.envelope for one in held])
-    return real(home, queue, held)
+def _freed_first(self: Any, part: Any, held: Any, *, real: Any = queues.ShardedQueue.settle_in) -> Any:
+    self.unique_keys.free([one.envelope for one in held])
+    return real(self, part, held)
 
 
 @contextmanager
@@ -58,6 +58,7 @@ UNIQUE_RULES = (
      _swap(unique, "LIVES", unique.LIVES - {State.RUNNING})),
     ("a publisher goes to another place", "P30.4: it begins again under another id",
      _swap(Attempt, "_written", _elsewhere)),
-    ("freed before it is removed", "P30.5: freed after the message was removed", _swap(queues, "settle", _freed_first)),
+    ("freed before it is removed", "P30.5: freed after the message was removed",
+     _swap(queues.ShardedQueue, "settle_in", _freed_first)),
     ("replaced in hand", "P30.6: guarded by no delivery", _replaced_in_hand),
 )  # fmt: skip

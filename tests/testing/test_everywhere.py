@@ -12,7 +12,7 @@ from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing import ManualClock, bring_back, inject_everywhere
 
 ORDERS = ["A-1", "A-2"]
-ENDS = "latchwork.queue.sharded.publishing.batch_end.end_done"
+ENDS = "latchwork.queue.sharded.queue.end_done"
 
 
 def queue_of(store):

@@ -11,6 +11,7 @@ from ...forks import reset_in_child
 from ...inputs import Span, checked_switch
 from ...plain import shown
 from ...store.rows import Rows
+from .batches.counting import count_and_remove
 from .batches.records import BatchRecords
 from .cancel import Cancelling
 from .config import OF, GroupConfig, QueueConfig
@@ -21,7 +22,7 @@ from .groups.making import DROPPED, check_there, complete, end, was_dropped
 from .groups.pointers import GroupPointers
 from .handles import RegistryHandle
 from .publishing.batch import QueueBatch, check_alike, checked_life, checked_name, stored_follow_up
-from .publishing.batch_end import settle
+from .publishing.batch_end import end_done
 from .publishing.publish import publish
 from .publishing.publisher import LINGER, WAITING, WAITING_BYTES, Publisher
 from .publishing.unique import storing_unique
@@ -76,10 +77,22 @@ class ShardedQueue(Subscription):
         return self
 
     def settle_in(self, part: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
-        """Delete messages that were handled, each once its batch has counted it; its result stays where it has one."""
+        """Delete messages that were handled, each once its batch has counted it; its result stays where it has one.
+
+        One call; one more where any is of a batch. What is to be done then ends the batches that may be done, and frees
+        the keys that the messages had (P30): one call where any had a key.
+        """
         if part.results:
             held = [one if one.result is not None else one._replace(result=NOTHING) for one in held]
-        return settle(self, part, held)
+        outcomes, whole = count_and_remove(part, held)
+        gone = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
+
+        def follow_up() -> None:
+            if whole or gone:
+                self.unique_keys.free(gone)
+                end_done(self, whole)
+
+        return outcomes, follow_up
 
     def kept(self, result: Any) -> Any:
         """Return the result of a message as it is stored. Raises `InvalidRequest` where it cannot be kept."""

@@ -11,8 +11,11 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from ....store import Exists, Key, MapPut, RecordStore, Update
+from ....store.rows import Rows
 from ..envelope import Envelope
 from ..hooks import Counting
+from ..shards import Shards
+from ..slots import Stamped, slot_text
 from .blocks import BLOCK, GONE, BatchPlace, Blocks, place_of, place_of_text
 
 IDS = "ids"
@@ -71,6 +74,23 @@ class BatchCounting(Counting):
     def gone(self, counted: Sequence[object]) -> None:
         """Let their batches wait no more for these messages. No call if none is of a batch."""
         self._blocks.take_out(_places(counted), GONE)
+
+
+def count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
+    """Delete messages that were handled, each once its batch has counted it; return the outcomes, and the batches that
+    may be done now. One call; one more where any is of a batch.
+
+    queue: where they are: the home of their batches, or a side of it.
+
+    A message that its batch could not count is not deleted: it comes again.
+    """
+    if all(one.envelope.batch is None for one in held):
+        return queue.remove(held), set()
+    counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
+    at = {place: slot_text(held[n].slot) for n, place in counted.items()} if queue.results else {}
+    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()), at)
+    marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
+    return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 
 
 def _places(counted: Sequence[object]) -> list[BatchPlace]:

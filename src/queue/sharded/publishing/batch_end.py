@@ -5,20 +5,17 @@ That is the one that acknowledges the last message, or closes the batch later; e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from ....errors import Corrupt, LatchworkError
 from ....logs import Log
-from ....store.rows import Rows
-from ..batches.blocks import Blocks, parts_of, place_of
+from ..batches.blocks import parts_of
 from ..batches.records import BatchRecords, BatchState, Tally, names_in
 from ..envelope import Envelope
 from ..handles import QueueHandle
 from ..ledger.dedup import KeyedMessage, publish_unless_there
-from ..shards import Shards
-from ..slots import Stamped, slot_text
 
 log = Log(__name__)
 
@@ -29,40 +26,6 @@ class Home(QueueHandle, Protocol):
     """The queue that batches belong to."""
 
     batches: BatchRecords
-
-
-def settle(home: Home, queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], Callable[[], None]]:
-    """Delete messages that were handled, each once its batch has counted it.
-
-    queue: where they are: the home of their batches, or a side of it.
-
-    Returns the outcomes, and what ends the batches that may be done now, and frees the keys that the messages had
-    (P30). One call; one more where any is of a batch, and one where any had a key.
-    """
-    if all(one.envelope.batch is None for one in held):
-        outcomes, whole = queue.remove(held), set[str]()
-    else:
-        outcomes, whole = _count_and_remove(queue, held)
-    unique = [one.envelope for one, done in zip(held, outcomes, strict=True) if one.envelope.unique and done is True]
-
-    def follow_up() -> None:
-        if whole or unique:
-            home.unique_keys.free(unique)
-            end_done(home, whole)
-
-    return outcomes, follow_up
-
-
-def _count_and_remove(queue: Shards, held: Sequence[Stamped]) -> tuple[Rows[bool], set[str]]:
-    """Count messages in their batches, then delete them; return the outcomes, and the batches that may be done now.
-
-    A message that its batch could not count is not deleted: it comes again.
-    """
-    counted = {n: place for n, one in enumerate(held) if (place := place_of(one.envelope)) is not None}
-    at = {place: slot_text(held[n].slot) for n, place in counted.items()} if queue.results else {}
-    failures, whole = Blocks(queue.store, queue.client_id).mark(list(counted.values()), at)
-    marked = Rows[bool]([True] * len(held)).merge(counted, [failure or True for failure in failures])
-    return marked.then(lambda places: queue.remove([held[n] for n in places])), whole
 
 
 def end_done(queue: Home, batches: Collection[str]) -> None:

@@ -24,6 +24,7 @@ from latchwork.errors import (
 )
 from latchwork.logs import Log
 from latchwork.queue import Consumer, Outcome, Publish, QueueConfig, QueueRegistry, ShovelConfig, State
+from latchwork.queue.sharded import queue as queue_file
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace, Blocks, place_of_text
 from latchwork.queue.sharded.publishing import batch as batch_file
@@ -92,7 +93,7 @@ def alone():
 @pytest.fixture
 def left_to_the_leader(monkeypatch):
     """Whoever acknowledges the last message, or closes a batch that is done, dies before it does more."""
-    for module in (batch_file, batch_end):
+    for module in (batch_file, queue_file):
         monkeypatch.setattr(module, "end_done", lambda *_: None)
 
 
