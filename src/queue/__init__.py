@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from .sharded.delivery import Delivery
     from .sharded.depth import QueueDepth
     from .sharded.envelope import Message, Reason
+    from .sharded.group import QueueGroup
     from .sharded.publishing.batch import BatchProgress, QueueBatch
     from .sharded.publishing.batch_results import BatchResult
     from .sharded.publishing.publication import Publication
     from .sharded.publishing.publisher import Publisher
     from .sharded.publishing.with_write import Publish
-    from .sharded.queue import QueueGroup, ShardedQueue
+    from .sharded.queue import ShardedQueue
     from .sharded.record import LastSweep
     from .sharded.redrive import PassReport
     from .sharded.registry import QueueRegistry
@@ -63,7 +64,8 @@ __getattr__, __dir__ = offer(
         ".sharded.publishing.publication": "Publication",
         ".sharded.publishing.publisher": "Publisher",
         ".sharded.publishing.with_write": "Publish",
-        ".sharded.queue": "QueueGroup ShardedQueue",
+        ".sharded.queue": "ShardedQueue",
+        ".sharded.group": "QueueGroup",
         ".sharded.selection": "Outcome",
         ".sharded.status": "State Status",
         ".sharded.record": "LastSweep",

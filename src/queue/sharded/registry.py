@@ -34,9 +34,10 @@ from .active import IDLE_LOOK
 from .bell import Bell
 from .config import QueueConfig, group_config
 from .delayed.schedules import MAX_NAME, Schedule, ScheduleRecords, ScheduleState
+from .group import QueueGroup
 from .groups.making import DROPPED, MADE, Start, checked_start, complete
 from .parts import parts_of
-from .queue import QueueGroup, ShardedQueue
+from .queue import ShardedQueue
 from .record import (
     LIVE_BINS,
     LastSweep,

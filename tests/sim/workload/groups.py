@@ -7,7 +7,8 @@ from collections import defaultdict
 from functools import partial
 from typing import Any, ClassVar
 
-from latchwork.queue.sharded.queue import QueueGroup, ShardedQueue
+from latchwork.queue.sharded.group import QueueGroup
+from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.upkeep.shovel import Shovel
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
