@@ -219,7 +219,7 @@ class Answers:
         try:
             yield said
         except OutcomeUnknown:
-            said.append("it is not known whether it was done: look, then confirm it again")
+            said.append("it is not known whether it was done: look, then choose it again on its page")
             raise
         finally:
             with self._lock:
