@@ -613,7 +613,12 @@ def run_of_the_console(tmp_path):
     wanted = runs.chosen(reader, Wanted("redrive", key, "parked"), {})
     action = runs.action_of(wanted)
     real = action.run
-    object.__setattr__(action, "run", lambda *given: says(real(*given)))
+
+    def run(*given):
+        says()  # now: its run is over before it returns
+        return real(*given)
+
+    object.__setattr__(action, "run", run)
     runs.begin(wanted, action, reader, "anna", "")
     until(lambda: runs.get(wanted.run).run.is_over)
     assert runs.get(wanted.run).run.counts == {"done": 2}

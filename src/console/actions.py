@@ -213,7 +213,7 @@ class Answers:
             if confirmed in self._said:
                 raise Refused("nothing was done again: this was confirmed by another request a moment ago")
             self._said[confirmed] = "it has begun; the audit record will say how it ended"
-            while len(self._said) > KEPT:
+            if len(self._said) > KEPT:
                 self._said.popitem(last=False)
         said: list[str] = []
         try:

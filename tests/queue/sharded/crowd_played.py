@@ -88,8 +88,8 @@ class PlayedCrowd:
         log.touch()
         Process(self).queue.group("a")
         self.leader, self.own, self.group = self.process(), self.process("own"), self.process("a")
-        follow = crowd_worker.noted(crowd_worker.ends.follow, self.leader.log)
-        monkeypatch.setattr(crowd_worker.ends, "follow", follow)
+        follow = crowd_worker.noted(crowd_worker.batch_end.follow, self.leader.log)
+        monkeypatch.setattr(crowd_worker.batch_end, "follow", follow)
 
     def process(self, whom: str = "own", fails: int = 0) -> Process:
         return Process(self, whom, fails)
