@@ -5,6 +5,8 @@ A store does not keep a list of them, so each table reads whole sets: for people
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...coord.barrier.layout import BARRIERS, BarrierState
 from ...coord.election.candidates import CONTENDERS
 from ...coord.latch.layout import COUNT, SET_SUFFIX, bins_of, in_order, names_in
@@ -93,22 +95,35 @@ def semaphores(store: RecordStore) -> Table:
 # ---- one function for each kind of row
 
 
+class Parties(NamedTuple):
+    """The parties that a farm's counter of a latch was created with, and those of them that have not counted."""
+
+    named: frozenset[str | int]
+    missing: frozenset[str | int]
+
+
+def parties_in(record: Record) -> dict[str, Parties]:
+    """Return the parties of each farm of a latch, in the order of the farms: none where only their number is known.
+    Raises `Corrupt`.
+    """
+    found = {}
+    for farm in sorted(bin.removeprefix(COUNT) for bin in record.bins if bin.startswith(COUNT)):
+        named = frozenset(names_in(record.bins, farm, record.key) or ())
+        done = record.bins.get(bins_of(farm).done)
+        found[farm] = Parties(named, named.difference(done if isinstance(done, dict) else ()))
+    return found
+
+
 def _latch(record: Record, lives: dict[str, str]) -> Row:
     name = str(record.key.name).removeprefix("D_LTCH#").replace("#", "/", 1)
     counts = {bin.removeprefix(COUNT): n for bin, n in record.bins.items() if bin.startswith(COUNT)}
     if not all(map(is_int, counts.values())):
         return row(("latch", name), ("latch", name, "DAMAGED: a counter is no number", None), BAD)
     left = sum(counts.values())
-    missing: list[str] = []
-    for farm in sorted(counts):
-        done = record.bins.get(bins_of(farm).done)
-        try:
-            names = names_in(record.bins, farm, record.key)
-        except Corrupt:
-            return row(("latch", name), ("latch", name, "DAMAGED: the names of its parties", None), BAD)
-        if names is not None:
-            counted = set(done) if isinstance(done, dict) else set()
-            missing += [str(party) for party in in_order(frozenset(names) - counted)]
+    try:
+        missing = [str(party) for farm in parties_in(record).values() for party in in_order(farm.missing)]
+    except Corrupt:
+        return row(("latch", name), ("latch", name, "DAMAGED: the names of its parties", None), BAD)
     who = _named(missing, lives) if missing else f"{left} of unnamed parties" if left > 0 else "nobody: released"
     died = any(lives.get(one, "").startswith("DEAD") for one in missing)
     stands = ", ".join(f"{farm}: {n}" for farm, n in sorted(counts.items())) + " to go"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ...coord import CountDownLatch, FencedLock, LeaseElection
-from ...coord.latch.layout import COUNT, bins_of, names_in
 from ...errors import NotFound
 from ...plain import one_line, shown
 from ...store import RecordStore
 from ...store.port import Key
 from .actions import Action
-from .coord import LATCHES
+from .coord import LATCHES, parties_in
 from .table import DASH, Row
 
 
@@ -96,18 +93,12 @@ def count_down(row: Row, party: str) -> Action | str:
 def _counted_down(store: RecordStore, name: str, party: str) -> str:
     client, _, latch = name.partition("/")
     record = store.get(Key(LATCHES, f"D_LTCH#{client}#{latch}"))
-    bins = record.bins if record else {}
-    farms = sorted(bin.removeprefix(COUNT) for bin in bins if bin.startswith(COUNT))
+    farms = parties_in(record) if record else {}
     # A party of this name may be in several farms: the farm where it has not counted is meant.
-    there = [
-        (farm, one)
-        for farm in farms
-        for one in (record and names_in(bins, farm, record.key)) or ()
-        if str(one) == party
-    ]
+    there = [(farm, one) for farm, parties in farms.items() for one in parties.named if str(one) == party]
     if not there:
         raise NotFound(f"the latch {shown(name)} has no party {shown(party)}")
-    missing = [(farm, one) for farm, one in there if one not in _done(bins.get(bins_of(farm).done))]
+    missing = [(farm, one) for farm, one in there if one in farms[farm].missing]
     farm, known = (missing or there)[0]
     left = CountDownLatch.get(store, client, latch, farm_id=farm).count_down(party=known)
     where = f" in {farm}" if len(farms) > 1 else ""
@@ -117,7 +108,3 @@ def _counted_down(store: RecordStore, name: str, party: str) -> str:
         else ""
     )
     return one_line(f"counted down {party}: {left} to go{where}{more}")
-
-
-def _done(stored: object) -> Mapping[object, object]:
-    return stored if isinstance(stored, dict) else {}
