@@ -98,16 +98,8 @@ def test_an_election_over_all_farms_names_no_store_that_it_does_not_use(tmp_path
     with pytest.raises(SystemExit) as ended:
         main(
             [
-                "leader",
-                "run",
-                "e",
-                "--farm",
-                "iad",
+                *["leader", "run", "e", "--farm", "iad", "--zookeeper", "127.0.0.1:1", "--timeout", "0.1"],
                 *stores,
-                "--zookeeper",
-                "127.0.0.1:1",
-                "--timeout",
-                "0.1",
                 "--",
                 "true",
             ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import socket
 from base64 import b64encode
 from hashlib import sha384
 from urllib.parse import urlencode
@@ -23,6 +22,7 @@ from latchwork.coord import CountDownLatch, FencedLock, LatchLevel
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
+from tools.servers import free_ports
 
 from .conftest import BASE, FORM, KEY, ORIGIN, Person, fields_of, serving
 
@@ -417,11 +417,9 @@ def test_the_command_serves_nothing_but_figures_to_this_machine_without_authenti
 
 def test_the_command_serves_viewers_on_this_machine(monkeypatch):
     monkeypatch.delenv("LATCHWORK_CONSOLE_SECRET", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    served = serving(monkeypatch)
+    (port,), served = free_ports(1), serving(monkeypatch)
     with pytest.raises(SystemExit) as ended:
-        main(["--store", "memory:", "console", "--client", "shop", "--port", port])
+        main(["--store", "memory:", "console", "--client", "shop", "--port", str(port)])
     assert not ended.value.code
     assert served.addresses == ["127.0.0.1"]
     assert not served.config.access_log

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from latchwork.cli import main
 from latchwork.store import Exists, Key, Put
 from latchwork.store.connect import connect
+from tools.servers import free_ports
 
 from .conftest import serving
 
@@ -28,9 +29,7 @@ def url(tmp_path, monkeypatch):
 
 def served(url, monkeypatch, *more):
     """The application that the command would serve, and the addresses at which it listens."""
-    found = serving(monkeypatch)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,), found = free_ports(1), serving(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         main(["--store", url, "console", "--port", str(port), *more])
     assert not ended.value.code
