@@ -5,7 +5,9 @@ A command pays for what it uses alone: `latchwork --help` loads no store, no pri
 
 from __future__ import annotations
 
+import gc
 import logging
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -66,7 +68,16 @@ def loaded(name: str) -> Any:
         around.add_typer(found, name=name)
     else:
         around.command(name)(found)
-    return get_group(around).commands[name]
+    command = get_group(around).commands[name]
+    _freeze()
+    gc.enable()
+    return command
+
+
+@cache
+def _freeze() -> None:
+    """Exempt what is loaded from garbage collection, once in a process: tests run many commands in one."""
+    gc.freeze()
 
 
 def _nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import re
@@ -1038,6 +1039,14 @@ def test_a_paused_queue_says_so_when_it_is_consumed(lw):
         assert "'q' is paused and gives no messages: latchwork queue resume q" in done.err
     lw("queue", "resume", "q", *SHOP)
     assert lw("queue", "consume", "q", *SHOP, "--timeout", "0").err == ""
+
+
+def test_garbage_is_collected_while_a_command_runs_and_after_it(lw, monkeypatch):
+    collecting = []
+    monkeypatch.setattr("latchwork.cli.session.Session.close", lambda _: collecting.append(gc.isenabled()))
+    lw("lock", "state", "l", *SHOP)
+    lw("no-such-command")
+    assert (collecting, gc.isenabled()) == ([True], True)
 
 
 def test_with_json_a_command_leaves_stdout_to_the_document(lw, sqlite_url):
