@@ -12,9 +12,9 @@ EXTRAS := spark,connect,cli,console,metrics,aio,django,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
-# Some of a test run is waiting for processes and servers, so seven workers for the two cores it is meant for. Each may
+# Some of a test run is waiting for processes and servers, so eight workers for the two cores it is meant for. Each may
 # start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
-WORKERS ?= 7
+WORKERS ?= 8
 
 # Where bytecode is not to be written, each worker, and each process that a test starts, would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -60,16 +60,20 @@ demo: java $(STAMP) $(VENV)/flights.jsa ## the main job: three farms of Spark jo
 	@$(COMPILE)
 	@$(PYTHON) examples/flights/run.py
 
+# Otherwise each of pytest's workers compiles all tests for itself.
+$(VENV)/.compiled: $(STAMP) $(shell find src pyspark_latchwork tests -name '*.py')
+	@$(COMPILE)
+	@for part in tests/queue "tests --ignore tests/queue"; do $(PYTHON) -m pytest --collect-only $$part > /dev/null 2>&1 & done; wait
+	@touch $@
+
 # The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
-test: java $(STAMP) ## the tests: five minutes on two cores, with a table of what was proved
-	@$(COMPILE)
+test: java $(VENV)/.compiled ## the tests: five minutes on two cores, with a table of what was proved
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 
-long: java $(STAMP) ## all tests, exhaustive, on all backends: less than half an hour
-	@$(COMPILE)
+long: java $(VENV)/.compiled ## all tests, exhaustive, on all backends: less than half an hour
 	@LATCHWORK_SCALE=1 $(PYTHON) -m pytest $(AT_ONCE)
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.

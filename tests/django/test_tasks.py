@@ -207,7 +207,7 @@ def test_a_task_that_fails_is_tried_again_and_finished_by_its_last_attempt(shop)
     assert shop.get("default-urgent").depth().parked == 1
 
 
-@pytest.mark.parametrize("task", [once, once_async], ids=["sync", "async"])
+@pytest.mark.parametrize("task", [once, pytest.param(once_async, marks=pytest.mark.long)], ids=["sync", "async"])
 def test_an_effect_of_a_task_happens_once_though_the_task_runs_twice(shop, task):
     task.enqueue("mail")
     for _ in range(2):
