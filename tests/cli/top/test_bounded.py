@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from latchwork.cli.top import pages
+from latchwork.cli.top.actions import run_of_filter
 from latchwork.cli.top.feed import Feed
 from latchwork.console.messages import message_of
 from latchwork.console.reader import Kept, Reader
+from latchwork.deadline import Deadline
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.pointers import FIRE, LOAD
 from latchwork.queue.sharded.sides import MOST_READ, SIDES, look_at
@@ -61,6 +63,24 @@ def test_an_id_is_looked_for_in_a_bounded_number_of_records_too(store, orders):
     store.reset()
     pages.MessagePage(KEY, "parked", "last").table(reader)
     assert store.total <= MOST_READ / 1_000 + 30, store.calls
+
+
+@pytest.mark.parametrize("side", ["sideline", "parked"])
+def test_choosing_what_matches_a_filter_ends_within_the_time_of_a_page_and_says_that_others_may_match(
+    store, orders, side, monkeypatch
+):
+    """A store in which each call takes 0.1 s."""
+    count = CountingStore._count
+
+    def slowly(self, *asked):
+        store.seams.advance(0.1)
+        return count(self, *asked)
+
+    monkeypatch.setattr(CountingStore, "_count", slowly)
+    with Deadline(store.seams, 2.0) as page:
+        chosen = run_of_filter(orders, "redrive", side, "refunds").chosen
+        assert page.left() > 0.5
+    assert chosen.more
 
 
 def test_pages_lead_through_all_of_a_side_each_message_once(store):
