@@ -14,7 +14,7 @@ from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded.envelope import Reason
 from latchwork.queue.sharded.history import DAY, KEPT_DAYS, MINUTE, MINUTES, TTL, Minute, history, noting, rates
 from latchwork.queue.sharded.history import _key as record_of
-from latchwork.queue.sharded.upkeep.recording import Recording
+from latchwork.queue.sharded.upkeep.recording import TAKEN_OVER, Recording
 from latchwork.queue.sharded.workers import WorkerReport, reading, reporting
 from latchwork.store import MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
@@ -274,7 +274,7 @@ def test_what_failed_since_a_message_was_done_is_carried_on_also_by_a_new_leader
     minute(acked=0, failed=0)
     note = leads(queue.registry, epoch=2)
     minute(failed=1)
-    clock.advance(5 * MINUTE)
+    clock.advance((TAKEN_OVER - 1) * MINUTE)
     note = leads(queue.registry, epoch=3)
     minute()  # nobody reports
     minute(acked=1, failed=1)
