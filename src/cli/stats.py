@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from textwrap import wrap
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
-from ..errors import InvalidRequest, NotFound
+from ..errors import InvalidRequest, NotFound, Unavailable
 from ..inputs import farm_or_default
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.findings.words import of_client
@@ -26,7 +26,7 @@ from .finding_lines import block_of
 from .options import CLIENT_VARIABLE, Farm, checked_every
 from .queue.arguments import no_queues
 from .queue.facts import SAMPLE, all_rows, balance
-from .session import RowsOnTerminal, Session, absent_file, terminal
+from .session import RowsOnTerminal, Session, absent_file, note, terminal
 
 OneClient = Annotated[
     str | None,
@@ -90,6 +90,8 @@ def stats(
     Below the queues there is a row for each group, semaphore, read-write lock, barrier, rate limiter and election over
     all farms that you name.
 
+    --watch goes on while the store is away, and says so; if it is away from the start, the command fails.
+
     The leader is that of the election CLIENT-sweeper, by lease. A leader that ZooKeeper chose, or that leads under
     another name, is not shown.
 
@@ -116,9 +118,7 @@ def stats(
         of = "" if client == NOBODY else f" of {client}"
         _live(watcher, every, rounds, empty=f"no queues{of} in {session.where}")
     else:
-        for _ in range(rounds if rounds is not None else sys.maxsize):
-            _show(session, watcher, client)
-            session.store.seams.sleep(every)
+        _look_again(watcher, every, rounds, lambda: _show(session, watcher, client), note)
 
 
 def _only_client(session: Session, farm: str | None, *, is_needed: bool) -> str:
@@ -165,9 +165,29 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
         session.say(*more, *(line for block in reversed(fit) for line in block))
 
 
+def _look_again(
+    watcher: _Watcher, every: float, rounds: int | None, look: Callable[[], None], say: Callable[[str], None]
+) -> None:
+    """Look again and again; say once when the store is away. Raises `Unavailable` of the first look, and of the last."""
+    has_looked = is_away = False
+    for left in reversed(range(rounds if rounds is not None else sys.maxsize)):
+        try:
+            look()
+            has_looked, is_away = True, False
+        except Unavailable as failure:
+            if not has_looked or not left:
+                raise
+            if not is_away:
+                is_away = True
+                say(f"the store is away, and is asked again each {every:g} s: {failure}")
+        watcher.seams.sleep(every)
+
+
 def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) -> None:
     with Live(console=terminal(), auto_refresh=False, screen=False) as live:
-        for _ in range(rounds if rounds is not None else sys.maxsize):
+        screen: list[Screen] = []
+
+        def look() -> None:
             (taken, rows), named = watcher.look(), [state.row for state in watcher.named()]
             # What is wrong with a queue stands first, so that it stays where not all of them fit.
             worst = (PROBLEM, WARNING, OK)
@@ -176,8 +196,14 @@ def _live(watcher: _Watcher, every: float, rounds: int | None, *, empty: str) ->
                 RowsOnTerminal(_titled(rows), _title(taken)) if rows else Text(one_line(empty))
             ]
             parts += [RowsOnTerminal(named)] if named else []
-            live.update(Screen(Group(*parts), findings_of(taken), _named(taken)), refresh=True)
-            watcher.seams.sleep(every)
+            screen[:] = [Screen(Group(*parts), findings_of(taken), _named(taken))]
+            live.update(screen[0], refresh=True)
+
+        def say(away: str) -> None:
+            screen[0].away = f"{away}. The figures are those of the last look."
+            live.update(screen[0], refresh=True)
+
+        _look_again(watcher, every, rounds, look, say)
 
 
 class Screen:
@@ -189,9 +215,13 @@ class Screen:
 
     def __init__(self, tables: RenderableType, found: Sequence[Finding], named: str) -> None:
         self._tables, self._found, self._client = tables, found, named
+        self.away = ""
+        """What stands above all, where the tables are of an earlier time."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = max(console.height - 1, 2)
+        away = wrap(one_line(self.away), options.max_width)
+        yield from map(Text, away)
+        room = max(console.height - 1 - len(away), 2)
         lines = console.render_lines(self._tables, options.update(height=None), pad=False)
         blocks = [block_of(one, options.max_width) for one in self._found]
         # 1. The findings, worst first, that fit beside some lines of the tables.

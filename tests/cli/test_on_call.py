@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from dataclasses import replace
@@ -11,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from latchwork import connect
-from latchwork.cli import doctor
+from latchwork.cli import doctor, stats
 from latchwork.cli.audit import person
+from latchwork.cli.coord.state import AskedNames
 from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
@@ -494,6 +496,53 @@ def test_a_live_table_keeps_the_problems_with_their_remedies_in_24_lines():
     assert lines[-1] == "and 8 more: latchwork doctor --client shop"
     assert [line for line in shown(found[:2]) if "more:" in line] == []
     assert len(shown(found[:2])) == 23, "the table has the rest"
+
+
+@pytest.fixture
+def store_that_is_away(monkeypatch):
+    """Let the looks of `stats` with these numbers, from 1 on, fail."""
+
+    def let_fail(*looks):
+        look, count = stats._Watcher.look, itertools.count(1)
+
+        def looked(watcher):
+            if next(count) in looks:
+                raise Unavailable("no server answers")
+            return look(watcher)
+
+        monkeypatch.setattr(stats._Watcher, "look", looked)
+
+    return let_fail
+
+
+def test_stats_goes_on_watching_while_the_store_is_away(lw, store_that_is_away):
+    lw("queue", "create", "q", *SHOP)
+    store_that_is_away(2, 3, 5)
+    done = lw("stats", *SHOP, "--watch", "--rounds", "6", "--every", "0", "--json")
+    assert (done.code, done.out.count('"queue": "q"')) == (0, 3)
+    assert done.err == 2 * "latchwork: the store is away, and is asked again each 0 s: no server answers\n"
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_stats_fails_where_the_store_is_away_at_its_first_look_or_its_last(lw, store_that_is_away, look):
+    lw("queue", "create", "q", *SHOP)
+    store_that_is_away(look)
+    done = lw("stats", *SHOP, "--watch", "--rounds", "2", "--every", "0")
+    assert (done.code, done.err) == (1, "latchwork: no server answers [UNAVAILABLE]\n")
+
+
+def test_a_live_table_says_above_its_last_figures_that_the_store_is_away(
+    lw, sqlite_url, store_that_is_away, monkeypatch
+):
+    lw("queue", "create", "q", *SHOP)
+    screen = Console(width=60, height=12, file=StringIO(), force_terminal=True, color_system=None)
+    monkeypatch.setattr(stats, "terminal", lambda: screen)
+    store_that_is_away(2, 3)
+    watcher = stats._Watcher(QueueRegistry(connect(sqlite_url), "shop"), AskedNames.of("shop", None, {}))
+    stats._live(watcher, 0, 4, empty="")
+    shown = re.split(r"\r(?:\x1b\[2K|\x1b\[1A)+", screen.file.getvalue())
+    assert [one.startswith("the store is away") for one in shown] == [False, True, False, False]
+    assert ["sideline: 0" in one for one in shown] == [True] * 4, "the figures stay"
 
 
 def test_a_leader_that_died_does_not_lead(lw, sqlite_url):
