@@ -22,7 +22,7 @@ from latchwork.errors import LatchworkError
 from latchwork.queue.sharded.pointers import CLAIM
 from latchwork.retry import RetryPolicy
 from latchwork.store import MemoryStore, SQLiteStore
-from latchwork.store.once import TokenClock
+from latchwork.store.once import TokenClock, time_of
 from latchwork.testing.clock import START, ManualClock
 from tests.support.message_keys import empty, keys
 from tests.support.scale import FIRST, scaled
@@ -137,8 +137,9 @@ class Plain:
             return self._all(value)
         if type(value) is int:
             return self._number(value)
-        if type(value) is bytes and len(value) == TOKEN and not self.exact:
-            return value[-UNIQUE:]
+        if type(value) is bytes and len(value) == TOKEN:
+            # Each side corrects its clock when it needs a reply's time, and the correction is rounded to a microsecond.
+            return value[-UNIQUE:], (time_of(value) + 137) // 1000 if self.exact else None
         if value is None or isinstance(value, ATOMS):
             return ("moment",) if isinstance(value, datetime) and not self.exact else (type(value), value)
         return (type(value), self(_parts(value)))
