@@ -512,6 +512,24 @@ def test_what_a_type_would_not_read_back_is_refused_without_quoting_it(files):
         assert "secret" not in "".join(traceback.format_exception(error.value))
 
 
+class Encoded(msgspec.Struct):
+    """A record whose own methods have the names of a codec's."""
+
+    text: str
+
+    def encode(self):
+        return self.text.encode()
+
+    def decode(self):
+        return self.text
+
+
+def test_a_type_whose_instances_encode_themselves_is_a_type_and_no_codec(files):
+    queue = open_in(files, codec=Encoded)
+    queue.append(Encoded("x"))
+    assert datas(queue.read()) == [Encoded("x")]
+
+
 @pytest.mark.skipif(not isinstance(Any, type), reason="Any is a class from Python 3.11 on")
 def test_a_queue_of_anything_takes_what_json_has(files):
     queue = open_in(files, codec=Any)
