@@ -168,7 +168,7 @@ def _show(session: Session, watcher: _Watcher, client: str) -> None:
 def _look_again(
     watcher: _Watcher, every: float, rounds: int | None, look: Callable[[], None], say: Callable[[str], None]
 ) -> None:
-    """Look again and again; say once when the store is away. Raises `Unavailable` of the first look, and of the last."""
+    """Look again and again; say once when the store is away. Raises `Unavailable` of the first look and of the last."""
     has_looked = is_away = False
     for left in reversed(range(rounds if rounds is not None else sys.maxsize)):
         try:

@@ -44,7 +44,9 @@ def worker(
     probe: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="serve /healthz, /readyz, /metrics and /scale/QUEUE here")
     ] = None,
-    probe_host: Annotated[str, typer.Option(help="the address of the probe; 0.0.0.0 is all addresses")] = "127.0.0.1",
+    probe_host: Annotated[
+        str | None, typer.Option(help="the address of the probe; 0.0.0.0 is all addresses [default: 127.0.0.1]")
+    ] = None,
     log_level: Annotated[Level | None, typer.Option(help="the lowest level that is logged [default: info]")] = None,
     client: Annotated[
         str | None,
@@ -81,6 +83,9 @@ def worker(
     Example: latchwork worker shop.jobs:worker --probe 8080 --processes 4
     """
     session: Session = context.obj
+    if probe_host is not None and probe is None:
+        raise InvalidRequest("--probe-host without --probe: no probe is served; give --probe PORT too")
+    host = "127.0.0.1" if probe_host is None else probe_host
     os.environ.update(session.environment)
     if client is not None:
         os.environ[CLIENT_VARIABLE] = client
@@ -94,9 +99,9 @@ def worker(
         memory = None if max_memory is None else checked_size("--max-memory", max_memory)
         words = ["worker", where, *(["--log-level", level.lower()] if level else [])]
         words += ["--client", own_client] if own_client is not None else []
-        code = _run_parent(Plan(words, processes or 1, max_messages, memory, reload), level, probe_host, probe)
+        code = _run_parent(Plan(words, processes or 1, max_messages, memory, reload), level, host, probe)
         raise typer.Exit(code)
-    if not _run(where, level, own_client, child, probe_host, probe):
+    if not _run(where, level, own_client, child, host, probe):
         raise typer.Exit(1)
 
 

@@ -62,6 +62,11 @@ def test_rounds_without_watch_are_refused(lw, queue):
     assert "--rounds without --watch" in lw("stats", *SHOP, "--rounds", "2").err
 
 
+def test_an_address_for_a_probe_that_is_not_served_is_refused(lw):
+    done = lw("worker", "jobs:worker", "--probe-host", "0.0.0.0")
+    assert (done.code, "give --probe PORT too" in done.err) == (2, True), done.err
+
+
 def test_stats_shows_what_it_is_asked_for_where_no_client_has_queues(lw):
     lw("semaphore", "resize", "db", "3")
     for more in ((), ("--watch", "--rounds", "1", "--every", "0")):
