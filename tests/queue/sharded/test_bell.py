@@ -6,10 +6,12 @@ from inspect import signature
 
 import pytest
 
+from latchwork.deadline import Deadline
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.queue.sharded import active
 from latchwork.queue.sharded.bell import Bell
+from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MemoryStore, Put, RecordStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -219,6 +221,27 @@ def test_a_publish_that_failed_for_a_while_rings_when_it_succeeds(counted):
     faulty.plan = {faulty._number + call: "dropped" for call in (2, 3)}
     queue.publish("x")
     assert queue.pointers.bell.rings() == 1
+
+
+@pytest.mark.parametrize(("attempts", "timeout"), [(1, None), (5, 1.0)])
+def test_a_message_with_which_the_bell_rings_is_sent_as_often_as_policy_and_time_allow(counted, attempts, timeout):
+    _, store, clock = counted
+
+    class Away(FaultyStore):
+        """No message is written; each attempt takes two seconds."""
+
+        def _operate_many(self, updates):
+            if any(row.key.name.endswith("_BELL") for row in updates):
+                clock.advance(2)
+                sent.append(updates)
+                return [Unavailable("no server answers")] * len(updates)
+            return super()._operate_many(updates)
+
+    sent = []
+    registry = QueueRegistry(Away(store).with_policy(RetryPolicy(attempts=attempts)), "c")
+    with Deadline(clock, timeout), pytest.raises(Unavailable, match="no server answers"):
+        registry.create(QueueConfig("q")).publish("x")
+    assert len(sent) == 1
 
 
 def test_an_idle_queue_in_a_file_is_not_read_until_somebody_writes(tmp_path):
