@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from .. import queue as sync
-from ..errors import Interrupted
+from ..errors import Interrupted, LeaseLost
 from ..forks import awaited_as_called
 from ..inputs import checked_number, is_async
-from ..queue.sharded.config import MAX_CONSUMERS
 from ..queue.sharded.consumer.handler import check_called
 from ..queue.sharded.consumer.runs import HandlerCall, Runs
 from ..queue.sharded.consumer.signals import SIGNAL_POLL
@@ -71,7 +70,7 @@ class _Consumer(sync.Consumer):
         self._loop: AbstractEventLoop | None = None
         super().__init__(queue, self._call, **settings)
         self._bridged: Any = queue.store
-        self._pool = None if self._is_async else Pool(self._seams, MAX_CONSUMERS, f"{queue.name}-handler")
+        self._pool = None if self._is_async else Pool(self._seams, MOST, f"{queue.name}-handler")
         self._watch: LoopWatch | None = None
 
     def start(self) -> _Consumer:
@@ -113,7 +112,7 @@ class _Consumer(sync.Consumer):
         verb = verb_of()
         assert verb is not None  # noqa: S101 - workers are verbs
         if self._pool is not None:
-            return verb.offload(self._user, given, pool=self._pool)
+            return verb.offload(self._in_thread, given, pool=self._pool)
         if isinstance(given, list):
             first, work = given[0], self._user([Delivery(one, self._bridged) for one in given])
         else:
@@ -127,6 +126,17 @@ class _Consumer(sync.Consumer):
             raise Interrupted("it was cancelled", cut=True) from None
         finally:
             del self.runs.tasks[id(first)]
+
+    def _in_thread(self, given: Any) -> Any:
+        """Run a handler that is not async; not if the consumer stops, or its messages were given up, while it waited
+        for a thread.
+        """
+        first: sync.Delivery = given[0] if isinstance(given, list) else given
+        try:
+            first.check()
+        except LeaseLost as lost:
+            raise Interrupted(str(lost), cut=True) from None
+        return self._user(given)
 
 
 class _Worker:
@@ -191,7 +201,7 @@ class Consumer(_Runner[_Consumer]):
     """Up to `concurrency` tasks that await `handler(delivery)` for each message: see `latchwork.queue.Consumer`.
 
     handler: an async function of an `aio.Delivery`, or of a list of them where the queue has `batching`. One that is
-        not async runs in one of up to 100 threads, with a delivery of the sync surface.
+        not async runs in a thread, with a delivery of the sync surface.
     concurrency: handlers at a time, 0 to 1,000; None = as the queue's record says.
 
     A handler that is cancelled gives its message back, uncounted: by its own code, at the end of the grace, or where

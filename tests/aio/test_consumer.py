@@ -19,6 +19,7 @@ from datetime import timedelta
 import pytest
 
 from latchwork import aio
+from latchwork.aio.pool import Pool
 from latchwork.coord import RateLimiter
 from latchwork.errors import Interrupted, InvalidMessageHandler, TooManyConsumers
 from latchwork.queue import BatchingConfig, QueueConfig
@@ -293,6 +294,48 @@ def test_a_handler_that_is_not_async_runs_in_a_thread_with_a_delivery_of_the_syn
         async with aio.Consumer(queue, handle, concurrency=2, upkeep=False):
             await until(lambda: len(seen) == 3)
         assert set(seen) == {(False, "latchwork.queue.sharded.delivery")}
+
+    run(main())
+
+
+def test_as_many_handlers_that_are_not_async_run_at_a_time_as_concurrency_says(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many(list(range(120)))
+        begun, go = [], threading.Event()
+
+        def handle(delivery):
+            begun.append(delivery.payload)
+            go.wait(60)
+
+        async with aio.Consumer(queue, handle, concurrency=120, upkeep=False):
+            try:
+                await until(lambda: len(begun) == 120)
+            finally:
+                go.set()
+
+    run(main())
+
+
+def test_a_handler_that_waits_for_a_thread_does_not_begin_once_its_message_went_back(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish_many([1, 2])
+        begun, go = [], threading.Event()
+
+        def handle(delivery):
+            begun.append(delivery.payload)
+            go.wait(60)
+
+        consumer = aio.Consumer(queue, handle, concurrency=2, upkeep=False, prefetch=1)
+        consumer.of._pool = Pool(queue.of.store.seams, 1, "one")  # as if no other thread could be started
+        await consumer.start()
+        await until(lambda: consumer.running == 2)
+        assert await consumer.stop(grace=0) is False
+        assert {one.payload for one in await queue.receive(2, timeout=5)} == {1, 2}
+        go.set()
+        await until(lambda: consumer.stuck == 0)
+        assert len(begun) == 1
 
     run(main())
 
