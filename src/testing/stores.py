@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
-from ..inputs import checked_choice, checked_kind, checked_many, checked_number
+from ..inputs import checked_choice, checked_kind, checked_many, checked_number, checked_whole
 from ..plain import shown
 from ..seams import Seams
 from ..store.connect import as_store
@@ -50,6 +50,8 @@ from .clock import checked_seed
 KINDS = ("crash_before", "crash_after", "dropped", "request_lost", "reply_lost", "late", "slow", "duplicate")
 DOUBTS = ("request_lost", "reply_lost", "late")
 """The faults after which a caller cannot know."""
+MOST = 2**63
+"""Calls, and rows of a batch, that can be planned for."""
 
 
 class Crash(BaseException):
@@ -74,9 +76,15 @@ class Fault:
     def __post_init__(self) -> None:
         checked_choice("fault", self.kind, KINDS)
         checked_number("seconds", self.seconds)
+        if self.rows is not None:
+            rows = tuple(checked_whole("a row", row, 0, MOST) for row in checked_many("rows", self.rows))
+            object.__setattr__(self, "rows", rows)
+        if self.after is not None:
+            checked_whole("after", self.after, 0, MOST)
 
 
 Planned = str | Fault | Callable[[], object]
+"""What a plan has for a call: a fault, by its name or whole, or something to do just before it."""
 
 
 def _checked_fault(fault: Planned) -> Planned:
@@ -88,10 +96,9 @@ def _checked_plan(plan: Mapping[int, Planned] | None) -> dict[int, Planned]:
         return {}
     if not isinstance(plan, Mapping):
         raise InvalidRequest(f"plan is {shown(plan)}; give a fault for the number of a call, such as {{1: 'dropped'}}")
-    return {number: _checked_fault(fault) for number, fault in plan.items()}
-
-
-"""What a plan has for a call: a fault, by its name or whole, or something to do just before it."""
+    return {
+        checked_whole("the number of a call", number, 1, MOST): _checked_fault(fault) for number, fault in plan.items()
+    }
 
 
 @dataclass
@@ -110,7 +117,7 @@ class Outage(dict[int, Planned]):
 
     def __init__(self, seams: Seams, begin: float, end: float, fault: Planned = "dropped") -> None:
         super().__init__()
-        self.seams, self.begin, self.end, self.fault = seams, begin, end, fault
+        self.seams, self.begin, self.end, self.fault = seams, begin, end, _checked_fault(fault)
 
     def take(self) -> Planned | None:
         """Return the fault of the next call."""

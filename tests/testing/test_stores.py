@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.errors import Unavailable
+from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.retry import ONE_ATTEMPT
 from latchwork.store import Exists, Key, MemoryStore, Put
-from latchwork.testing import Crash, FaultyStore, ManualClock, Outage
+from latchwork.testing import Crash, Fault, FaultyStore, ManualClock, Outage
 
 KEY = Key("s", "k")
 
@@ -40,3 +40,20 @@ def test_the_next_call_fails_as_was_said_also_where_an_outage_is_planned(faulty)
     with pytest.raises(Unavailable):
         faulty.with_policy(ONE_ATTEMPT).get(KEY)
     assert faulty.get(KEY).bins == {"n": 1}
+
+
+@pytest.mark.parametrize("number", ["2", 0, -1, 1.5, True])
+def test_a_fault_that_no_call_can_have_is_refused(number):
+    with pytest.raises(InvalidRequest, match="the number of a call"):
+        FaultyStore(MemoryStore(ManualClock()), {number: "dropped"})
+
+
+@pytest.mark.parametrize("settings", [{"rows": 1}, {"rows": ("1",)}, {"rows": (-1,)}, {"after": "1"}, {"after": -1}])
+def test_a_fault_with_rows_or_calls_that_cannot_be_is_refused(settings):
+    with pytest.raises(InvalidRequest):
+        Fault("late", **settings)
+
+
+def test_an_outage_of_an_unknown_kind_is_refused():
+    with pytest.raises(InvalidRequest, match="droped"):
+        Outage(ManualClock(), 0, 1, "droped")
