@@ -14,7 +14,8 @@ that is started within does not.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 from .errors import Unavailable
@@ -60,6 +61,17 @@ class Deadline:
 
     def __exit__(self, *_: object) -> None:
         _present.reset(self._before)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Let what begins within have the limit from before this one: a task, or a function, of the user's, which has
+        to clean up also after this call was cut.
+        """
+        before = _present.set(self._around)
+        try:
+            yield
+        finally:
+            _present.reset(before)
 
     def left(self) -> float | None:
         """Return seconds until it is over, 0 from then on; None = it has no end."""

@@ -22,7 +22,7 @@ from asyncio import AbstractEventLoop, CancelledError, Future
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import wait as wait_for
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -223,6 +223,11 @@ class Verb(greenlet):  # type: ignore[misc] # greenlet has no types
             raise
         return task.result()
 
+    def outside(self) -> AbstractContextManager[None]:
+        """Let what begins within, of the user's, have its own time: a cancel ends that of the verb."""
+        assert self.deadline is not None  # noqa: S101 - the verb runs
+        return self.deadline.lifted()
+
     def _raise_cancelled(self) -> None:
         if self.cancelled is not None and not self.way_out:
             raise self.cancelled
@@ -305,7 +310,8 @@ def awaited(work: Awaitable[T]) -> T:
     """Return what the user's coroutine returns. Called by a verb that runs on a loop."""
     verb = verb_of()
     assert verb is not None  # noqa: S101 - who calls it runs on a loop
-    task = asyncio.ensure_future(work, loop=verb.loop)
+    with verb.outside():
+        task = asyncio.ensure_future(work, loop=verb.loop)
     try:
         return verb.awaits(task)
     except CancelledError:

@@ -112,13 +112,14 @@ class _Consumer(sync.Consumer):
         verb = verb_of()
         assert verb is not None  # noqa: S101 - workers are verbs
         if self._pool is not None:
-            return verb.offload(self._in_thread, given, pool=self._pool)
+            return verb.offload(self._in_thread, verb, given, pool=self._pool)
         if isinstance(given, list):
             first, work = given[0], self._user([Delivery(one, self._bridged) for one in given])
         else:
             first, work = given, self._user(Delivery(given, self._bridged))
         name = getattr(self._user, "__qualname__", type(self._user).__name__)
-        task = verb.loop.create_task(awaited_as_called(work), name=f"{name}, the handler of {self.queue.name!r}")
+        with verb.outside():
+            task = verb.loop.create_task(awaited_as_called(work), name=f"{name}, the handler of {self.queue.name!r}")
         self.runs.tasks[id(first)] = task
         try:
             return verb.awaits(task)
@@ -127,7 +128,7 @@ class _Consumer(sync.Consumer):
         finally:
             del self.runs.tasks[id(first)]
 
-    def _in_thread(self, given: Any) -> Any:
+    def _in_thread(self, verb: Verb, given: Any) -> Any:
         """Run a handler that is not async; not if the consumer stops, or its messages were given up, while it waited
         for a thread.
         """
@@ -136,7 +137,8 @@ class _Consumer(sync.Consumer):
             first.check()
         except LeaseLost as lost:
             raise Interrupted(str(lost), cut=True) from None
-        return self._user(given)
+        with verb.outside():
+            return self._user(given)
 
 
 class _Worker:

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from latchwork import aio, coord
-from latchwork.errors import OutcomeUnknown
+from latchwork.deadline import call_time
+from latchwork.errors import OutcomeUnknown, Unavailable
 from latchwork.queue import QueueConfig
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import FaultyStore, ManualClock
@@ -201,6 +202,63 @@ def test_what_a_leaders_function_raises_when_it_is_cancelled_is_the_cause(store,
         assert (aio.ended(cancelled.value), type(cancelled.value.__cause__)) == (aio.Ended(), ValueError)
 
     run(main())
+
+
+class _Hesitant(MemoryStore):
+    """A store that answers only those writes that have more than a second to wait for it, once `hesitates` is set."""
+
+    hesitates = False
+
+    def _operate(self, update):
+        time_left = call_time()
+        if self.hesitates and time_left is not None and time_left < 1:
+            raise Unavailable("it was not waited for")
+        return super()._operate(update)
+
+
+@pytest.mark.parametrize("kind", ["a leader", "a handler", "a handler in a thread"])
+def test_a_users_function_has_its_own_time_to_clean_up_when_the_verb_that_awaits_it_is_cancelled(kind):
+    base = _Hesitant()
+    begun, cleaned = threading.Event(), threading.Event()
+
+    async def main():
+        store, task = aio.Store(base), None
+
+        async def work(_):
+            try:
+                async with aio.FencedLock(store, "x"):
+                    begun.set()
+                    await asyncio.sleep(60)
+            finally:
+                cleaned.set()
+
+        def in_a_thread(_):
+            with coord.FencedLock(base, "x").acquire(timeout=1):
+                begun.set()
+                while not base.hesitates:
+                    time.sleep(0.01)
+                time.sleep(0.1)  # the cancel comes now
+            cleaned.set()
+
+        if kind == "a leader":
+            task = asyncio.create_task(aio.LeaseElection(store, "e").run(work))
+        else:
+            queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+            await queue.publish(1)
+            handler = work if kind == "a handler" else in_a_thread
+            await aio.Consumer(queue, handler, concurrency=1, upkeep=False).start()
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        base.hesitates = True
+        if task is None:  # its worker, which the end of a loop cancels
+            (task,) = (one for one in asyncio.all_tasks() if one.get_name().startswith("q-worker"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    assert cleaned.wait(20)
+    base.hesitates = False
+    assert coord.FencedLock(base, "x").try_acquire(), "it was released"
 
 
 def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
