@@ -7,11 +7,12 @@ async with aio.connect("aerospike://db/test") as store:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Literal, ParamSpec, TypeVar, overload
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, Unreadable
+from ..inputs import checked_callable
 from ..retry import RetryPolicy
 from ..seams import SYSTEM
 from ..store.connect import as_store
@@ -116,12 +117,21 @@ async def call(verb: Callable[P, R], /, *given: P.args, **named: P.kwargs) -> R:
 
     At most 16 of them run at a time in a process, and a wait takes its thread until it ends: give it a timeout. A task
     that is cancelled gets `CancelledError` once the call has ended, and `ended(error)` has its result.
+
+    Raises `InvalidRequest` for a function that is awaited: its call alone does nothing.
     """
+    checked_callable("what aio.call is given", verb)
 
     def in_a_thread() -> R:
         now = verb_of()
         assert now is not None  # noqa: S101 - `run` has made it
-        return now.offload(partial(verb, *given, **named))
+        result = now.offload(partial(verb, *given, **named))
+        if isinstance(result, Coroutine):
+            result.close()  # Python warns about a coroutine that is never awaited
+            raise InvalidRequest(
+                "what aio.call was given is an async function, and nothing was done: await it without aio.call"
+            )
+        return result
 
     return await run(in_a_thread, _SEAMS, _CALLS, whole=True)
 

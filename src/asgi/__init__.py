@@ -18,6 +18,7 @@ from ..aio.consumer import Worker
 from ..aio.queue import Publisher, QueueRegistry
 from ..aio.store import Store, connect
 from ..errors import InvalidRequest
+from ..inputs import checked_callable, checked_kind
 from ..plain import shown
 
 __all__ = ["Lifespan"]
@@ -46,9 +47,10 @@ class Lifespan:
         publish: Collection[str] = (),
         worker: Callable[[QueueRegistry], Worker] | None = None,
     ) -> None:
-        if isinstance(publish, str):
+        if isinstance(publish, str) or not isinstance(publish, Collection):
             raise InvalidRequest(f"publish is {shown(publish)}; give a list of the names of queues")
-        self._url, self._client_id, self._publish, self._make_worker = url, client_id, list(publish), worker
+        self._url, self._client_id, self._publish = url, client_id, list(publish)
+        self._make_worker = None if worker is None else checked_callable("worker", worker)
         self._publishers: dict[str, Publisher] = {}
         self._registry: QueueRegistry | None = None
         self._store: Store | None = None
@@ -65,7 +67,8 @@ class Lifespan:
             self._store, self._registry, self._publishers = store, registry, opened
             stack.callback(self._forget)
             if self._make_worker is not None:
-                await stack.enter_async_context(self._make_worker(registry))
+                worker = checked_kind("what the function `worker` returned", self._make_worker(registry), Worker)
+                await stack.enter_async_context(worker)
             yield
 
     def _forget(self) -> None:

@@ -19,7 +19,8 @@ import latchwork
 from latchwork import aio
 from latchwork.asgi import Lifespan
 from latchwork.errors import InvalidRequest
-from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue import QueueConfig, QueueRegistry, Worker
+from latchwork.store import MemoryStore
 
 HANDLED = []
 
@@ -127,6 +128,23 @@ def test_the_same_service_runs_on_each_framework(framework, tmp_path):
     with pytest.raises(InvalidRequest, match="does not run"):
         service.publisher("orders")
     store.close()
+
+
+@pytest.mark.parametrize("wrong", [{"publish": "orders"}, {"publish": 3}, {"worker": 3}])
+def test_settings_of_a_service_that_cannot_be_are_refused(wrong):
+    with pytest.raises(InvalidRequest):
+        Lifespan("memory:", client_id="shop", **wrong)
+
+
+def test_a_worker_that_is_not_awaited_is_refused_by_its_name():
+    service = Lifespan("memory:", client_id="shop", worker=lambda _: Worker(QueueRegistry(MemoryStore(), "shop")))
+
+    async def main():
+        async with service():
+            pass
+
+    with pytest.raises(InvalidRequest, match="worker"):
+        asyncio.run(main())
 
 
 def test_a_handler_publishes_by_the_service_from_its_first_message_until_the_worker_has_drained(tmp_path):

@@ -17,6 +17,7 @@ from latchwork.aio.pool import Pool
 from latchwork.aio.seams import LoopLock, LoopSeams
 from latchwork.deadline import call_time, present
 from latchwork.errors import InvalidRequest, LockUnavailable
+from latchwork.queue import QueueConfig
 from latchwork.seams import SYSTEM, Seams
 from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import DelegatingStore
@@ -512,6 +513,17 @@ def test_uvloop_runs_the_same_verbs(store):
         loop.run_until_complete(main())
     finally:
         loop.close()
+
+
+def test_a_call_of_what_is_awaited_is_refused_as_it_would_do_nothing(memory, run):
+    async def main():
+        queue = await aio.QueueRegistry(memory, "c").create(QueueConfig("q", shards=1))
+        for wrong in (queue.publish, asyncio.sleep, 3):
+            with pytest.raises(InvalidRequest):
+                await aio.call(wrong, 0)
+        assert (await queue.depth()).ready == 0
+
+    run(main())
 
 
 def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancelled(run, tmp_path):

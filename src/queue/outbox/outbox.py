@@ -10,7 +10,7 @@ from typing import Any
 
 from ...background import Background, FailureLog
 from ...errors import Corrupt, InvalidRequest, LatchworkError, NonDeterministicInput, QueueFull
-from ...inputs import checked_switch, checked_timeout, is_int
+from ...inputs import checked_kind, checked_switch, checked_timeout, is_int
 from ...logs import Log
 from ...plain import shown
 from ...retry import Poll
@@ -71,6 +71,10 @@ class UnopenedQueue:
 
     registry: QueueRegistry
     config: QueueConfig
+
+    def __post_init__(self) -> None:
+        checked_kind("registry", self.registry, QueueRegistry)
+        checked_kind("config", self.config, QueueConfig)
 
     @property
     def store(self) -> RecordStore:

@@ -193,6 +193,13 @@ def test_settings_that_cannot_be_are_refused(world, options):
         Outbox(**{"pq": world.producer().pq, "queue": world.queue, **options})
 
 
+@pytest.mark.parametrize("wrong", ["registry", "config"])
+def test_a_queue_that_cannot_be_opened_later_is_refused_at_once(world, wrong):
+    given = {"registry": world.queue.registry, "config": QueueConfig("mails")}
+    with pytest.raises(InvalidRequest, match=wrong):
+        UnopenedQueue(**{**given, wrong: "mails"})
+
+
 def test_the_longest_ledger_is_one_that_the_store_takes(world):
     world.options = {"ledger_ttl": MAX_TTL}
     producer = world.producer()
