@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -151,6 +151,7 @@ class Layout:
 
     def drop_cursor(self, name: str) -> None:
         """Forget a cursor, durably."""
+        self.files.remove(self.path(f"{_cursor_file(name)}.new"))
         self.files.remove(self.path(_cursor_file(name)))
         self.files.sync_directory(self.directory)
 
@@ -232,15 +233,24 @@ class Layout:
             file.close()
 
     def _replace(self, rest: str, data: bytes) -> None:
+        """Replace a small file. The new one for the next time stays beside it, with its room: a cursor can be
+        committed, and pages reclaimed, also when the queue's own pages have filled the disk.
+        """
         beside = self.path(f"{rest}.new")
         file = self.files.open(beside, create=True)
         try:
-            file.truncate(0)
             file.write(data, 0)
+            file.truncate(len(data))
             file.sync()
         finally:
             file.close()
         self.files.replace(beside, self.path(rest))
+        with suppress(OSError):
+            spare = self.files.open(beside, create=True)
+            try:
+                spare.allocate(len(data))
+            finally:
+                spare.close()
         self.files.sync_directory(self.directory)
 
 

@@ -13,6 +13,7 @@ import linecache
 import sys
 
 from latchwork.errors import LatchworkError
+from latchwork.queue.paged.files import Files
 
 
 def eio_before(call):
@@ -71,6 +72,45 @@ class FailingFile:
     def __getattr__(self, name):
         verb = getattr(self.inner, name)
         return lambda *args: self.files._call(f"file {name}", lambda: verb(*args))
+
+
+class SmallDisk(Files):
+    """The files of a directory on a disk that has no more than `most` blocks for them."""
+
+    BLOCK = 4096
+
+    def __init__(self, directory) -> None:
+        self.directory, self.most = directory, 10**9
+
+    def used(self) -> int:
+        return sum(-(-file.stat().st_size // self.BLOCK) for file in self.directory.iterdir())
+
+    def open(self, path, *, create=False):
+        return SmallDiskFile(self, super().open(path, create=create))
+
+    def claim(self, file, end) -> None:
+        """Raise as the system does if there is no room for the file to reach so far."""
+        more = -(-end // self.BLOCK) - -(-file.size() // self.BLOCK)
+        if more > 0 and self.used() + more > self.most:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class SmallDiskFile:
+    """An open file of a `SmallDisk`."""
+
+    def __init__(self, disk, inner) -> None:
+        self.disk, self.inner = disk, inner
+
+    def write(self, data, position) -> None:
+        self.disk.claim(self.inner, position + len(data))
+        self.inner.write(data, position)
+
+    def allocate(self, size) -> None:
+        self.disk.claim(self.inner, size)
+        self.inner.allocate(size)
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
 
 def interrupted(place, modules, act) -> bool:

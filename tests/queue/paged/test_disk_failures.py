@@ -12,7 +12,7 @@ from latchwork.queue import PagedQueue
 from latchwork.queue.paged import page, writer
 from latchwork.testing.clock import ManualClock
 
-from .failing import interrupted
+from .failing import SmallDisk, interrupted
 from .promises import acknowledged_survive_a_failed_sync, append_until_refused, messages, open_in
 from .recording import RecordingFiles
 
@@ -187,6 +187,23 @@ def test_room_that_cannot_be_reclaimed_does_not_refuse_an_append():
         queue.append(b"%02d" % number + bytes(50))
     assert files.done["failed rename"] == 1
     assert len(list(queue.read())) > 0
+
+
+def test_a_cursor_is_committed_and_pages_are_reclaimed_though_the_queue_has_filled_the_disk(tmp_path):
+    clock, disk = ManualClock(), SmallDisk(tmp_path)
+    queue = PagedQueue.open(tmp_path, "q", page_size=8192, lifetime=60, seams=clock, files=disk)
+    cursor = queue.cursor("reader")
+    queue.append_many([bytes(1000)] * 40)
+    disk.most = disk.used()
+    clock.advance(61)
+    for _ in range(8):
+        assert len(cursor.read(5)) == 5
+        cursor.commit()
+    assert queue.reclaim() == 4
+    queue.append_many([bytes(1000)] * 20)
+    queue.close()
+    queue = PagedQueue.open(tmp_path, "q", files=disk, seams=clock, page_size=8192)
+    assert queue.cursor("reader").lag() == 20
 
 
 def test_force_makes_everything_appended_so_far_durable():
