@@ -77,6 +77,7 @@ class _Consumer(sync.Consumer):
         """Start on the loop of the verb that calls this."""
         verb = verb_of()
         assert verb is not None  # noqa: S101 - the twin calls it
+        self._refuse_second_start()
         self._loop = verb.loop
         self._watch = LoopWatch.of_this(self._seams)
         self._watch.join(self)
@@ -182,9 +183,9 @@ class _Runner(Twin[C]):
         return await self._leave(partial(self.of.stop, grace), patience + WAY_OUT)
 
     async def run(self) -> bool:
-        """Work until SIGTERM, SIGINT or `stop`; return what `stop` returned. A cancel of its task drains it, too.
+        """Work until SIGTERM, SIGINT, SIGHUP or `stop`; return what `stop` returned. A cancel of its task drains it.
 
-        In the main thread it handles both signals for as long as it runs: the first drains, a second one forces.
+        In the main thread it handles these signals for as long as it runs, as `latchwork.queue.Worker.run` says.
         """
         try:
             return await self._run(self.of.run)

@@ -21,7 +21,7 @@ import pytest
 from latchwork import aio
 from latchwork.aio.pool import Pool
 from latchwork.coord import RateLimiter
-from latchwork.errors import Interrupted, InvalidMessageHandler, TooManyConsumers
+from latchwork.errors import Interrupted, InvalidMessageHandler, InvalidRequest, TooManyConsumers
 from latchwork.queue import BatchingConfig, QueueConfig
 from latchwork.store import MemoryStore
 from latchwork.testing import CountingStore
@@ -510,6 +510,23 @@ def test_a_handler_must_be_callable_and_a_consumer_has_a_most(memory, run):
             aio.Worker(aio.QueueRegistry(memory, "c")).handler("q")(7)
         with pytest.raises(TooManyConsumers, match="1000"):
             aio.Consumer(queue, print, concurrency=1001)
+
+    run(main())
+
+
+def test_a_consumer_whose_second_start_is_refused_watches_no_loop(memory, run):
+    async def main():
+        queue = await queue_of(memory)
+
+        async def handle(delivery):
+            pass
+
+        consumer = aio.Consumer(queue, handle, concurrency=1, upkeep=False)
+        async with consumer:
+            pass
+        with pytest.raises(InvalidRequest, match="was started before"):
+            await consumer.start()
+        await until(lambda: not [one for one in threading.enumerate() if one.name == "latchwork-aio-loop-watch"])
 
     run(main())
 
