@@ -319,6 +319,18 @@ def awaited(work: Awaitable[T]) -> T:
         raise
 
 
+def in_its_own_time(function: Callable[[R], T]) -> Callable[[R], T]:
+    """Return a function of the user's for a verb to call, so that a task that it begins has not the verb's time."""
+
+    def outside(given: R) -> T:
+        verb = verb_of()
+        assert verb is not None  # noqa: S101 - a verb calls it
+        with verb.outside():
+            return function(given)
+
+    return outside
+
+
 def on_loop(function: Callable[[R], Awaitable[object]]) -> Callable[[R], object]:
     """Return a function for another thread, which runs the async `function` on this loop and waits for its end."""
     loop = asyncio.get_running_loop()

@@ -14,10 +14,11 @@ from ..coord.fencing import Lost as SyncLost
 from ..coord.latch.latch import Latch, LatchLevel, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
-from ..inputs import checked_timeout
+from ..errors import InvalidRequest
+from ..inputs import checked_timeout, is_async
 from ..retry import Poll
 from ..store.port import RecordStore
-from .bridge import add_failure, awaited, on_loop
+from .bridge import add_failure, awaited, in_its_own_time, on_loop
 from .store import Store, bridged_of
 from .twin import Twin, attribute, maybe, sync_or_none, unless_none, verb, verb_as
 
@@ -363,12 +364,14 @@ class _Latch(Twin[L]):
     ) -> bool:
         """Wait until the latch is released. Return True then, and False after `timeout` seconds.
 
-        As `latchwork.coord.CountDownLatch.wait`.
+        As `latchwork.coord.CountDownLatch.wait`. A function for `progress` is not async; it may begin a task.
         """
+        if callable(progress) and is_async(progress):
+            raise InvalidRequest("progress is an async function, and nothing would run it: give one that begins a task")
         wait = partial(
             self.of.wait,
             timeout,
-            progress=progress,
+            progress=in_its_own_time(progress) if callable(progress) else progress,
             create_timeout=create_timeout,
             alive=sync_or_none("alive", alive, Group),
         )

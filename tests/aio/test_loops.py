@@ -515,6 +515,27 @@ def test_uvloop_runs_the_same_verbs(store):
         loop.close()
 
 
+def test_a_task_that_is_begun_while_a_latch_reports_its_progress_has_not_the_time_of_that_wait(memory, run):
+    async def main():
+        latch = await aio.CountDownLatch.create(memory, "c", "l", 2)
+        begun, limits = [], []
+
+        async def tell():
+            limits.append(present())
+
+        assert not await latch.wait(0.05, progress=lambda _: begun.append(asyncio.create_task(tell())))
+        await asyncio.gather(*begun)
+        assert limits == [None]
+
+        async def tell_all(_):
+            await tell()
+
+        with pytest.raises(InvalidRequest, match="async"):
+            await latch.wait(0.05, progress=tell_all)
+
+    run(main())
+
+
 def test_a_call_of_what_is_awaited_is_refused_as_it_would_do_nothing(memory, run):
     async def main():
         queue = await aio.QueueRegistry(memory, "c").create(QueueConfig("q", shards=1))
