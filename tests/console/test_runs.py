@@ -155,6 +155,15 @@ def test_a_run_that_cannot_be_kept_does_nothing_and_says_why(person, store, mail
     assert mails.depth().parked == 250
 
 
+def test_a_choice_can_be_confirmed_after_others_were_made_and_runs_have_ended(person, mails):
+    someone = person("operator")
+    first = asked(someone, reason="exhausted", limit="10")
+    path, _ = begun(someone, asked(someone, limit="1"))
+    asked(someone)
+    assert someone.get(path).status_code == 200, "a run that is over can still be seen"
+    assert begun(someone, first)[1]["over"]
+
+
 def test_many_of_them_are_kept_and_those_that_are_not_confirmed_make_room(person, mails):
     someone = person("operator")
     first = asked(someone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
@@ -39,6 +40,18 @@ def test_rows_that_the_queues_codec_does_not_take_are_refused_when_the_write_is_
         getattr(sink("bytes"), kind)(NUMBERS, False)
     with pytest.raises(InvalidRequest, match="takes no binary payloads"):
         getattr(sink("json"), kind)(BINARY, False)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([t.StructField("amount", t.LongType())], "not amount: put them into the payload"),
+        ([t.StructField("key", t.LongType())], "the column 'key' is bigint; it must be string: cast it"),
+    ],
+)
+def test_columns_beside_a_payload_that_no_message_has_are_refused_when_the_write_is_planned(sink, more, said):
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        sink("json").writer(t.StructType([t.StructField("payload", t.StringType()), *more]), False)
 
 
 def outgoing(array, *, whole=True, name="x"):

@@ -103,6 +103,15 @@ def test_it_costs_one_call_and_three_where_it_was_applied_before(world, account)
         assert process.calls - before == calls
 
 
+def test_a_guarded_effect_creates_a_record_where_that_is_asked_for_and_only_there(world, account):
+    _, first = delivered(world)
+    absent = Key(account.set, f"{account.name}-absent")
+    with pytest.raises(NotFound):
+        debit(first, absent, when=RICH)
+    assert debit(first, absent, when=RICH, or_absent=True) is True
+    assert balance(world, absent) == -10
+
+
 def test_another_message_another_record_and_another_name_are_other_effects(world, account):
     _, first = delivered(world)
     _, other = delivered(world)
