@@ -302,16 +302,21 @@ class Grant(Fenced):
             self.lost.set()  # also after an interrupt: nothing is renewed after the block
 
     def _lost_in_its_block(self, held: bool | None) -> LeaseLost:
-        others = {True: "nobody has", False: "others have", None: "others may have"}[held]
+        others = {
+            True: "nobody has had it since",
+            False: "others have had it since, or it was broken or deleted by somebody",
+            None: "others may have had it since",
+        }[held]
+        away = "" if self.unreleased is None else f" (the store does not answer: {self.unreleased})"
         lease = f"a lease longer than {self._leased.lease} s"
         remedy = (
-            f"its renewals did not come in time: use {lease}"
+            f"if its renewals did not come in time, use {lease}"
             if self._is_kept_alive
             else f"use keep_alive=True or {lease}"
         )
         return LeaseLost(
-            f"the lease of {self._name!r} with fence {self._fence} was lost in the block that ends here, and {others} "
-            f"had it since; {remedy}, and fence what the block writes to",
+            f"the lease of {self._name!r} with fence {self._fence} was lost in the block that ends here, and "
+            f"{others}{away}; {remedy}, and fence what the block writes to",
             fence=self._fence,
         )
 

@@ -328,3 +328,22 @@ def test_doctor_sees_a_limiter_whose_clock_was_set_back_and_damaged_records(lw, 
     store.operate(key, Put(bin, "damaged"))
     code, found, _ = troubles(lw, "--semaphore", "s", "--limiter", "r")
     assert (code, [state for state, _ in found]) == (1, ["problem"] * 2)
+
+
+RUNS = {
+    "lock": ("lock", "run", "n", "--"),
+    "semaphore": ("semaphore", "run", "n", "--permits", "1", "--"),
+    "read": ("rwlock", "read", "n", "--"),
+    "write": ("rwlock", "write", "n", "--"),
+    "group": ("group", "run", "n", "--as", "p", "--"),
+}
+
+
+@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("run", RUNS)
+def test_the_exit_code_is_the_commands_though_the_store_is_gone_when_it_ends(lw, tmp_path, run, code):
+    """A script would run the job again, which has ended well, or take its code for another failure."""
+    done = lw(*RUNS[run], "sh", "-c", f"rm -f {tmp_path}/cli.db*; exit {code}")
+    assert done.code == code
+    assert "counts as a dead holder's once its lease of 10 s is over" in done.err
+    assert "[STORAGE_FAILED]" in done.err

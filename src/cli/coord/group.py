@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from ...coord import Group, Member
 from ...coord.presence.layout import GROUPS
+from ...errors import LatchworkError
 from ..jsontext import checked_json
 from ..options import Command, Farm, Grace, Lease, Timeout
+from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
@@ -72,11 +75,13 @@ def run(
     me = f"{socket.gethostname()}:{os.getpid()}" if member is None else member
     known = None if meta is None else checked_json("--meta", meta)
     code = 1
-    with Group(session.store, name, farm_id=farm).join(me, meta=known, lease=lease) as membership:
+    joined = Group(session.store, name, farm_id=farm).join(me, meta=known, lease=lease)
+    with held_while_it_runs(joined, lease) as membership:
         facts = {"fence": membership.fence, "member": me, "group": name}
         code = run_under(command, membership.lost, facts, session.environment, lease=lease, grace=grace)
         if code:
-            membership.fail()
+            with suppress(LatchworkError):  # the end of the block tries it again, and says why it cannot
+                membership.fail()
     raise typer.Exit(code)
 
 

@@ -17,6 +17,7 @@ from ...store import Key
 from ...store.port import Record, RecordStore
 from ..audit import noted, person
 from ..options import Command, Grace, Lease, Why
+from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
@@ -61,7 +62,7 @@ def run(
     session: Session = context.obj.may_make()
     lock, store = FencedLock(session.store, name, lease=lease), session.store
     waiting = Waiting(store.seams, f"the lock {shown(name)}", lambda: holder_of(store, name))
-    with waiting, lock.acquire(timeout, keep_alive=True) as grant:
+    with waiting, held_while_it_runs(lock.acquire(timeout, keep_alive=True), lease) as grant:
         waiting.over()
         facts = {"fence": grant.fence, "lock": name}
         code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)

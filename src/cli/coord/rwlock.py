@@ -13,6 +13,7 @@ from ...errors import NotFound
 from ...plain import shown
 from ..audit import noted, person
 from ..options import Command, Grace, Lease, Why
+from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .lock import Name, whole
@@ -67,7 +68,7 @@ def _run(
     lock = ReadWriteLock(session.store, name, lease=lease)
     acquire = lock.read if mode is Mode.READ else lock.write
     waiting = _waiting_for(session, lock)
-    with waiting, acquire(timeout, keep_alive=True) as grant:
+    with waiting, held_while_it_runs(acquire(timeout, keep_alive=True), lease) as grant:
         waiting.over()
         facts = {"fence": grant.fence, "rwlock": name, "abandoned": grant.abandoned or ""}
         code = run_under(command, grant.lost, facts, session.environment, lease=lease, grace=grace)

@@ -11,6 +11,7 @@ from ...coord.semaphore import SEMAPHORES
 from ...plain import counted, shown
 from ..audit import noted
 from ..options import Command, Grace, Lease
+from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .state import checked_there
@@ -42,7 +43,7 @@ def run(
     semaphore = Semaphore(session.store, name, permits=permits, lease=lease)
     what = f"{'a permit' if n == 1 else f'{n} permits'} of the semaphore {shown(name)}"
     waiting = Waiting(session.store.seams, what, lambda: holders([holder.owner for holder in semaphore.holders()]))
-    with waiting, semaphore.acquire(n, timeout=timeout, keep_alive=True) as held:
+    with waiting, held_while_it_runs(semaphore.acquire(n, timeout=timeout, keep_alive=True), lease) as held:
         waiting.over()
         facts = {"fence": held.fence, "slots": ",".join(map(str, held.slots)), "semaphore": name}
         code = run_under(command, held.lost, facts, session.environment, lease=lease, grace=grace)

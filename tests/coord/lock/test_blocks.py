@@ -79,14 +79,23 @@ def test_a_block_whose_lock_was_taken_by_force_ends_with_lease_lost(store):
         store.operate(RECORD, Put("locked", 0))
 
 
-def test_a_block_whose_lock_was_lost_says_so_though_it_cannot_be_given_back(store, clock):
+def test_a_block_whose_lock_was_lost_says_so_though_it_cannot_be_given_back_and_why_it_cannot(store, clock):
     def outlived():
         with FencedLock(store, "lock").acquire():
             clock.advance(11)
             store.next("dropped")
 
-    with pytest.raises(LeaseLost, match="others may have had it since"):
+    with pytest.raises(LeaseLost, match=r"others may have had it since \(the store does not answer: .+\); use"):
         outlived()
+
+
+@pytest.mark.parametrize("takes", ["break_lease", "delete"])
+def test_a_block_whose_lock_an_operator_took_does_not_blame_its_renewals(store, takes):
+    """Where nobody waited, a longer lease is no remedy, and nobody else had it."""
+    lock = FencedLock(store, "lock")
+    with pytest.raises(LeaseLost, match="or it was broken or deleted by somebody; if its renewals"):
+        with lock.acquire(keep_alive=True) as grant:
+            lock.break_lease(grant.fence) if takes == "break_lease" else store.delete(RECORD)
 
 
 def test_a_block_that_keeps_its_lock_to_the_end_says_nothing(store, clock):
