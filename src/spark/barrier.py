@@ -12,7 +12,7 @@ from typing import Any
 from ..coord.barrier.barrier import Barrier, BarrierProgress
 from ..coord.latch.latch import LatchLevel
 from ..coord.presence.presence import Group, Membership
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, LatchworkError
 from ..store.port import RecordStore
 from .phase import job_phase
 
@@ -69,8 +69,14 @@ class SparkBarrier:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Leave them; if the block ends by an error, the others learn at once that this driver died."""
-        self.close(failed=error is not None)
+        """Leave them; if the block ends by an error, the others learn at once that this driver died. If they cannot be
+        told, they learn it after the lease: the block's own error is raised.
+        """
+        try:
+            self.close(failed=error is not None)
+        except LatchworkError:
+            if error is None:
+                raise
 
     def wait(self, payload: Any = None, timeout: float | None = None) -> dict[str, Any]:
         """Wait until all drivers have arrived; return what each of them has brought. Joins them if that was not done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 import pytest
 
@@ -88,6 +89,15 @@ def test_a_command_runs_as_a_member_of_a_group(here, url):
     assert here("group", "run", "g", "--as", "p", "--farm", "a", "--", "false").code == 1
     assert group.lost() == {"a/p"}
     assert here("group", "run", "g", "--meta", "no json", "--", "true").code == 2
+    store.close()
+
+
+def test_when_a_member_was_heard_of_does_not_depend_on_the_clock_of_who_asks(here, url, monkeypatch):
+    store = connect(url)
+    with Group(store, "g").join("q"):
+        monkeypatch.setattr(type(store.seams), "wall", lambda _: time.time() - 3600)  # not the store's clock
+        (row,) = here("group", "members", "g", "--json").json
+    assert 0 <= row["heard_s_ago"] < 60
     store.close()
 
 

@@ -13,8 +13,10 @@ import pytest
 from latchwork import connect
 from latchwork.coord import LatchLevel
 from latchwork.errors import InvalidRequest, PartyLost
+from latchwork.retry import RetryPolicy
 from latchwork.spark import SparkBarrier
 from latchwork.store import MemoryStore
+from latchwork.testing import FaultyStore
 
 DRIVERS = ["orders", "stock", "mails"]
 LEASE = 2.0
@@ -95,6 +97,15 @@ def test_a_driver_whose_block_fails_counts_as_dead_at_once():
     assert lost.value.parties == ["p"]
     other.close()
     other.close()
+
+
+def test_a_driver_whose_block_fails_while_the_store_is_away_raises_its_own_error():
+    """The error of its work, not that of the store, says what is wrong with the job."""
+    store = FaultyStore(MemoryStore())
+    store.policy = RetryPolicy(attempts=1)
+    with pytest.raises(RuntimeError, match="no memory"), SparkBarrier(store, "shop", "j", drivers=["p"], me="p"):
+        store.next("dropped")
+        raise RuntimeError("no memory")
 
 
 def test_each_run_has_its_own_dead():

@@ -12,12 +12,13 @@ import typer
 from ...coord import Group, Member
 from ...coord.presence.layout import GROUPS
 from ...errors import LatchworkError
+from ...store import Key
 from ..jsontext import checked_json
 from ..options import Command, Farm, Grace, Lease, Timeout
 from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .state import checked_there
+from .state import checked_there, time_of
 
 app = typer.Typer(help="Who is there, and who died.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the group")]
@@ -35,7 +36,8 @@ def members(context: typer.Context, name: Name, farm: Farm = None) -> None:
     session: Session = context.obj
     checked_there(session, "group", name, GROUPS)
     found = Group(session.store, name, farm_id=farm).members()
-    session.table([_row(one, session) for one in found], empty=f"nobody is in {name}")
+    now = time_of(session.store, Key(GROUPS, name)) / 1000 if found else 0.0
+    session.table([_row(one, now) for one in found], empty=f"nobody is in {name}")
 
 
 @app.command()
@@ -85,13 +87,13 @@ def run(
     raise typer.Exit(code)
 
 
-def _row(one: Member, session: Session) -> dict[str, Any]:
-    """Return a member as a row of the table; the age of its last renewal is by this machine's clock."""
+def _row(one: Member, now: float) -> dict[str, Any]:
+    """Return a member as a row of the table. now: seconds, by the server's clock, as the time of its last renewal."""
     return {
         "member": one.member,
         "farm": one.farm,
         "fence": one.fence,
-        "heard_s_ago": round(session.store.seams.wall() - one.seen, 1),
+        "heard_s_ago": max(0.0, round(now - one.seen, 1)),
         "lease_s": one.lease,
         "meta": one.meta,
     }

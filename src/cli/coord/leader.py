@@ -23,6 +23,7 @@ from ...queue.sharded.workers import WorkerReport, workers_of
 from ...store import RecordStore
 from ...store.connect import VARIABLE
 from ..audit import person
+from ..exit_codes import NOT_FOUND
 from ..options import Command, Farm, Grace, Why
 from ..run.supervise import GRACE, run_under
 from ..session import Session, note
@@ -149,6 +150,8 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
     )  # fmt: skip
     if office.has_run_out:
         raise typer.Exit(1)
+    if office.epoch is None and not office.failures and not contenders:
+        raise typer.Exit(NOT_FOUND)
 
 
 @app.command("step-down")

@@ -169,8 +169,11 @@ class Barrier:
         return ended == end
 
     def progress(self) -> BarrierProgress:
-        """Return which parties have arrived, and which have not. One read."""
+        """Return which parties have arrived, and which have not. One read. Raises `InvalidRequest` if other handles
+        name other parties.
+        """
         now = self._record.look()
+        self._record.check_parties(now)
         here = {name for place, name in self._names.items() if now.turn is not None and now.at.get(place) == now.turn}
         last = now.ends.get(max(now.ends, default=0))
         ending = None if last is None else " ".join(last.stored)

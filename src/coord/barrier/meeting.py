@@ -54,6 +54,11 @@ class BarrierRecord:
         record = watch.read().record if watch else self.store.get(self.key)
         return BarrierState.of(self.key, record.bins if record else {}, self.home)
 
+    def check_parties(self, now: BarrierState) -> None:
+        """Raise `InvalidRequest` if the barrier was begun by a handle that names other parties."""
+        if now.names not in (None, self.digest):
+            raise InvalidRequest(f"{self} has other parties: name equal parties in all handles, or delete it first")
+
     def watch(self) -> Watch:
         """Return a wait for the barrier."""
         return Watch(self.store, self.key, (), BARRIER_POLL)
@@ -138,8 +143,7 @@ class Meeting:
         False.
         """
         record, now = self._record, self._record.look(self.watch)
-        if now.names not in (None, record.digest):
-            raise InvalidRequest(f"{record} has other parties: name equal parties in all handles, or delete it first")
+        record.check_parties(now)
         if self.turn is not None and now.turn != self.turn and self._made_again(now, self.turn):
             raise self._lost()
         if now.turn is None or now.turn < (self.turn or 0):

@@ -242,6 +242,10 @@ class Election(Unpicklable, ABC):
 
     def _leave(self) -> None: ...
 
+    def _hindrance(self) -> str:
+        """Return what keeps this candidate from being elected now, as the end of a sentence; empty if nothing does."""
+        return ""
+
     @abstractmethod
     def _yield_seconds(self) -> float:
         """Return the seconds to wait after a term, so that another candidate is elected."""
@@ -334,7 +338,7 @@ class Election(Unpicklable, ABC):
             leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
             if not isinstance(leadership, Leadership):
                 why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
-                last = f"; the campaign failed last with {self._passed!r}" if self._passed else ""
+                last = f"; the campaign failed last with {self._passed!r}" if self._passed else self._hindrance()
                 raise WaitTimeout(f"{self!r} was not elected: {why}{last}", name=self.name)
             return fn(leadership)
         finally:

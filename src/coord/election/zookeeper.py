@@ -263,5 +263,11 @@ class ZooKeeperElection(Election):
             return None
         return kept_alive(grant)
 
+    def _hindrance(self) -> str:
+        if self._stop.is_set() or self._client.connected:
+            return ""
+        hosts = f" at {self._hosts}" if self._own else ""
+        return f"; there is no connection to ZooKeeper{hosts}: check that it runs there"
+
     def _yield_seconds(self) -> float:
         return 0.1

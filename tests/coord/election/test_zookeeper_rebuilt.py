@@ -10,7 +10,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from latchwork.coord import ZooKeeperElection
 from latchwork.coord.election import zookeeper
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, WaitTimeout
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from tests.support import waiting
@@ -87,6 +87,12 @@ def test_a_client_of_the_callers_is_left_alone_and_a_warning_is_logged_once(clie
     (client,) = clients
     assert client.log == []
     assert caplog.text.count("use a new client") == 1
+
+
+def test_a_candidate_that_no_zookeeper_answers_says_so_when_its_time_is_over(clients):
+    election = ZooKeeperElection(MemoryStore(), "office", "h:1")
+    with pytest.raises(WaitTimeout, match=r"not within 0.05 s; there is no connection to ZooKeeper at h:1"):
+        election.run(lambda _: None, timeout=0.05)
 
 
 @pytest.mark.parametrize("hosts", [["h:1", "i:2"], ("h:1", "i:2"), "h:1,i:2"])
