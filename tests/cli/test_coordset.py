@@ -104,9 +104,11 @@ def test_when_a_member_was_heard_of_does_not_depend_on_the_clock_of_who_asks(her
 def test_scripts_meet_at_a_barrier_and_hear_what_each_has_brought(lw, sqlite_url):
     two = ("b", "--client", "c", "--farm", "a", "--party", "p", "--party", "q")
     connect(sqlite_url).get(Key("s", "k"))  # the first call makes the file
-    assert "0 of 2" in lw("barrier", "show", *two).out
+    assert lw("barrier", "show", *two).code == 3
     assert lw("barrier", "wait", *two, "--as", "p", "--timeout", "0.2").code == 4
     assert "late p" in lw("barrier", "show", *two).out
+    mistyped = lw("barrier", "show", "bb", *two[1:])
+    assert (mistyped.code, "is 'b' meant?" in mistyped.err) == (3, True), "as what else shows a thing by its name"
     store = connect(sqlite_url)
     told = []
     waits = Barrier(store, "c", "b", parties=["p", "q"], farm_id="a").wait
@@ -276,6 +278,7 @@ def test_the_mark_of_another_writer_than_the_one_that_was_named_is_left_alone(lw
     other = lw("rwlock", "clear", "l", "--fence", str(dead_writer - 1))
     assert (other.code, f"it is the one with the fence {dead_writer} that died" in other.err) == (3, True)
     assert lw("rwlock", "clear", "l", "--fence", "0").code == 2
+    assert "'1.5' is not a whole number from 1 on" in lw("rwlock", "clear", "l", "--fence", "1.5").err
     assert lw("rwlock", "clear", "never", "--fence", "1").code == 3
     with ReadWriteLock(store, "l").write(5) as grant:
         assert grant.abandoned == dead_writer

@@ -145,6 +145,13 @@ def test_nothing_counts_as_sealed_before_the_first_leader(lw, name, farms, urls)
     assert {farm: told[farm]["sealed"] for farm in FARMS} == {"iad": True, "lhr": False}
 
 
+def test_an_empty_zookeeper_as_of_a_variable_that_is_not_set_is_refused(lw, name, farms, sqlite_url):
+    connect(sqlite_url).get(Key("s", "k"))  # the first call makes the file
+    for words in (farms, ()):
+        refused = lw("leader", "status", name, *words, "--zookeeper", "")
+        assert (refused.code, "no ZooKeeper: ''" in refused.err) == (2, True)
+
+
 def test_a_farm_in_which_the_epoch_is_not_sealed_is_named(lw, name, farms, urls):
     at(urls["iad"], name, 7)
     at(urls["lhr"], name, 5, owner="lhr/old")
@@ -175,6 +182,7 @@ def test_a_leader_that_does_not_renew_a_farm_that_does_not_answer_and_an_empty_o
         (("leader", "run", "n", "--farm-store", "iad=sqlite:x", "--", "true"), "name it"),
         (("leader", "run", "n", "--prefer", "iad", "--", "true"), "give --farm-store too"),
         (("leader", "run", "n", "--all-farms", "--", "true"), "give --farm-store too"),
+        (("leader", "run", "n", "--farm", "", "--", "true"), "give --farm-store too"),
         (("leader", "status", "n", "--farm-store", "sqlite://u:secret@x"), "write FARM=URL"),
         (("leader", "status", "n", "--farm-store", "a=sqlite:x", "--farm-store", "a=sqlite:y"), "twice"),
         (("stats", "--client", "c", "--election", "e"), "--farm-store for each"),

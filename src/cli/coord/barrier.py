@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from ...coord import Barrier, Group, LatchLevel
+from ...coord.barrier.layout import barrier_key
+from ...errors import NotFound
 from ..audit import noted
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm, Timeout
 from ..session import Session
+from ..similar import meant_in
 
 app = typer.Typer(help="Wait until all parties are there, and exchange values.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the barrier")]
@@ -49,12 +52,20 @@ def wait(
 def show(
     context: typer.Context, name: Name, client: Client, party: Parties, farm: Farm = None, level: Level = LatchLevel.DC
 ) -> None:
-    """Show who has arrived, and how the previous meeting ended.
+    """Show who has arrived, and how the previous meeting ended. Exit code 3 if nobody ever came: perhaps the name is
+    wrong.
 
     Example: latchwork barrier show nightly --client shop --party orders --party stock --json
     """
     session: Session = context.obj
     now = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level).progress()
+    if now.generation is None:
+        similar = meant_in(session.store, barrier_key(client, name))
+        raise NotFound(
+            f"nobody has come to the barrier {name!r} of client {client!r} in {session.where}: not yet, or its record "
+            f"has expired, or the name is wrong{similar}",
+            barrier=name,
+        )
     arrived, missing = sorted(now.arrived), sorted(now.missing)
     lines = [f"{name}: {len(arrived)} of {len(arrived) + len(missing)} have arrived"]
     lines += [f"waiting for {', '.join(missing)}"] if arrived and missing else []

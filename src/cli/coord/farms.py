@@ -59,6 +59,6 @@ def key_of(text: str) -> Key:
 
 def only_with_farms(farms: Mapping[str, str], **given: object) -> None:
     """Refuse options of an election over all farms if no farms are named."""
-    wrong = sorted(name for name, value in given.items() if value)
+    wrong = sorted(name for name, value in given.items() if value or value == "")
     if wrong and not farms:
         raise InvalidRequest(f"--{wrong[0].replace('_', '-')} is for an election over all farms: give --farm-store too")

@@ -60,7 +60,7 @@ def status(context: typer.Context, name: Name, farm_store: FarmStores = None, zo
         _status_over_all(session, name, farms, zookeeper)
         return
     leader, contenders = election_now(session.store, name)
-    if zookeeper:
+    if zookeeper is not None:
         contenders = ZooKeeperElection(session.store, name, zookeeper).contenders()
     else:
         contenders = alive(contenders, leader, _reports(session.store, name, contenders))
@@ -136,7 +136,9 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
     office = office_of(stores, name)
     state = election_state(name, office)
     contenders = (
-        GlobalElection(stores, name, zookeeper=zookeeper, farm_id=min(stores)).contenders() if zookeeper else []
+        []
+        if zookeeper is None
+        else GlobalElection(stores, name, zookeeper=zookeeper, farm_id=min(stores)).contenders()
     )
     session.say(
         f"{name}: {state.standing}",

@@ -31,9 +31,12 @@ Name = Annotated[str, typer.Argument(help="the lock")]
 
 def whole(text: str) -> int:
     """Return a whole number from 1 on, also one with commas between its thousands. Raises `ValueError`."""
-    number = int(text.replace(",", ""))
+    try:
+        number = int(text.replace(",", ""))
+    except ValueError:
+        number = 0
     if number < 1:
-        raise ValueError(f"{text} is less than 1")
+        raise ValueError(f"{shown(text)} is not a whole number from 1 on")
     return number
 
 
