@@ -10,7 +10,7 @@ import sys
 import pexpect
 import pytest
 
-from latchwork.coord import CountDownLatch, FencedLock, ReadWriteLock, Semaphore
+from latchwork.coord import Barrier, CountDownLatch, FencedLock, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
 
@@ -138,6 +138,21 @@ def test_who_waits_on_a_terminal_is_told_once_who_has_it(terminal, sqlite_url, w
     child.expect("done")
     shown = _shown(child)
     assert "waits for" not in shown
+
+
+def test_who_waits_at_a_barrier_on_a_terminal_is_told_who_is_missing(terminal, sqlite_url):
+    two = ("n", "--client", "shop", "--farm", "dc1", "--party", "p", "--party", "q")
+    child = terminal("barrier", "wait", *two, "--as", "p")
+    child.expect_exact("latchwork: waits for the barrier 'n'; missing: q")
+    Barrier(connect(sqlite_url), "shop", "n", parties=["p", "q"], farm_id="dc1").wait("q", timeout=30)
+    child.expect("p: null")
+
+
+def test_who_waits_for_a_limiter_on_a_terminal_is_told_so(terminal, sqlite_url):
+    RateLimiter(connect(sqlite_url), "n", 1, 3.0).acquire()
+    child = terminal("limit", "wait", "n", "--limit", "1", "--per", "3")
+    child.expect_exact("latchwork: waits for room in the limiter 'n'")
+    child.expect("let through")
 
 
 def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):

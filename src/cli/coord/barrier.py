@@ -9,11 +9,13 @@ import typer
 from ...coord import Barrier, Group, LatchLevel
 from ...coord.barrier.layout import barrier_key
 from ...errors import NotFound
+from ...plain import shown
 from ..audit import noted
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm, Timeout
 from ..session import Session
 from ..similar import meant_in
+from .waiting import Waiting, listed
 
 app = typer.Typer(help="Wait until all parties are there, and exchange values.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the barrier")]
@@ -44,8 +46,13 @@ def wait(
     brought = None if payload is None else checked_json("--payload", payload)
     group = None if alive is None else Group(session.store, alive, farm_id=farm)
     barrier = Barrier(session.store, client, name, parties=party, farm_id=farm, level=level)
-    found = barrier.wait(me, brought, timeout, alive=group)
+    with Waiting(session.store.seams, f"the barrier {shown(name)}", lambda: listed("missing:", _missing(barrier))):
+        found = barrier.wait(me, brought, timeout, alive=group)
     session.say(*(f"{name}: {to_json(value)}" for name, value in found.items()), barrier=name, brought=found)
+
+
+def _missing(barrier: Barrier) -> list[str]:
+    return sorted(barrier.progress().missing)
 
 
 @app.command()

@@ -8,9 +8,11 @@ import typer
 
 from ...coord import Decision, RateLimiter
 from ...errors import WaitTimeout
+from ...plain import shown
 from ..exit_codes import TIMED_OUT
 from ..options import Timeout
 from ..session import Session
+from .waiting import Waiting
 
 app = typer.Typer(help="Limit how often something happens.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the limiter")]
@@ -39,8 +41,10 @@ def wait(context: typer.Context, name: Name, limit: Limit, per: Per, n: Number =
     Example: latchwork limit wait bank-api --limit 100 --per 60 && curl https://bank.example/api
     """
     session: Session = context.obj.may_make()
+    limiter = RateLimiter(session.store, name, limit, per)
     try:
-        decision = RateLimiter(session.store, name, limit, per).acquire(timeout, n=n)
+        with Waiting(session.store.seams, f"room in the limiter {shown(name)}", lambda: ""):
+            decision = limiter.acquire(timeout, n=n)
     except WaitTimeout as failure:
         session.say(str(failure), limit=name, allowed=False)
         raise typer.Exit(TIMED_OUT) from None

@@ -1,4 +1,4 @@
-"""A line on a terminal for a command that has waited for a second: for what, and who has it."""
+"""A line on a terminal for a command that has waited for a second: for what, and who has it, or is missing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..session import note
 QUIET = 1.0
 """Seconds that a command waits before it says so."""
 NAMED = 4
-"""Holders that the line names."""
+"""Names in the line."""
 
 
 class Waiting:
     """A context in which a command waits; `over` ends the wait. On a terminal, one line on stderr says so.
 
-    what: the thing that it waits for. who: returns who has it, for people; one or two calls, once.
+    what: the thing that it waits for. who: returns who has it, or is missing, for people; one or two calls, once.
     """
 
     def __init__(self, seams: Seams, what: str, who: Callable[[], str]) -> None:
@@ -74,5 +74,10 @@ def holder_of(store: RecordStore, name: str) -> str:
 
 def holders(names: Sequence[str]) -> str:
     """Return who has it, for people, of several holders."""
+    return listed("held by", names)
+
+
+def listed(what: str, names: Sequence[str]) -> str:
+    """Return these words and the names, the first ones of many; empty for no names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"held by {', '.join(names[:NAMED])}{more}" if names else ""
+    return f"{what} {', '.join(names[:NAMED])}{more}" if names else ""
