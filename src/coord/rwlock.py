@@ -91,8 +91,8 @@ class _Use(Grant):
     def abandoned(self) -> int | None:
         """The fence of a writer that died before it released, if it was not cleared since; else None.
 
-        So is one whose lease ran out in its block, or whose grant nothing referred to any more. Its changes may be
-        incomplete. The value is from the moment of this acquisition.
+        So is one whose lease ran out before it released, or whose grant nothing referred to any more. Its changes may
+        be incomplete. The value is from the moment of this acquisition.
         """
         return self._abandoned
 
@@ -135,11 +135,13 @@ class WriteGrant(_Use):
             raise ended from None
         self._abandoned = None
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        """Release the lock, as `Grant` does. If the lease has run out in the block, the release sets `abandoned`."""
+    def release(self) -> bool:
+        """Release the lock, as `Grant` does. If the lease has run out before, this sets `abandoned`: the work may have
+        ended half-way.
+        """
         if self.lost.is_set() and not self._given_back:
             self._held.release_with(Put(ABANDONED, self._fence))
-        super().__exit__(kind, error, trace)
+        return super().release()
 
 
 U = TypeVar("U", bound=_Use)

@@ -306,6 +306,16 @@ def test_a_writer_whose_lease_ran_out_in_its_block_leaves_a_mark_though_nobody_h
     assert ReadWriteLock(memory, "l").write(0).abandoned == grant.fence
 
 
+def test_a_writer_without_a_block_that_is_released_after_its_lease_leaves_a_mark(memory, clock):
+    """As with `try: ... finally: grant.release()`, where the work stopped half-way as it found its lease over."""
+    grant = ReadWriteLock(memory, "l", lease=3).try_write()
+    clock.advance(4)
+    with pytest.raises(FencedOut):
+        grant.check()
+    assert (grant.release(), grant.release()) == (True, False)
+    assert ReadWriteLock(memory, "l").write(0).abandoned == grant.fence
+
+
 def test_a_writer_that_is_released_in_its_block_leaves_no_mark(memory, clock):
     with ReadWriteLock(memory, "l", lease=3).write(0) as grant:
         grant.release()
