@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
@@ -27,8 +28,9 @@ from ...seams import Seams
 from ...store.connect import as_store
 from ...store.model.expr import Const, If, MapSize, exists
 from ...store.model.ops import MapRemove
+from ...store.once import TokenClock
 from ...store.port import Key, RecordStore
-from ..contender import TakenLease
+from ..contender import TakenLease, remember
 from ..farms import checked_farm, checked_ttl, farms_of
 from ..lease import Standstill, believed_until, checked_lease
 from ..lock import Grant, granted
@@ -90,7 +92,10 @@ class Group:
     def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:
         self.name, self.farm = checked_text("name", name), checked_farm(farm_or_default(farm_id))
         self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
-        self._watcher = self.watcher()
+        all_seen = _ALL.setdefault(store.token_clock, {})
+        still = all_seen.get(self._at.key) or Standstill()
+        remember(all_seen, self._at.key, still)
+        self._watcher = Watcher(self._at, still)
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, farm={self.farm!r})"
@@ -127,8 +132,9 @@ class Group:
     def members(self) -> list[Member]:
         """Return the members, by farm and name. One read.
 
-        A dead member is listed until some process has seen it unchanged for its whole lease: this handle in several
-        calls, a `watch`, or a wait that was given the group. `Member.seen` is the time of the last heartbeat.
+        A dead member is listed until some process has seen it unchanged for its whole lease: in several calls, which
+        may be of several handles, in a `watch`, or in a wait that was given the group. `Member.seen` is the time of the
+        last heartbeat.
         """
         return sorted(self._watcher.look().members.values(), key=lambda one: (one.farm, one.member))
 
@@ -304,12 +310,20 @@ class _Membership:
         return True
 
 
-class Watcher:
-    """An observer of a group. It remembers since when each member is unchanged, and removes the dead ones."""
+_ALL: WeakKeyDictionary[TokenClock, dict[Key, Standstill[Place]]] = WeakKeyDictionary()
+"""What the handles of a process have seen of each group of a store. A handle may live for one call only, as for one web
+request: by itself it would never see a dead member stand still for its lease."""
 
-    def __init__(self, at: GroupRecord) -> None:
+
+class Watcher:
+    """An observer of a group. It remembers since when each member is unchanged, and removes the dead ones.
+
+    still: what was seen before; None = it begins now.
+    """
+
+    def __init__(self, at: GroupRecord, still: Standstill[Place] | None = None) -> None:
         self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
-        self._still: Standstill[Place] = Standstill()
+        self._still: Standstill[Place] = Standstill() if still is None else still
         self._members: dict[Place, Member] = {}
 
     def due(self) -> float:

@@ -127,6 +127,15 @@ def test_the_dead_are_named_within_one_lease_of_the_watchers_first_look(memory, 
     assert 2.0 < lost < 2.3
 
 
+def test_handles_that_live_for_one_call_see_together_who_has_died(memory, clock):
+    """As in a web request: each of them saw the member for the first time, and showed it for as long as anybody asked."""
+    Group(memory, "g").join("orders", lease=3, keep_alive=False)
+    assert [member for _, member in names(Group(memory, "g"))] == ["orders"]
+    clock.advance(3.1)
+    assert names(Group(memory, "g")) == []
+    assert Group(memory, "g").lost() == {f"{Group(memory, 'g').farm}/orders"}
+
+
 @pytest.mark.parametrize("step", [-3600, 3600])
 def test_a_server_clock_that_is_set_makes_nobody_dead_who_renews_and_nobody_alive_who_does_not(memory, clock, step):
     group = Group(memory, "g")
