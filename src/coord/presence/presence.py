@@ -93,9 +93,9 @@ class Group:
         self.name, self.farm = checked_text("name", name), checked_farm(farm_or_default(farm_id))
         self._at = GroupRecord(as_store(store), Key(GROUPS, name), self.farm, checked_ttl(ttl))
         all_seen = _ALL.setdefault(store.token_clock, {})
-        still = all_seen.get(self._at.key) or Standstill()
-        remember(all_seen, self._at.key, still)
-        self._watcher = Watcher(self._at, still)
+        self._still = all_seen.get(self._at.key) or Standstill()
+        remember(all_seen, self._at.key, self._still)
+        self._watcher = self.watcher()
 
     def __repr__(self) -> str:
         return f"Group({self.name!r}, farm={self.farm!r})"
@@ -157,7 +157,7 @@ class Group:
         """
         limit = checked_timeout(timeout)
         self.seams.may_wait("Group.watch", limit)
-        return self._watch(Deadline(self.seams, limit), self.watcher())
+        return self._watch(Deadline(self.seams, limit), Watcher(self._at, Standstill()))
 
     @property
     def seams(self) -> Seams:
@@ -165,8 +165,8 @@ class Group:
         return self._at.store.seams
 
     def watcher(self) -> Watcher:
-        """Make a watcher that starts now, for a wait that ends when a member dies."""
-        return Watcher(self._at)
+        """Make a watcher that goes on from what this process has seen, for a wait that ends when a member dies."""
+        return Watcher(self._at, self._still)
 
     def _watch(self, deadline: Deadline, watcher: Watcher) -> Iterator[Change]:
         seams, before = self._at.store.seams, Seen({}, {})
@@ -311,19 +311,20 @@ class _Membership:
 
 
 _ALL: WeakKeyDictionary[TokenClock, dict[Key, Standstill[Place]]] = WeakKeyDictionary()
-"""What the handles of a process have seen of each group of a store. A handle may live for one call only, as for one web
-request: by itself it would never see a dead member stand still for its lease."""
+"""What the handles and waits of a process have seen of each group of a store. A handle may live for one call only, as
+for one web request, and a wait be shorter than a lease: by itself it would never see a dead member stand still for that
+long."""
 
 
 class Watcher:
     """An observer of a group. It remembers since when each member is unchanged, and removes the dead ones.
 
-    still: what was seen before; None = it begins now.
+    still: what was seen before.
     """
 
-    def __init__(self, at: GroupRecord, still: Standstill[Place] | None = None) -> None:
+    def __init__(self, at: GroupRecord, still: Standstill[Place]) -> None:
         self._store, self._key, self._farm, self._ttl = at.store, at.key, at.farm, at.ttl
-        self._still: Standstill[Place] = Standstill() if still is None else still
+        self._still = still
         self._members: dict[Place, Member] = {}
 
     def due(self) -> float:
