@@ -91,8 +91,8 @@ class RateLimiter:
     also: further limits, as pairs (limit, per). A call is allowed if all limits have room, and counts in all of them.
 
     Handles of one name may have different limits for a window: each uses its own limit, and all calls count. But all
-    need the same longest window: the record expires when it is not used for two windows of the handle that used it
-    last, and what a longer window had counted is then lost. Time is the store's.
+    need the same windows: a call counts only in those of its own handle. And the record expires when it is not used for
+    two windows of the handle that used it last, and what a longer window had counted is then lost. Time is the store's.
     """
 
     def __init__(

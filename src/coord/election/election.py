@@ -243,8 +243,11 @@ class Election(Unpicklable, ABC):
     def _leave(self) -> None: ...
 
     def _hindrance(self) -> str:
-        """Return what keeps this candidate from being elected now, as the end of a sentence; empty if nothing does."""
-        return ""
+        """Return what keeps this candidate from being elected, as the end of a sentence; empty if it is not known. No
+        call.
+        """
+        seen = self._contender.observed  # read once: another thread may replace it
+        return f"; {self._contender.held_by()}" if seen is not None and seen.view.locked else ""
 
     @abstractmethod
     def _yield_seconds(self) -> float:
@@ -337,8 +340,8 @@ class Election(Unpicklable, ABC):
         try:  # includes the wait: an interrupt may come right after the runner has joined
             leadership = FOLLOW.until(self._seams, elected, timeout=timeout, wake=self._changed)
             if not isinstance(leadership, Leadership):
-                why = "it was stopped" if stop.is_set() else f"not within {timeout} s"
-                last = f"; the campaign failed last with {self._passed!r}" if self._passed else self._hindrance()
+                why = "it was stopped" if stop.is_set() else f"not within {timeout} s{self._hindrance()}"
+                last = f"; the campaign failed last with {self._passed!r}" if self._passed else ""
                 raise WaitTimeout(f"{self!r} was not elected: {why}{last}", name=self.name)
             return fn(leadership)
         finally:

@@ -264,8 +264,8 @@ class ZooKeeperElection(Election):
         return kept_alive(grant)
 
     def _hindrance(self) -> str:
-        if self._stop.is_set() or self._client.connected:
-            return ""
+        if self._client.connected:
+            return super()._hindrance()
         hosts = f" at {self._hosts}" if self._own else ""
         return f"; there is no connection to ZooKeeper{hosts}: check that it runs there"
 
