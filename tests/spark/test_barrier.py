@@ -103,9 +103,14 @@ def test_a_driver_whose_block_fails_while_the_store_is_away_raises_its_own_error
     """The error of its work, not that of the store, says what is wrong with the job."""
     store = FaultyStore(MemoryStore())
     store.policy = RetryPolicy(attempts=1)
-    with pytest.raises(RuntimeError, match="no memory"), SparkBarrier(store, "shop", "j", drivers=["p"], me="p"):
-        store.next("dropped")
-        raise RuntimeError("no memory")
+
+    def works():
+        with SparkBarrier(store, "shop", "j", drivers=["p"], me="p"):
+            store.next("dropped")
+            raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        works()
 
 
 def test_each_run_has_its_own_dead():

@@ -136,9 +136,7 @@ def _status_over_all(session: Session, name: str, farms: dict[str, str], zookeep
     office = office_of(stores, name)
     state = election_state(name, office)
     contenders = (
-        []
-        if zookeeper is None
-        else GlobalElection(stores, name, zookeeper=zookeeper, farm_id=min(stores)).contenders()
+        [] if zookeeper is None else GlobalElection(stores, name, zookeeper=zookeeper, farm_id=min(stores)).contenders()
     )
     session.say(
         f"{name}: {state.standing}",

@@ -84,9 +84,9 @@ class Group:
     between threads, and pickle with their store.
 
     farm_id: the farm of this handle's members; default $LATCHWORK_FARM, else "local".
-    ttl: the record's time to live in seconds, set by each write; the heartbeats of its members keep it alive. The same in
-        all handles: after a write of one with a shorter ttl the record may expire between two heartbeats, and then its
-        members count as left.
+    ttl: the record's time to live in seconds, set by each write; the heartbeats of its members keep it alive. The same
+        in all handles: after a write of one with a shorter ttl the record may expire between two heartbeats, and then
+        its members count as left.
     """
 
     def __init__(self, store: RecordStore, name: str, *, farm_id: str | None = None, ttl: int = 86_400) -> None:

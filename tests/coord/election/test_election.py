@@ -186,7 +186,7 @@ def test_run_of_a_function_that_raises_gives_the_term_up_and_raises(stand):
 
 def test_run_says_so_when_it_is_not_elected_in_time(stand):
     leader(stand("a", start=True))
-    with pytest.raises(WaitTimeout, match="not elected: not within 0.3 s; 'a' holds it with fence"):
+    with pytest.raises(WaitTimeout, match=r"not elected: not within 0\.3 s; 'a' holds it with fence"):
         stand("b").run(lambda _: pytest.fail("was not elected"), timeout=0.3)
 
 

@@ -132,16 +132,13 @@ def test_waits_that_are_shorter_than_a_lease_end_by_a_death_one_after_the_other(
     group = Group(memory, "g", farm_id="a")
     group.join("orders", lease=3, keep_alive=False)
     latch = CountDownLatch.create(memory, "c", "n", parties=["orders"], farm_id="a")
-    waits = 0
+    assert [latch.wait(timeout=1, alive=group) for _ in range(3)] == [False] * 3
     with pytest.raises(PartyLost, match="orders"):
-        while waits < 9:
-            waits += 1
-            assert latch.wait(timeout=1, alive=group) is False
-    assert waits == 4
+        latch.wait(timeout=1, alive=group)
 
 
 def test_handles_that_live_for_one_call_see_together_who_has_died(memory, clock):
-    """As in a web request: each of them saw the member for the first time, and showed it for as long as anybody asked."""
+    """As in a web request: each of them saw the member for the first time, and showed it however long it was dead."""
     Group(memory, "g").join("orders", lease=3, keep_alive=False)
     assert [member for _, member in names(Group(memory, "g"))] == ["orders"]
     clock.advance(3.1)
