@@ -16,7 +16,7 @@ import typer
 
 from ...background import Background, FailureLog
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, LeaseLost
+from ...errors import Interrupted, InvalidRequest, LatchworkError, LeaseLost
 from ...inputs import checked_timeout
 from ...logs import Log
 from ...plain import one_line
@@ -239,20 +239,19 @@ def _check_command(command: list[str] | None) -> None:
 
 def _followed(queue: ShardedQueue, work: _Work) -> bool:
     """Run a consumer; return what `Consumer.run` returns. It ends if messages cannot be printed or given to the command
-    any more.
-
-    Otherwise every further message would fail.
+    any more: that is no message's fault, so they go back to the queue and no attempt is counted.
     """
     failures: list[Exception] = []
 
     def handle(given: Delivery | list[Delivery]) -> bool | list[bool]:
-        try:
-            return work.each(given)
-        except (OSError, LatchworkError) as failure:
-            failures.append(failure)
-            if len(failures) == 1:
-                os.kill(os.getpid(), signal.SIGTERM)  # a handler may not stop its consumer; a second signal would force
-            raise
+        if not failures:
+            try:
+                return work.each(given)
+            except (OSError, LatchworkError) as failure:
+                failures.append(failure)
+                if len(failures) == 1:  # a handler may not stop its consumer; a second signal would force
+                    os.kill(os.getpid(), signal.SIGTERM)
+        raise Interrupted(f"no message can be handled any more: {failures[0]}", cut=True)
 
     done = Consumer(queue, handle, grace=queue.config.handler_timeout.total_seconds()).run()  # what began is finished
     if failures:
