@@ -54,11 +54,19 @@ class Lifespan:
         self._publishers: dict[str, Publisher] = {}
         self._registry: QueueRegistry | None = None
         self._store: Store | None = None
+        self._is_open = False
 
     @asynccontextmanager
     async def __call__(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002 - what the servers call it with
-        """Open all for as long as the block lasts; at its end the worker drains, and what waits is published."""
+        """Open all for as long as the block lasts; at its end the worker drains, and what waits is published.
+
+        Raises `InvalidRequest` while it is open already, as for another application.
+        """
+        if self._is_open:
+            raise InvalidRequest("this Lifespan is open, and serves one application at a time: make another one")
         async with AsyncExitStack() as stack:
+            self._is_open = True
+            stack.callback(setattr, self, "_is_open", False)
             store = await stack.enter_async_context(connect(self._url))
             registry = QueueRegistry(store, self._client_id)
             queues = [await registry.get(name) for name in self._publish]

@@ -58,6 +58,7 @@ from .once import TokenClock, operate_once
 from .rows import Rows, after_repeat, attempted
 
 T = TypeVar("T")
+S = TypeVar("S", bound="RecordStore")
 _ANSWERS = (Refused, NotFound, AlreadyExists, OutcomeUnknown)
 """The errors with which an attempt may end after another one in doubt; any other would say that nothing was written."""
 
@@ -328,6 +329,13 @@ class RecordStore(ABC):
 
     def close(self) -> None:
         """Close this process's connection, if the store made it; the next call makes another."""
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the store."""
+        self.close()
 
     # ---- what a backend implements: one attempt each, arguments already checked
 

@@ -18,7 +18,7 @@ import pytest
 import latchwork
 from latchwork import aio
 from latchwork.asgi import Lifespan
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, NotFound
 from latchwork.queue import QueueConfig, QueueRegistry, Worker
 from latchwork.store import MemoryStore
 
@@ -145,6 +145,35 @@ def test_a_worker_that_is_not_awaited_is_refused_by_its_name():
 
     with pytest.raises(InvalidRequest, match="worker"):
         asyncio.run(main())
+
+
+def test_a_service_that_is_open_is_refused_to_a_second_application_and_opens_again_once_it_is_closed():
+    service = Lifespan("memory:", client_id="shop")
+
+    async def main():
+        for _ in range(2):
+            async with service("first"):
+                with pytest.raises(InvalidRequest, match="make another one"):
+                    async with service("second"):
+                        pass
+                assert not await service.registry.queues(), "the first application has what it opened"
+
+    asyncio.run(main())
+
+
+def test_a_service_that_did_not_open_can_be_opened_again(tmp_path):
+    url = f"sqlite:{tmp_path}/s.db?synchronous=off"
+    service = Lifespan(url, client_id="shop", publish=["orders"])
+
+    async def run():
+        async with service():
+            return await (await service.publisher("orders").publish("first"))
+
+    with pytest.raises(NotFound):
+        asyncio.run(run())
+    with latchwork.connect(url) as store:
+        QueueRegistry(store, "shop").create(QueueConfig("orders", shards=1))
+    assert asyncio.run(run())
 
 
 def test_a_handler_publishes_by_the_service_from_its_first_message_until_the_worker_has_drained(tmp_path):

@@ -15,6 +15,7 @@ import latchwork
 from latchwork.coord import CountDownLatch, Semaphore
 from latchwork.errors import InvalidRequest, Misconfigured, NotFound, StorageFailed
 from latchwork.queue import LargeQueue, QueueRegistry
+from latchwork.retry import LATCH_POLICY
 from latchwork.store import Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.connect import VARIABLE, as_store, hidden, register
@@ -156,6 +157,22 @@ def test_only_a_store_is_taken_for_one():
     assert as_store(store) is store
     for other in ("sqlite:a.db", None, 7, object(), SQLiteStore, Path("x")):
         assert "latchwork.connect" in str(raises(InvalidRequest, as_store, other))
+
+
+def test_a_store_is_closed_at_the_end_of_its_block_however_that_ends():
+    closed = []
+
+    class Closed(MemoryStore):
+        def close(self):
+            closed.append(self)
+
+    made = Closed()
+    with made as store:
+        assert store is made
+        assert not closed
+    with pytest.raises(NotFound), made.with_policy(LATCH_POLICY) as view:
+        view.operate(KEY, Put("n", 1), exists=Exists.UPDATE)
+    assert closed == [made, made]
 
 
 def test_the_log_says_which_store_is_used_where_none_is_named(caplog):
