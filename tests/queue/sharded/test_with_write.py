@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from latchwork.coord.effects import marks
-from latchwork.coord.effects.attempts import Condition, give_up
+from latchwork.coord.effects.attempts import END, Condition, give_up
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, OutcomeUnknown, RecordTooBig, Refused, Unavailable
 from latchwork.queue import Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.delayed import conditional as entries
@@ -299,6 +299,18 @@ def test_a_process_may_die_at_any_call_of_a_delete(world, order, call):
     sent = shop.sent(PATIENCE + 0.5)
     assert sent == ({"gone": 1} if state(world, order) is None else {})
     assert not shop.sent(PATIENCE)
+
+
+@pytest.mark.parametrize("call", range(1, 5 + FIRST))
+def test_a_delete_that_another_process_has_begun_is_finished_by_it_or_by_the_second_one(world, order, call):
+    shop, other = Shop(world, {call: "crash_before"}), Shop(world)
+    with pytest.raises(Crash):
+        shop.store.delete(order, publish=Publish("gone", queue=shop.mails))
+    record = world.store.get(order)
+    begun = record is None or END in record.bins
+    assert other.store.delete(order, publish=Publish("gone", queue=other.mails)) is not begun
+    assert shop.sent(PATIENCE + 0.5) == {"gone": 1}
+    assert state(world, order) is None
 
 
 def test_a_guard_keeps_a_record_and_its_message(world, order):
