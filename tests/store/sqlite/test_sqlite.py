@@ -209,6 +209,17 @@ def test_a_busy_wait_is_bounded_and_ends_in_unavailable(store, path):
     assert add(store) == 1
 
 
+@pytest.mark.parametrize("busy", [0, 1, 3])
+def test_only_another_writer_is_waited_for_and_any_other_failure_is_raised_at_once(store, busy):
+    failures = [BUSY] * busy + [IOERR]
+
+    def attempt():
+        raise failures.pop(0)
+
+    assert raises(sqlite3.OperationalError, store._pool.patiently, attempt) is IOERR
+    assert not failures
+
+
 def test_a_batch_that_only_reads_waits_for_no_writer(store, path):
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -578,6 +589,7 @@ FULL = _failure(sqlite3.OperationalError, 13, "database or disk is full")
 IOERR = _failure(sqlite3.OperationalError, 778, "disk I/O error")  # SQLITE_IOERR_WRITE, an extended code
 CORRUPT = _failure(sqlite3.DatabaseError, 11, "database disk image is malformed")
 READONLY = _failure(sqlite3.OperationalError, 8, "attempt to write a readonly database")
+BUSY = _failure(sqlite3.OperationalError, 5, "database is locked")
 OLD_PYTHON = sqlite3.OperationalError("database or disk is full")
 ODD = sqlite3.OperationalError("something new")
 
