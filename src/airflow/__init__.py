@@ -28,7 +28,7 @@ from ..aio.store import Store
 from ..aio.store import connect as aio_connect
 from ..coord import CountDownLatch, LatchLevel, Permits, Semaphore
 from ..errors import InvalidRequest, LatchworkError, LockUnavailable, NotFound
-from ..inputs import checked_switch
+from ..inputs import checked_choice, checked_switch
 from ..logs import Log
 from ..plain import shown
 from ..queue import QueueConfig
@@ -86,7 +86,9 @@ class LatchSensor(BaseSensorOperator):  # type: ignore[misc] # Airflow is not in
     ) -> None:
         super().__init__(**kwargs)
         self.client_id, self.latch_id, self.farm_id, self.store = client_id, latch_id, farm_id, store
-        self.level, self.create_timeout = LatchLevel(level).value, create_timeout
+        named = level.value if isinstance(level, LatchLevel) else level
+        self.level = checked_choice("level", named, [one.value for one in LatchLevel])
+        self.create_timeout = create_timeout
         self.deferrable = checked_switch("deferrable", deferrable)
         self._there = False
         self._absent_since: float | None = None

@@ -99,6 +99,13 @@ def test_an_outage_of_the_store_is_no_end_of_the_wait_and_a_wrong_url_is():
         LatchSensor(**latch, store="sqlite:/nowhere/store.db").poke({})
 
 
+@pytest.mark.parametrize("level", ["rack", "", None, 3])
+def test_a_level_that_no_latch_has_is_refused_with_those_that_there_are(level):
+    with pytest.raises(InvalidRequest, match=r"level is .* one of dc, xdc"):
+        LatchSensor(task_id="wait", client_id="etl", latch_id="load", level=level)
+    assert LatchSensor(task_id="wait", client_id="etl", latch_id="load", level="xdc").level == "xdc"
+
+
 def test_a_sensor_in_a_worker_fails_where_the_latch_expires_or_is_not_created_in_time(store):
     latch = {"task_id": "wait", "client_id": "etl", "latch_id": "load", "deferrable": False}
     patient, waiting = LatchSensor(**latch), LatchSensor(**latch, create_timeout=3600)
