@@ -7,9 +7,12 @@ import getpass
 import pytest
 
 import latchwork
+from latchwork.cli.coord.elections import office_of
 from latchwork.coord import FencedLock, LeaseElection
 from latchwork.observe.audit import audit_of
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
 from tests.support.waiting import until
 
 
@@ -33,6 +36,16 @@ def test_a_leader_steps_down_by_the_command_and_it_is_kept_who_did_it_and_why(lw
     finally:
         election.stop()
         store.close()
+
+
+@pytest.mark.parametrize(("waited", "has_run_out"), [(2.999, False), (3, False), (3.001, True)])
+def test_a_leader_has_run_out_once_more_than_its_lease_is_over(waited, has_run_out):
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    FencedLock(store, "office", owner="web-1", lease=3).acquire(timeout=0)
+    clock.advance(waited)
+    office = office_of({"eu": store}, "office")
+    assert (office.leader, office.has_run_out) == ("web-1", has_run_out)
 
 
 def test_a_leader_over_all_farms_steps_down_in_the_farm_where_it_leads(lw, tmp_path):

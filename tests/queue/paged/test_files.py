@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import sys
@@ -121,3 +122,15 @@ def test_a_file_whose_name_no_page_has_is_left_alone(tmp_path, name):
     (tmp_path / name).write_bytes(b"another program's")
     assert found(tmp_path) == MESSAGES
     assert (tmp_path / name).read_bytes() == b"another program's"
+
+
+def test_a_lock_whose_file_has_the_number_of_a_closed_stdin_is_released_as_any_other(tmp_path, monkeypatch):
+    done = []
+    lock = SYSTEM_FILES.lock(str(tmp_path / "lock"))
+    lock.close()
+    monkeypatch.setattr(os, "close", lambda fd: done.append(("closed", fd)))
+    monkeypatch.setattr(fcntl, "flock", lambda fd, how: done.append((how, fd)))
+    lock._fd = 0
+    lock.close()
+    lock.close()
+    assert done == [(fcntl.LOCK_UN, 0), ("closed", 0)]

@@ -24,6 +24,7 @@ from latchwork.queue.sharded.consumer.in_hand import (
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
 from latchwork.queue.sharded.subqueue import Ask
+from latchwork.store.once import TOKEN
 from latchwork.store.rows import Rows
 from latchwork.testing import bring_back
 
@@ -235,3 +236,12 @@ def test_what_a_sweep_took_while_the_process_was_paused_does_not_stay_noted(stor
 
 def test_a_consumer_that_no_parent_watches_notes_nothing(store):
     assert type(Consumer(opened(store), print, upkeep=False)._state.hand) is Hand
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_claim_is_noted_with_its_whole_token_or_not_at_all(more):
+    memory, token = mmap.mmap(-1, SIZE), bytes(range(TOKEN))
+    me = "m" * (128 - TOKEN + more)
+    place = Notes(memory).put(3, Stage.ASKED, Slot(1, 7), me, token)
+    assert (place is None) is bool(more)
+    assert noted_in(memory) == ([] if more else [Noted(3, Stage.ASKED, 1, 7, me, token.hex())])
