@@ -34,6 +34,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NoReturn
 
 from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
@@ -113,11 +114,21 @@ class Call:
 
 
 class Outage(dict[int, Planned]):
-    """A plan by the clock instead of by the number of calls: each call fails from `begin` to `end`, monotonic."""
+    """A plan by the clock instead of by the number of calls: each call fails from `begin` to `end`, monotonic.
+
+    Raises `InvalidRequest` if it ends before it begins: no call would fail, and a test would prove nothing.
+    """
 
     def __init__(self, seams: Seams, begin: float, end: float, fault: Planned = "dropped") -> None:
         super().__init__()
-        self.seams, self.begin, self.end, self.fault = seams, begin, end, _checked_fault(fault)
+        self.seams, self.fault = checked_kind("seams", seams, Seams), _checked_fault(fault)
+        self.begin = checked_number("begin", begin, -inf, inf)
+        self.end = checked_number("end", end, -inf, inf)
+        if end < begin:
+            raise InvalidRequest(
+                f"the outage begins at {begin} and ends at {end}, so no call would fail: end is a time on the monotonic "
+                "clock, such as begin + 60"
+            )
 
     def take(self) -> Planned | None:
         """Return the fault of the next call."""
@@ -221,6 +232,8 @@ class FaultyStore(CountingStore):
         super().__init__(inner, seams=seams)
         self.plan: dict[int, Planned] = plan if isinstance(plan, Outage) else _checked_plan(plan)
         self.kinds = tuple(checked_choice("kind", kind, KINDS) for kind in checked_many("kinds", kinds))
+        if seed is not None and not self.kinds:
+            raise InvalidRequest("kinds has no entries, so no call can fail by chance; leave it out for all of them")
         self.rate = checked_number("rate", rate, 0, 1)
         self.fired: Counter[str] = Counter()
         self.history: list[Call] = []

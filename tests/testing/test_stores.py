@@ -57,3 +57,21 @@ def test_a_fault_with_rows_or_calls_that_cannot_be_is_refused(settings):
 def test_an_outage_of_an_unknown_kind_is_refused():
     with pytest.raises(InvalidRequest, match="droped"):
         Outage(ManualClock(), 0, 1, "droped")
+
+
+@pytest.mark.parametrize(("begin", "end"), [(100, 60), ("1", 2), (0, float("nan"))])
+def test_an_outage_in_which_no_call_could_fail_is_refused(begin, end):
+    with pytest.raises(InvalidRequest):
+        Outage(ManualClock(), begin, end)
+
+
+def test_an_outage_may_last_for_ever():
+    faulty = FaultyStore(MemoryStore(ManualClock()))
+    faulty.plan = Outage(faulty.seams, 0, float("inf"))
+    with pytest.raises(Unavailable):
+        faulty.with_policy(ONE_ATTEMPT).get(KEY)
+
+
+def test_chance_without_a_kind_of_fault_is_refused():
+    with pytest.raises(InvalidRequest, match="kinds"):
+        FaultyStore(MemoryStore(ManualClock()), seed=1, kinds=[])
