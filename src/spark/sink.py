@@ -15,7 +15,17 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from ..errors import InvalidRequest, LatchworkError, NonDeterministicInput
 from ..logs import Log
@@ -29,6 +39,8 @@ log = Log(__name__)
 
 BATCH = "streaming.sql.batchId"
 _HEADERS = MapType(StringType(), StringType())
+_NOT_JSON = (CalendarIntervalType, YearMonthIntervalType, VariantType)
+"""Types whose values Python does not get, or, of a variant, gets only as Spark's own bytes."""
 _BESIDES: dict[str, DataType] = {"key": StringType(), "message_id": StringType(), "headers": _HEADERS}
 
 
@@ -118,9 +130,29 @@ def _is_finite(column: pa.Array) -> bool:
     return not pc.any(pc.invert(pc.is_finite(column))).as_py()
 
 
+def _check_writable(name: str, kind: DataType) -> None:
+    """Raise `InvalidRequest` if the column has a type, perhaps further in, that no payload can have."""
+    if isinstance(kind, _NOT_JSON):
+        how = "to_json" if isinstance(kind, VariantType) else "cast to string"
+        raise InvalidRequest(
+            f"the column {shown(name)} has the type {kind.simpleString()}, which no payload can have: make it text "
+            f"before the write, with {how}"
+        )
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _check_writable(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_writable(name, kind.elementType)
+    elif isinstance(kind, MapType):
+        _check_writable(f"{name}.key", kind.keyType)
+        _check_writable(f"{name}.value", kind.valueType)
+
+
 def rows_of(schema: StructType, options: Options) -> Rows:
     """Return the conversion of rows of this schema. Raises `InvalidRequest` if the schema does not determine it."""
     names = schema.names
+    for field in schema.fields:
+        _check_writable(field.name, field.dataType)
     only_binary = options.open().codec.name == "bytes"
     if "payload" not in names:
         if only_binary:

@@ -54,6 +54,28 @@ def test_columns_beside_a_payload_that_no_message_has_are_refused_when_the_write
         sink("json").writer(t.StructType([t.StructField("payload", t.StringType()), *more]), False)
 
 
+MONTHS, VARIANT = t.YearMonthIntervalType(), t.VariantType()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (MONTHS, "the column 'x' has the type interval year to month"),
+        (t.CalendarIntervalType(), "the column 'x' has the type interval,"),
+        (
+            VARIANT,
+            "the column 'x' has the type variant, which no payload can have: make it text before the write, with to_json",
+        ),
+        (t.ArrayType(VARIANT), "the column 'x' has the type variant"),
+        (t.MapType(t.StringType(), MONTHS), "the column 'x.value' has"),
+        (t.StructType([t.StructField("y", VARIANT)]), "the column 'x.y' has"),
+    ],
+)
+def test_columns_of_a_type_that_no_payload_can_have_are_refused_when_the_write_is_planned(sink, kind, said):
+    with pytest.raises(InvalidRequest, match=re.escape(said)):
+        sink("json").writer(t.StructType([t.StructField("x", kind)]), False)
+
+
 def outgoing(array, *, whole=True, name="x"):
     return [one.payload for one in Rows(whole).outgoing(iter([pa.RecordBatch.from_arrays([array], names=[name])]))]
 
