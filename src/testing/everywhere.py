@@ -126,7 +126,7 @@ def inject_everywhere(
         call from there on arrives; `no_replies`, where each is done and no reply comes.
     make_store: a new, empty store; None = one in memory, with a `ManualClock` of its own, so that no wait takes time.
 
-    Returns a `Report`. Raises `InvalidRequest` for an unknown fault, for no fault, and for work that makes no store call,
+    Returns a `Report`. Raises `InvalidRequest` for an unknown fault, for none, and for work that makes no store call,
     and whatever the work raises when nothing fails, because then the work itself is wrong.
 
     Not promised: that two faults at once do no harm, nor what threads of the work do; run it in one thread.

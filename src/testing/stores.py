@@ -126,8 +126,8 @@ class Outage(dict[int, Planned]):
         self.end = checked_number("end", end, -inf, inf)
         if end < begin:
             raise InvalidRequest(
-                f"the outage begins at {begin} and ends at {end}, so no call would fail: end is a time on the monotonic "
-                "clock, such as begin + 60"
+                f"the outage begins at {begin} and ends at {end}, so no call would fail: end is a time on the "
+                "monotonic clock, such as begin + 60"
             )
 
     def take(self) -> Planned | None:

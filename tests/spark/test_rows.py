@@ -64,7 +64,7 @@ MONTHS, VARIANT = t.YearMonthIntervalType(), t.VariantType()
         (t.CalendarIntervalType(), "the column 'x' has the type interval,"),
         (
             VARIANT,
-            "the column 'x' has the type variant, which no payload can have: make it text before the write, with to_json",
+            "has the type variant, which no payload can have: make it text before the write, with to_json",
         ),
         (t.ArrayType(VARIANT), "the column 'x' has the type variant"),
         (t.MapType(t.StringType(), MONTHS), "the column 'x.value' has"),
