@@ -10,7 +10,7 @@ off past its lease changes nothing. Threads that share a handle commit together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -195,7 +195,8 @@ class LargeQueue:
         nothing was added then. `OutcomeUnknown` as described for the class. An overwrite drops before it adds: if it
         fails in between, `error.details["dropped"]` is the number of entries that are lost, at most.
         """
-        if not isinstance(values, Iterable):
+        # A map is one entry: its keys would be added without their values.
+        if isinstance(values, Mapping) or not isinstance(values, Iterable):
             raise InvalidRequest(f"values is a {type(values).__name__}; give a list of entries, or use enqueue for one")
         return self._add(values, txn_id, overwrite_if_full, timeout)
 

@@ -335,6 +335,7 @@ def test_bad_input_is_refused_before_any_call():
         (lambda: queue.enqueue_many([], txn_id=""), "txn_id"),
         (lambda: queue.enqueue_many([], timeout=-1), "timeout"),
         (lambda: queue.enqueue_many(None), "a NoneType"),
+        (lambda: queue.enqueue_many({"order": 7}), "values is a dict"),
         (lambda: queue.enqueue("x", txn_id=""), "txn_id"),
         (lambda: queue.enqueue("x", txn_id=1.5), "txn_id"),
         (lambda: queue.enqueue("x", txn_id="~x"), "queue's own"),
