@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from ..errors import InvalidRequest, NotFound, QueueFull
 from ..plain import word
 from ..queue import LargeQueue
 from .jsontext import from_json, to_json
-from .session import Session
+from .session import Session, note
 
 app = typer.Typer(help="A circular queue larger than a record.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the queue")]
@@ -70,8 +71,8 @@ def dequeue(
     name: Name,
     n: Annotated[int, typer.Option("-n", "--max", help="the largest number of messages")] = 1,
 ) -> None:
-    """Take entries out, the oldest first, and print them. They are no longer in the queue. Exit code 3 if there is none
-    to take.
+    """Take entries out, the oldest first, and print them. They are no longer in the queue. If the output fails, all of
+    them are printed to stderr. Exit code 3 if there is none to take.
 
     Example: latchwork large dequeue bus -n 10
     """
@@ -86,7 +87,15 @@ def dequeue(
     if not entries:
         raise NotFound(f"the queue {name!r} is empty")
     rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
-    session.table([{"offset": offset, "value": value} for offset, value in rows])
+    try:
+        session.table([{"offset": offset, "value": value} for offset, value in rows])
+        sys.stdout.flush()  # here, as a short output fails only now
+    except OSError:
+        # The queue has handed them out, and nobody else can get them any more.
+        note("the output failed, perhaps before all was printed; the entries that were taken:")
+        for entry in entries:
+            print(to_json({"offset": entry.offset, "value": entry.value}), file=sys.stderr)  # noqa: T201 - see above
+        raise
 
 
 @app.command()

@@ -417,6 +417,16 @@ def test_the_circular_queue_by_the_command_alone(lw):
     assert lw("large", "info", "nothing").code == 3
 
 
+def test_entries_that_were_taken_and_could_not_be_printed_are_not_lost(lw, sqlite_url):
+    lw("large", "create", "bus", "10")
+    lw("large", "enqueue", "bus", "first", "second")
+    words = shlex.join(command(sqlite_url, "large", "dequeue", "bus", "-n", "5"))
+    done = subprocess.run(f"{words} >/dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    assert rows == [{"offset": 0, "value": "first"}, {"offset": 1, "value": "second"}]
+
+
 def test_why_a_circular_queue_gives_nothing_or_cannot_be_opened_is_said(lw, sqlite_url):
     lw("large", "create", "bus", "10")
     empty = lw("large", "dequeue", "bus")
