@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import product
 
 from ..errors import InvalidRequest
+from ..inputs import checked_kind
 from .base import Sample, Telemetry
 from .events import BUCKETS, EVENTS, GAUGES, Event, Kind
 
@@ -28,7 +29,8 @@ class PrometheusGauges(Telemetry):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
+        # Without one, Prometheus's client keeps the metrics where no scrape finds them.
+        self._registry = checked_kind("registry", registry, CollectorRegistry)
 
     def record(self, event: Event, value: float, labels: Mapping[str, str]) -> None:
         """Record nothing."""
@@ -49,7 +51,7 @@ class PrometheusTelemetry(PrometheusGauges):
     Safe to share between threads.
 
     No endpoint is opened: the application's own does it, or `prometheus_client.start_http_server(port,
-    registry=registry)`. Raises `InvalidRequest` where the registry has these metrics already.
+    registry=registry)`. Raises `InvalidRequest` where the registry is none, or has these metrics already.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -16,7 +16,7 @@ from latchwork.coord import CountDownLatch
 from latchwork.errors import InvalidRequest
 from latchwork.observe import EVENTS, GAUGES, observe, watch_queues
 from latchwork.observe.events import Kind
-from latchwork.observe.prometheus import PrometheusTelemetry
+from latchwork.observe.prometheus import PrometheusGauges, PrometheusTelemetry
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import MemoryStore
 from latchwork.testing.stores import FaultyStore
@@ -168,3 +168,10 @@ def test_a_queue_that_was_never_swept_is_told_by_its_depth_alone(clock, registry
     depths = {row[0] for row in samples if ("queue", "never") in row[1:]}
     assert "latchwork_queue_depth" in depths, "what the alert for it is made of"
     assert "latchwork_queue_last_sweep_seconds" not in depths
+
+
+@pytest.mark.parametrize("nothing", [None, "registry", prometheus_client])
+def test_figures_that_no_scrape_would_find_are_refused(nothing):
+    for telemetry in (PrometheusTelemetry, PrometheusGauges):
+        with pytest.raises(InvalidRequest, match="it must be a CollectorRegistry"):
+            telemetry(nothing)
