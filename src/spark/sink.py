@@ -151,6 +151,8 @@ def _check_writable(name: str, kind: DataType) -> None:
 def rows_of(schema: StructType, options: Options) -> Rows:
     """Return the conversion of rows of this schema. Raises `InvalidRequest` if the schema does not determine it."""
     names = schema.names
+    if not names:  # Spark hands such rows over without their number, and none would be published
+        raise InvalidRequest("the frame has no columns, so its rows are no messages: select some")
     for field in schema.fields:
         _check_writable(field.name, field.dataType)
     only_binary = options.open().codec.name == "bytes"

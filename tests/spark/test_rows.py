@@ -76,6 +76,12 @@ def test_columns_of_a_type_that_no_payload_can_have_are_refused_when_the_write_i
         sink("json").writer(t.StructType([t.StructField("x", kind)]), False)
 
 
+@pytest.mark.parametrize("kind", ["writer", "streamWriter"])
+def test_a_frame_without_columns_is_refused_when_the_write_is_planned(sink, kind):
+    with pytest.raises(InvalidRequest, match="no columns"):
+        getattr(sink("json"), kind)(t.StructType([]), False)
+
+
 def outgoing(array, *, whole=True, name="x"):
     return [one.payload for one in Rows(whole).outgoing(iter([pa.RecordBatch.from_arrays([array], names=[name])]))]
 
