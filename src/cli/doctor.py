@@ -19,7 +19,7 @@ from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Unreadab
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.findings.words import listed, of_queue
 from ..observe.snapshot import Snapshot, clients_in, view_of
-from ..plain import counted
+from ..plain import counted, word
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.in_flight import in_flight
 from ..queue.sharded.sweep_record import SweepRecord
@@ -169,8 +169,10 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
 def _without_queues(store: RecordStore, taken: Snapshot, state: str) -> Finding:
     """Return that a client has no queue here, and what that may come from."""
     if taken.leader is not None:
-        what = f"client {taken.client} has no queue here any more: {taken.upkeep}"
-        remedy = "where the store came back empty, a program that uses a queue makes it again within 5 minutes; "
+        # Its election is the same in all farms, so perhaps only the farm is wrong.
+        what = f"client {taken.client} has no queue here any more, in farm {word(taken.farm)}: {taken.upkeep}"
+        remedy = "check --farm and $LATCHWORK_FARM; or, where the store came back empty, "
+        remedy += "a program that uses a queue makes it again within 5 minutes; "
         return Finding(state, what, remedy + "its messages and schedules are lost", client=taken.client)
     others = clients_in(store, taken.farm)
     known = f"; the clients that have some: {', '.join(others[:MANY])}" if others else ""

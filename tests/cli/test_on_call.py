@@ -74,6 +74,12 @@ def test_doctor_says_of_a_client_whose_queues_are_gone_that_the_store_may_have_c
     assert "client shop has no queue here any more" in done.out
 
 
+def test_doctor_with_a_wrong_farm_says_that_the_farm_may_be_wrong_before_it_speaks_of_loss(lw, queue):
+    FencedLock(queue.store, "shop-sweeper", owner="vm:7:ab@local").acquire()
+    done = lw("doctor", *SHOP, "--farm", "zz")
+    assert (done.code, "in farm zz" in done.out, "check --farm" in done.out) == (1, True, True)
+
+
 def test_a_scale_names_the_workers_whose_program_fixes_their_threads(lw, queue):
     queue.store.repeat(reporting(queue, WorkerReport("vm:7:ab@local", 0.0, 2**60, 4, 0, 0, 0)))
     done = lw("queue", "scale", "q", "16", *SHOP)
