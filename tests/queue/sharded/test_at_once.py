@@ -13,6 +13,7 @@ import pytest
 
 from latchwork.errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.at_once import take_at_once
 from latchwork.queue.sharded.pointers import FIRE, LOAD, STREAM
 from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
@@ -100,6 +101,14 @@ def test_what_is_left_is_what_record_by_record_leaves(tmp_path, monkeypatch):
         store.close()
     assert left[0] == left[1]
     assert len(left[0]) == 11
+
+
+def test_a_step_at_a_shard_that_others_have_emptied_is_no_claim_so_the_shard_is_looked_at_again_soon(store, queue):
+    queue.publish("third")
+    (shard,) = (shard for shard, state in enumerate(queue.pointers.states()) if state.loaded > state.fired)
+    claim, there = take_at_once(queue.pointers, shard, 5, "one")
+    assert (claim.last - claim.after, len(there)) == (1, 1)
+    assert take_at_once(queue.pointers, shard, 5, "other") == (None, {})
 
 
 def test_a_slot_that_no_record_counts_yet_is_counted_before_its_message_goes(store, queue):
