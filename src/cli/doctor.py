@@ -237,7 +237,7 @@ def _skew(store: RecordStore) -> Finding:
     ended = store.seams.wall()
     store.delete(key)
     skew, slack = server - (began + ended) * 500, (ended - began) * 500
-    text = f"this clock and the server's differ by {skew:+.0f} ms (give or take {slack:.0f})"
+    text = f"this clock and the server's differ by {round(skew):+d} ms (give or take {slack:.0f})"
     wrong = text if abs(skew) > MAX_SKEW_MS + slack else ""
     return judged("clock", text, wrong, "let both follow NTP; leases are safe, but stored dates are wrong")
 

@@ -26,9 +26,11 @@ from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
 from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
-from latchwork.store import Key, MapPut, Put
+from latchwork.store import Key, MapPut, MemoryStore, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.store.port import Exists
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.support.waiting import until
 
 SHOP = ("--client", "shop")
@@ -873,3 +875,12 @@ def test_a_damaged_lock_has_a_row_of_its_own_in_the_list_of_locks_on_a_terminal_
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     done = lw("lock", "list")
     assert (done.code, "its record is damaged" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"), [(0.0003, "+0 ms"), (-0.0003, "+0 ms"), (2.0, "-2000 ms"), (-2.0, "+2000 ms")]
+)
+def test_clocks_differ_by_a_number_of_milliseconds_that_a_person_would_write(ahead, said):
+    clock = ManualClock()
+    finding = doctor._skew(CountingStore(MemoryStore(clock), seams=clock.skewed(ahead)))
+    assert f"differ by {said} " in finding.what
