@@ -139,6 +139,13 @@ def test_queues_are_sorted_by_any_column_and_a_row_stays_chosen(orders, mails, p
     assert person.press("I").index("mails ") < person.text().index("orders ")
 
 
+@pytest.mark.parametrize("down", [False, True])
+def test_a_row_without_a_value_in_the_column_of_the_order_is_the_last_and_is_there_once(down):
+    table = Table((Column("ready"),), tuple(row(None, (value,)) for value in (2, None, 7)))
+    found = [one.cells[0] for one in table.sorted_by(0, down=down).rows]
+    assert found == (["7", "2", DASH] if down else ["2", "7", DASH])
+
+
 def test_a_queue_shows_its_sides_its_workers_and_why_messages_fail(orders, person):
     reports(orders, reasons={"exception": 2})
     reports(orders, "web-2:9:y@local")
@@ -302,6 +309,14 @@ def test_threads_are_scaled_within_their_limits(orders, person):
     person.types("many")
     assert "no number of threads" in person.press("enter")
     assert orders.concurrency == 2
+
+
+def test_the_keys_of_a_queue_do_nothing_on_the_page_of_one_that_is_gone(orders, person):
+    person.looks()
+    person.top.stack.append(Page("queue", ("local", "shop", "gone")))
+    for key in "pc+-rmh":
+        person.press(key)
+    assert (person.top.asking, person.top.prompt) == (None, None)
 
 
 def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_cancelled(mails, person):
