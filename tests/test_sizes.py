@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -156,12 +157,29 @@ def compute_in_a_child():
 
 
 @pytest.mark.parametrize("work", [compute, compute_in_a_child])
-def test_a_test_over_the_limit_of_processor_time_fails_unless_it_is_marked(work):
+def test_a_test_over_the_limit_of_processor_time_fails_unless_it_is_marked(work, monkeypatch):
+    monkeypatch.setattr(cost, "slowness", lambda: 1.0)
     for mark in ("slow", "long"):
         with cost.limited(item("test_costly", mark), 0.05):
             work()
     with pytest.raises(pytest.fail.Exception, match=r"more than 0\.05 s"), cost.limited(item("test_costly"), 0.05):
         work()
+
+
+def test_a_machine_that_is_slow_at_the_same_work_raises_the_limit_and_the_failure_says_so(monkeypatch):
+    monkeypatch.setattr(cost, "QUIET", cost._piece() / 1_000)
+    with cost.limited(item("test_costly"), 0.05):
+        compute()
+    monkeypatch.setattr(cost, "slowness", lambda: 1.5)
+    told = r"1\.5 times as slow as a quiet one, more than 0\.05 s"
+    with pytest.raises(pytest.fail.Exception, match=told), cost.limited(item("test_costly"), 0.05):
+        compute()
+
+
+def test_a_machine_is_never_taken_for_quicker_than_a_quiet_one(monkeypatch):
+    monkeypatch.setattr(cost, "QUIET", 1e9)
+    assert cost.slowness() == 1.0
+    assert gc.isenabled()
 
 
 def test_a_test_that_waits_costs_no_processor_time():

@@ -149,10 +149,12 @@ def test_who_waits_at_a_barrier_on_a_terminal_is_told_who_is_missing(terminal, s
 
 
 def test_who_waits_for_a_limiter_on_a_terminal_is_told_so(terminal, sqlite_url):
-    RateLimiter(connect(sqlite_url), "n", 1, 3.0).acquire()
-    child = terminal("limit", "wait", "n", "--limit", "1", "--per", "3")
+    RateLimiter(connect(sqlite_url), "n", 1, 3600.0).acquire()
+    child = terminal("limit", "wait", "n", "--limit", "1", "--per", "3600")
     child.expect_exact("latchwork: waits for room in the limiter 'n'")
-    child.expect("let through")
+    child.sendintr()
+    child.expect("interrupted")
+    assert "let through" in _shown(terminal("limit", "wait", "other", "--limit", "1", "--per", "3600"))
 
 
 def test_ctrl_c_while_waiting_says_so_and_exits_130(terminal, sqlite_url):
@@ -190,6 +192,6 @@ def test_payloads_and_a_leaders_name_are_text_in_the_tables(terminal, sqlite_url
     QueueRegistry(store, "shop").create(QueueConfig("q", shards=1)).publish_many(MARKUP)
     shown = _shown(terminal("queue", "peek", "q", "--client", "shop", columns=200))
     assert [f'"{text}"' in shown for text in MARKUP] == [True] * 4
-    FencedLock(store, "shop-sweeper", owner="[/me]").acquire(1)
+    FencedLock(store, "shop-sweeper", owner="[/me]", lease=3600).acquire(1)
     for live in ((), ("--watch", "--rounds", "1")):
         assert "the upkeep: [/me] leads" in _shown(terminal("stats", "--client", "shop", *live, columns=200))
