@@ -1,4 +1,4 @@
-"""Elections: how long an office is empty after its leader was killed, and after it resigned.
+"""Elections: how long there is no leader after one was killed, and after one resigned.
 
 Run it from the project's root as `python -m benchmarks.election`. The leader is a process of its own, killed with
 SIGKILL; the clock stops when a candidate in this process has its next epoch. By lease that is bounded by the lease,
@@ -39,20 +39,20 @@ election.run(lambda leadership: (print(leadership.epoch, flush=True), sys.stdin.
 """
 
 
-def office(store, name: str, hosts: str | None):
+def candidate_of(store, name: str, hosts: str | None):
     """A candidate of either kind."""
     if hosts:
         return ZooKeeperElection(store, name, hosts, lease=LEASE)
     return LeaseElection(store, name, lease=LEASE)
 
 
-def emptied(store, name: str, hosts: str | None, *, kill: bool) -> float:
+def without_leader(store, name: str, hosts: str | None, *, kill: bool) -> float:
     """Seconds from the end of one leader to the beginning of the next."""
     packed = pickle.dumps((store, name, hosts, LEASE)).hex()
     command = [sys.executable, "-c", LEADER, packed]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as leader:
         epoch = int(leader.stdout.readline())
-        candidate = office(store, name, hosts)
+        candidate = candidate_of(store, name, hosts)
         candidate.start()
         time.sleep(1.5 * LEASE)
         began = time.perf_counter()
@@ -72,7 +72,7 @@ def rows(store, title: str, hosts: str | None) -> list[tuple]:
     """The two measurements of one kind of election."""
     found = []
     for what, kill in (("killed", True), ("resigned", False)):
-        times = [emptied(store, f"bench-{title}-{what}-{number}", hosts, kill=kill) for number in range(ROUNDS)]
+        times = [without_leader(store, f"bench-{title}-{what}-{number}", hosts, kill=kill) for number in range(ROUNDS)]
         found.append((title, what, LEASE, statistics.median(times), max(times)))
     return found
 

@@ -5,7 +5,7 @@ loop, `enqueue_many(100)` >= 20 times the reference, 8 threads of one process >=
 3 calls for any batch that fits.
 
 The reference is the illustrative implementation whose design the queue follows: it takes the lock, writes one slot,
-commits and releases, and naps 100 ms where the lock is taken; it compiles its filters for every call. The raw loop
+commits and releases, and sleeps 100 ms where the lock is taken; it compiles its filters for every call. The raw loop
 makes the queue's own three calls by hand (`_raw_round.py`); the last two rows hold the queue against the reference's
 simpler three calls.
 """

@@ -127,7 +127,7 @@ class ShardedQueue(Subscription):
         message_id: the caller's own id. It may be used twice, but the effects of both messages (`Delivery.operate`,
             `Delivery.once`) then happen once. `AlreadyExists` while a delayed message has it; one that failed and
             waits for its next attempt does not count.
-        delay: seconds or a timedelta, up to the queue's expiry and a year, by the server's clock.
+        delay: seconds or a timedelta, up to the queue's expiry, at most a year, by the server's clock.
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of
             the first. dedup_for: seconds or a timedelta, 1 s to 365 days; default as long as a message lives.

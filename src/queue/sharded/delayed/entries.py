@@ -137,7 +137,7 @@ class Due(NamedTuple):
 def checked_due(config: QueueConfig, delay: timedelta | float | None, at: datetime | None) -> Due | None:
     """Return when a message is due; None: now. Raises `InvalidRequest`.
 
-    delay: a timedelta or seconds, from 0 to the queue's expiry plus a year.
+    delay: a timedelta or seconds, from 0 to the queue's expiry, at most a year.
     at: an aware datetime, at most as far ahead; one in the past is now.
     """
     if delay is not None and at is not None:
