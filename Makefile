@@ -12,9 +12,9 @@ EXTRAS := spark,connect,cli,console,metrics,aio,django,demo,peers,dev
 PIP    := $(PYTHON) -m pip install --quiet --disable-pip-version-check
 # Spark starts a Python process for each step of a query, and an editable installation is compiled by nobody before.
 COMPILE := $(PYTHON) -m compileall -q src pyspark_latchwork
-# Some of a test run is waiting for processes and servers, so eight workers for the two cores it is meant for. Each may
+# Some of a test run is waiting for processes and servers, so six workers for the two cores it is meant for. Each may
 # start a server of its own, and takes up to 1 GB of memory with it: fewer where there is little.
-WORKERS ?= 8
+WORKERS ?= 6
 
 # Where bytecode is not to be written, each worker, and each process that a test starts, would compile the tests again.
 export PYTHONDONTWRITEBYTECODE :=

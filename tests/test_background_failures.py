@@ -332,6 +332,7 @@ class Term:
         """It leads."""
 
 
+@pytest.mark.long
 @FAILURES
 def test_a_duty_of_the_upkeep_that_fails_for_an_hour_goes_on_and_says_so_once_a_minute(caplog, failure):
     clock = InlineClock()

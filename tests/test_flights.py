@@ -179,7 +179,12 @@ def test_ctrl_c_while_java_comes_up_for_its_archive_waits_until_it_has(example, 
 
 
 @pytest.mark.parametrize(
-    ("says", "problem"), [("", "none was found"), ('openjdk version "11.0.2"', "11"), ('java version "1.8.0"', "8")]
+    ("says", "problem"),
+    [
+        pytest.param("", "none was found", marks=pytest.mark.long),
+        ('openjdk version "11.0.2"', "11"),
+        pytest.param('java version "1.8.0"', "8", marks=pytest.mark.long),
+    ],
 )
 def test_java_that_is_missing_or_too_old_is_one_clear_line(tmp_path, says, problem):
     if says:
@@ -197,6 +202,7 @@ def test_the_java_of_this_machine_is_recognised(example):
     assert example["java"].java_version() >= 17
 
 
+@pytest.mark.long
 def test_a_directory_that_is_no_run_is_refused(tmp_path):
     run = start("--resume", tmp_path)
     assert "it has no plan.json" in run.communicate(timeout=60)[0]

@@ -64,6 +64,7 @@ def test_the_cap_holds_and_says_that_there_are_more(orders):
         choose(orders, "ready", {})
 
 
+@pytest.mark.long
 def test_a_stop_leaves_what_has_not_begun(orders):
     run = Run("discard", choose(orders, "parked", {}))
     said = []
@@ -144,6 +145,7 @@ def test_delayed_messages_are_chosen_and_cancelled(store):
     assert (run.counts, len(queue.delayed.search())) == ({"done": 45}, 5)
 
 
+@pytest.mark.long
 def test_to_choose_reads_a_call_for_each_1000_records_whatever_they_hold():
     clock = ManualClock()
     store = CountingStore(MemoryStore(clock))
@@ -169,6 +171,7 @@ def test_the_part_that_an_interrupt_cuts_is_unknown_and_the_others_were_not_trie
     assert (run.is_over, run.counts) == (True, {"not tried": 1_300, "done": 100, "unknown": 100})
 
 
+@pytest.mark.long
 def test_of_delayed_messages_no_more_are_looked_at_than_was_agreed():
     store = CountingStore(MemoryStore(ManualClock()))
     queue = QueueRegistry(store, "shop", farm_id="f").create(QueueConfig("orders", shards=2))

@@ -142,6 +142,7 @@ def test_nothing_of_a_job_is_left_when_its_fence_was_lost(running, sqlite_url, r
     assert "the fence was lost; ending the command" in run.process.stderr.read()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", SIGNALS_SOME_LONG)
 def test_the_next_holder_finds_nothing_of_the_last_ones_job(running, sqlite_url, number):
     run = running(*RUNNERS["lock"], "sh", "-c", JOBS["stubborn"])
@@ -161,6 +162,7 @@ def test_what_a_command_leaves_running_is_ended_before_the_lock_is_given_back(ru
     assert "ending the processes that it left running" in run.process.stderr.read()
 
 
+@pytest.mark.long
 def test_a_job_may_end_in_its_own_way_within_the_grace(running):
     job = "trap 'echo tidied >> $OUT; exit 3' TERM; echo ready >> $OUT; while :; do sleep 0.02; done"
     run = running("lock", "run", "n", "--", "sh", "-c", job)
@@ -170,6 +172,7 @@ def test_a_job_may_end_in_its_own_way_within_the_grace(running):
     assert run.written().split() == ["ready", "tidied"]
 
 
+@pytest.mark.long
 def test_a_stopped_job_is_ended_too(running):
     run = running("lock", "run", "n", "--", "sh", "-c", "echo $$ >> $OUT; kill -STOP $$; sleep 100")
     until(run.written)
@@ -177,6 +180,7 @@ def test_a_stopped_job_is_ended_too(running):
     assert run.process.wait(60) == 128 + signal.SIGTERM
 
 
+@pytest.mark.long
 def test_without_a_grace_a_job_is_killed_at_once(running):
     run = running("lock", "run", "n", "--grace", "0", "--", "sh", "-c", JOBS["stubborn"])
     until(run.is_at_work)
@@ -185,6 +189,7 @@ def test_without_a_grace_a_job_is_killed_at_once(running):
     assert run.left() == {}
 
 
+@pytest.mark.long
 def test_a_runner_in_another_ones_job_ends_its_own_job_once(running):
     """A second SIGTERM makes some programs hurry, so a job is told once, however many runners there are around it."""
     job = "trap 'echo told >> $OUT' TERM; echo ready >> $OUT; n=0; while [ $n -lt 50 ]; do sleep 0.02; n=$((n+1)); done"
@@ -197,6 +202,7 @@ def test_a_runner_in_another_ones_job_ends_its_own_job_once(running):
     assert run.left() == {}
 
 
+@pytest.mark.long
 def test_a_job_whose_supervisor_is_killed_is_ended(running):
     run = running(*RUNNERS["lock"], "sh", "-c", JOBS["background"])
     until(run.is_at_work)
@@ -207,6 +213,7 @@ def test_a_job_whose_supervisor_is_killed_is_ended(running):
     assert "was killed, and the command with it" in run.process.stderr.read()
 
 
+@pytest.mark.long
 def test_killing_the_whole_group_of_a_runner_ends_its_job_too(running):
     run = running(*RUNNERS["lock"], "sh", "-c", JOBS["stubborn"])
     until(run.is_at_work)
@@ -246,6 +253,7 @@ def queue(sqlite_url):
     return made
 
 
+@pytest.mark.long
 @pytest.mark.matrix
 @pytest.mark.parametrize("job", ["exec", "daemon"])
 @pytest.mark.parametrize(("follow", "number"), CONSUMERS_END)
@@ -261,6 +269,7 @@ def test_nothing_of_a_messages_job_is_left_when_its_consumer_has_ended(running, 
         assert (queue.depth().ready, queue.depth().sideline) == (3, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_followers_job_is_ended_when_it_is_told_twice(running, queue, number):
     run = running(*CONSUME, "--follow", "--", "sh", "-c", JOBS["background"])
@@ -361,6 +370,7 @@ def test_a_followers_job_that_runs_too_long_is_ended_before_its_message_comes_ag
     store.close()
 
 
+@pytest.mark.long
 def test_a_job_that_does_not_read_its_message_is_no_failure(running, queue):
     queue.publish("x" * 500_000)
     run = running("queue", "consume", "q", *SHOP, "--timeout", "0", "--", "true")

@@ -527,6 +527,7 @@ def test_doctor_says_what_will_not_work(lw):
     assert "->" in done.out
 
 
+@pytest.mark.long
 def test_a_command_warns_of_a_namespace_only_where_more_is_asked_for(aerospike_server):
     if connect(aerospike_server.url).describe().strong_consistency:
         pytest.skip("this namespace is strongly consistent")

@@ -75,6 +75,7 @@ def test_one_farm_at_a_time_runs_the_command_with_an_epoch_that_all_stores_know(
     assert (ended["leader"], ended["epoch"], ended["contenders"]) == (None, int(later), [])
 
 
+@pytest.mark.long
 def test_a_preferred_farm_leads_before_one_that_stood_first(lw, name, over_all):
     held = start(name, "lhr", over_all, "sh", "-c", SHOWS, more=("--prefer", "iad"))
     assert held.stdout.readline()

@@ -103,6 +103,7 @@ def test_ctrl_c_reaches_the_command(spawned, sqlite_url):
     assert child.exitstatus == 5
 
 
+@pytest.mark.long
 def test_a_command_that_ctrl_c_ends_is_told_as_interrupted(spawned, sqlite_url):
     child = spawned(command(sqlite_url, *lock_run("echo running; exec sleep 100")))
     child.expect("running")
@@ -123,6 +124,7 @@ def test_the_command_reads_what_is_typed(spawned, sqlite_url):
     assert child.exitstatus == 0
 
 
+@pytest.mark.long
 def test_ctrl_z_stops_nothing_where_no_shell_would_let_it_go_on(spawned, sqlite_url):
     child = spawned(command(sqlite_url, *lock_run("echo asking; read x; echo got-$x")))
     child.expect("asking")
@@ -159,6 +161,7 @@ def test_ctrl_z_stops_the_command_and_fg_lets_it_go_on_with_the_terminal(shell):
     assert code_of(shell) == 0
 
 
+@pytest.mark.long
 def test_a_command_in_the_background_that_wants_the_terminal_waits_for_fg(shell):
     shell.sendline("set -b")  # the shell says at once that a job has stopped, not before its next prompt
     shell.expect_exact(PROMPT)
@@ -183,6 +186,7 @@ def test_a_command_that_goes_on_in_the_background_leaves_the_terminal_to_the_she
     shell.expect("over")
 
 
+@pytest.mark.long
 def test_in_a_pipeline_the_command_may_read_the_terminal(shell):
     shell.sendline(f"{typed(lock_run(ASK))} | cat")
     shell.expect("asking")
@@ -191,6 +195,7 @@ def test_in_a_pipeline_the_command_may_read_the_terminal(shell):
     shell.expect_exact(PROMPT)
 
 
+@pytest.mark.long
 def test_in_a_pipeline_ctrl_c_reaches_the_command(shell):
     shell.sendline(f"{typed(lock_run(COUNT))} | cat; echo codes-${{PIPESTATUS[0]}}")
     shell.expect("running")
@@ -270,6 +275,7 @@ def test_a_messages_command_may_ask_the_person(shell, queue):
     assert queue.depth().sideline == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("asks", [True, False])
 def test_ctrl_c_ends_the_consumer_also_while_its_command_has_the_terminal(shell, queue, asks):
     shell.sendline(typed((*CONSUME, "sh", "-c", ASK if asks else "echo asking; exec sleep 100")))

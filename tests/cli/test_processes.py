@@ -330,6 +330,7 @@ def test_a_handler_over_its_time_is_ended_with_its_process_and_costs_its_neighbo
         assert run.end(signal.SIGINT) == 0
 
 
+@pytest.mark.long
 def test_a_child_is_replaced_after_its_messages_and_at_its_memory_and_no_attempt_is_lost(place):
     (place[0] / "jobs.py").write_text(JOBS.replace("THREADS", "4"))
     orders = place[2][0]
@@ -363,6 +364,7 @@ interrupts = Interrupts()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [[], ["--processes", "1"]], ids=["alone", "child"])
 def test_a_second_interrupt_while_the_interpreter_ends_does_not_say_that_work_was_cut(place, options):
     (place[0] / "ends.py").write_text(INTERRUPTED_AT_ITS_END)
@@ -382,6 +384,7 @@ def test_a_program_that_cannot_start_ends_the_parent_at_once_with_one_message(pl
 LOADING = "import os, time\nos.write(1, f'loading|{os.getpid()}\\n'.encode())\ntime.sleep(600)\n"
 
 
+@pytest.mark.long
 def test_a_child_that_is_killed_before_it_began_is_no_work_that_was_cut(place):
     (place[0] / "loading.py").write_text(LOADING)
     with running(place, "--processes", "1", program="loading:worker") as run:
@@ -391,6 +394,7 @@ def test_a_child_that_is_killed_before_it_began_is_no_work_that_was_cut(place):
         run.await_log("did not end in time: it is killed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_group_while_the_program_is_loaded_ends_it_well(place, number):
     """As of an init system, or of a terminal that is closed."""
@@ -405,6 +409,7 @@ def test_a_signal_to_the_group_while_the_program_is_loaded_ends_it_well(place, n
         assert not [line for line in run.logged if "ERROR" in line]
 
 
+@pytest.mark.long
 def test_while_it_is_written_the_program_starts_again_with_every_change(place):
     program = place[0] / "draft.py"
     program.write_text("this is no Python\n")

@@ -140,6 +140,7 @@ def test_who_waits_on_a_terminal_is_told_once_who_has_it(terminal, sqlite_url, w
     assert "waits for" not in shown
 
 
+@pytest.mark.long
 def test_who_waits_at_a_barrier_on_a_terminal_is_told_who_is_missing(terminal, sqlite_url):
     two = ("n", "--client", "shop", "--farm", "dc1", "--party", "p", "--party", "q")
     child = terminal("barrier", "wait", *two, "--as", "p")
@@ -148,6 +149,7 @@ def test_who_waits_at_a_barrier_on_a_terminal_is_told_who_is_missing(terminal, s
     child.expect("p: null")
 
 
+@pytest.mark.long
 def test_who_waits_for_a_limiter_on_a_terminal_is_told_so(terminal, sqlite_url):
     RateLimiter(connect(sqlite_url), "n", 1, 3600.0).acquire()
     child = terminal("limit", "wait", "n", "--limit", "1", "--per", "3600")

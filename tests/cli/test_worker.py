@@ -117,6 +117,7 @@ def handle(delivery):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["environment", "jobs"])
 def test_the_store_and_the_client_of_the_command_are_those_of_its_module_or_refused(place, tmp_path, name):
     folder, _, _ = place

@@ -29,7 +29,7 @@ def registry_with(store, queues, client="shop"):
     return registry
 
 
-@pytest.mark.parametrize(("queues", "most"), [(0, 4), (1, 4), (40, 4), (501, 5)])
+@pytest.mark.parametrize(("queues", "most"), [(0, 4), (1, 4), (40, 4), pytest.param(501, 5, marks=pytest.mark.long)])
 def test_a_look_at_all_queues_is_three_calls_and_one_for_every_500_queues(clock, queues, most):
     store = CountingStore(MemoryStore(clock))
     registry = registry_with(store, queues)
@@ -61,7 +61,7 @@ def test_the_messages_of_a_queue_do_not_change_what_a_look_costs(clock):
     assert store.total <= 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("queues", [500, pytest.param(1_000, marks=pytest.mark.long)])
 def test_500_queues_and_a_million_messages_in_one_of_them_are_looked_at_within_3_calls_and_one_for_500(clock, queues):
     store = CountingStore(MemoryStore(clock))

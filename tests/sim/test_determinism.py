@@ -30,6 +30,7 @@ def test_the_same_seed_gives_the_same_history(primitive):
     assert len(set(first)) == len(first)
 
 
+@pytest.mark.long
 def test_the_history_does_not_depend_on_the_process():
     """Sets are in another order there: a process of its own, and what strings hash to is fixed for it."""
     env = {**os.environ, "PYTHONHASHSEED": "7"}

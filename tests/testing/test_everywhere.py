@@ -160,6 +160,7 @@ def test_upkeep_brings_back_what_a_group_failed_and_what_was_due_and_ends_batche
     assert sorted(delivery.payload for delivery in group.receive(10)) == ["after", "delayed", "failed"]
 
 
+@pytest.mark.long
 def test_a_follow_up_that_a_dead_worker_did_not_publish_is_not_said_to_be_lost():
     def work(store, done):
         queue = queue_of(store)

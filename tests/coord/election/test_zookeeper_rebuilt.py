@@ -117,6 +117,7 @@ def server():
     one.close()
 
 
+@pytest.mark.long
 def test_a_candidate_is_elected_again_after_zookeeper_has_lost_its_data(server):
     election = ZooKeeperElection(MemoryStore(), "office", server.hosts, lease=0.5)
     election.start()

@@ -153,6 +153,7 @@ def test_a_lock_is_held_by_nobody_whichever_single_instruction_is_interrupted_as
     assert not struck(holder, range(count - LAST, count), everywhere=True)
 
 
+@pytest.mark.long
 def test_without_the_weak_reference_or_the_handing_out_it_would_be_held(monkeypatch):
     count = points(takes, everywhere=True)
     with monkeypatch.context() as patch:

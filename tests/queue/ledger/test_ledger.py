@@ -231,8 +231,8 @@ CALLS = 16
 """Store calls of a fault-free attempt: one for the queue, one look, four for each of three chunks, and spare ones."""
 
 
-@pytest.mark.parametrize("later", [0, 86_400])
-@pytest.mark.parametrize("consume", [False, True])
+@pytest.mark.parametrize("later", [0, pytest.param(86_400, marks=pytest.mark.long)])
+@pytest.mark.parametrize("consume", [pytest.param(False, marks=pytest.mark.long), True])
 def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later):
     """consume: consumers take what the first attempt has written before the other one begins."""
 

@@ -41,7 +41,7 @@ def reads(store) -> int:
 
 
 @pytest.mark.parametrize("waiters", [1, 100])
-@pytest.mark.parametrize("shards", [1, 32, 512])
+@pytest.mark.parametrize("shards", [1, pytest.param(32, marks=pytest.mark.long), 512])
 def test_an_idle_queue_costs_a_process_at_most_20_reads_a_second_whatever_waits_for_it(shards, waiters):
     clock = ManualClock(max_sleeps=1_000_000)
     store = CountingStore(MemoryStore(clock))

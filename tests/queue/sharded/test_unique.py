@@ -322,7 +322,10 @@ class Paused(CountingStore):
         return answer
 
 
-@pytest.mark.parametrize("how", [{}, {"delay": 5}, {"delay": 5, "on_duplicate": "replace"}])
+@pytest.mark.parametrize(
+    "how",
+    [{}, pytest.param({"delay": 5}, marks=pytest.mark.long), {"delay": 5, "on_duplicate": "replace"}],
+)
 def test_it_is_published_once_and_not_lost_whatever_call_fails(how):
     def publish(store, done):
         again(made(store), **how)

@@ -138,6 +138,7 @@ except UnicodeDecodeError:
 """
 
 
+@pytest.mark.long
 def test_a_message_that_cannot_be_decoded_keeps_its_queue_from_nothing(aerospike_server, aerospike_store):
     for number, value in enumerate(VALUES.values()):
         client = f"text{number}"

@@ -58,6 +58,7 @@ def applied(record, *operations, now=1000, **options):
     return apply(record, Update(KEY, operations, exists=options.pop("exists", Exists.ANY), **options), now)
 
 
+@pytest.mark.long
 @given(st.lists(ops, min_size=1, max_size=6), st.lists(ops, min_size=1, max_size=6))
 @quick
 def test_an_update_changes_no_record_but_its_own_result(before, after):

@@ -440,6 +440,7 @@ def test_a_name_takes_some_fifty_bytes_and_its_record_no_more_than_a_record_hold
 # ---- when something fails
 
 
+@pytest.mark.long
 def test_a_fault_at_any_call_of_a_publisher_leaves_no_message_that_counts_without_its_result():
     def publish(store, _):
         batch = kept(store).batch("b")

@@ -474,6 +474,7 @@ def test_a_delayed_message_that_is_cancelled_is_waited_for_no_more(queue):
     assert batch.wait(0)
 
 
+@pytest.mark.long
 def test_a_cancel_whose_process_died_is_completed_when_the_message_would_be_due():
     def prepare(store):
         with queue_on(store).batch("b") as batch:

@@ -469,6 +469,7 @@ def test_a_queue_that_never_had_one_costs_a_quarter_of_a_call_a_second(store, cl
 # ---- whatever fails
 
 
+@pytest.mark.long
 def test_at_whatever_call_a_pass_is_struck_the_next_one_takes_few_calls_for_hundreds():
     """Else faults that come again and again let no pass get to its end."""
     calls = 0

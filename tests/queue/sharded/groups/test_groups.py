@@ -600,6 +600,7 @@ def test_a_group_made_again_under_a_name_begins_anew(world, queue):
     assert world.process().queue.group("audit").config.tag == new.config.tag != old.config.tag
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("swept", [False, pytest.param(True, id="swept before", marks=pytest.mark.long)])
 def test_at_whatever_call_a_drop_is_struck_the_upkeep_ends_it(swept):
     """swept: the queue's own sweep has passed the messages, so that only the drop can delete them."""
@@ -726,7 +727,7 @@ def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
 # ---- made
 
 
-@pytest.mark.parametrize("start", ["now", "oldest"])
+@pytest.mark.parametrize("start", [pytest.param("now", marks=pytest.mark.long), "oldest"])
 def test_at_whatever_call_its_making_is_struck_whoever_asks_again_completes_it(start):
     def make(store, done):
         QueueRegistry(store, "c", farm_id="f").get("q").group("audit", start=start)

@@ -124,7 +124,7 @@ def test_an_idle_worker_reads_no_settings_while_the_bell_tells_of_none():
     assert 0 < len(reads) <= 200 / module.UNHEARD + 4  # and two refreshes of the registry
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_was_killed_is_silent_within_a_minute_and_is_forgotten_by_the_others_later():
     stage = Stage()
     dead = stage.act("dead", working(1e5))

@@ -111,6 +111,7 @@ def test_a_slot_whose_message_never_came_is_given_up_after_the_grace(simulated):
     assert simulated.clock.monotonic() >= 0.25
 
 
+@pytest.mark.long
 def test_a_damaged_number_of_messages_ends_a_pass_which_the_next_one_goes_on(simulated):
     process = simulated.process()
     sidelined(process, ["a"])

@@ -41,6 +41,7 @@ def test_a_process_that_died_is_missed_by_the_others():
     assert (len(there), len(lost)) == (1, 1)
 
 
+@pytest.mark.long
 def test_a_process_that_was_paused_for_longer_than_its_lease_comes_back():
     stage = Stage({"worker": {"Put:beat#": 3 * LEASE}})
     stage.act("worker", consuming([], 1000))
