@@ -318,7 +318,8 @@ class QueueRegistry:
         now; if it is paused, it stays so. If an equal one is there, nothing changes: ticks that are due come.
 
         The process that does the upkeep of this client publishes: one in which a worker or a consumer runs. It notices
-        the schedule within 15 s. Three calls. Raises `NotFound` if the queue does not exist.
+        the schedule within 5 s; where more than one tick was due by then, `missed` says which are published. Three
+        calls. Raises `NotFound` if the queue does not exist.
         """
         if not isinstance(schedule, Schedule):
             raise InvalidRequest(f"schedule is a {type(schedule).__name__}; give a Schedule(name, queue=...)")
@@ -362,7 +363,8 @@ class QueueRegistry:
         return self._schedules.pause(name, who[:MAX_NAME])
 
     def resume_schedule(self, name: str) -> bool:
-        """Publish the ticks of a paused schedule that are due from now on; False where it is not paused.
+        """Publish the ticks of a paused schedule that are due from now on; False where it is not paused. It is noticed
+        as a new one is: see `schedule`.
 
         To have a run for the ones in between, `trigger_schedule`. One call, or two. Raises `NotFound`.
         """

@@ -226,6 +226,39 @@ def test_a_message_that_waits_for_ever_can_be_discarded(world, order):
     assert not shop.sent(PATIENCE + 1.0)
     (waits,) = shop.leader.queue.delayed.waiting().unsettled
     assert shop.leader.queue.delayed.discard([waits.message_id])[waits.message_id].value == "done"
+    assert not shop.leader.queue.delayed.waiting().unsettled, "nobody is told of it any more"
+
+
+def test_nobody_is_told_any_more_of_a_message_whose_entry_is_gone(world, order):
+    shop = Shop(world)
+    shop.pay(order, "first")
+    shop.process.fails(range(2, 30), Fault("late"))
+    with pytest.raises(OutcomeUnknown):
+        shop.pay(Key(order.set, "nobody"), exists=Exists.ANY)
+    shop.sent(PATIENCE + 1.0)
+    (waits,) = shop.leader.queue.delayed.waiting().unsettled
+    world.store.delete(shop.leader.queue.delayed.entry(waits.message_id))
+    shop.sent(2 * PATIENCE + 1.0)
+    assert not shop.leader.queue.delayed.waiting().unsettled
+
+
+def test_a_message_whose_condition_cannot_be_read_waits_and_is_told_of(world, order, caplog):
+    """Its update may have been applied: then to drop it would lose it."""
+    shop = Shop(world)
+    shop.pay(order, "first")
+    shop.sent()
+    shop.process.fails([2], "crash_after")
+    with pytest.raises(Crash):
+        shop.pay(order)
+    (id,) = (one.message_id for one in shop.leader.queue.delayed.search(within=60))
+    entry = shop.leader.queue.delayed.entry(id)
+    sound = world.store.get(entry).bins["if"]
+    world.store.operate(entry, Put("if", [*sound, "of a later version"]), ttl=-1)
+    assert not shop.sent(PATIENCE + 1.0)
+    assert "cannot be read" in caplog.text
+    assert [one.message_id for one in shop.leader.queue.delayed.waiting().unsettled] == [id]
+    world.store.operate(entry, Put("if", sound), ttl=-1)
+    assert shop.sent(61) == {"paid": 1}
 
 
 def test_a_message_under_the_id_of_one_that_was_cancelled_waits_for_no_update(world, order):

@@ -89,7 +89,7 @@ class ConditionalMessages(DelayedMessages):
         rows = self.store.delete_many([Removal(self.entry(one)) for one in names], repeatable=True)
         gone = [name for name, row in zip(names, rows, strict=True) if row is True]
         if gone:
-            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone))])
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone)), self.told_no_more(gone)])
         return rows
 
     def waits_for(self, message_id: str) -> str | None:

@@ -41,6 +41,7 @@ from ....store import (
     Exists,
     Key,
     MapPut,
+    MapRemove,
     Param,
     Put,
     Read,
@@ -555,8 +556,7 @@ class DelayedMessages:
                 return False
             unknown = f"{message_id!r} of {self.name!r}: it may be cancelled, or on its way; ask again"
             raise OutcomeUnknown(unknown) from refusal
-        self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, [message_id]))])
-        self.left_batches([batch])
+        self.left([message_id], [batch])
         return True
 
     def cancelling(self, name: str, by: str) -> Update:
@@ -567,8 +567,14 @@ class DelayedMessages:
     def left(self, names: Sequence[str], texts: Sequence[object]) -> None:
         """Count entries that were cancelled, and remove cancelled messages from the count of their batches."""
         if names:
-            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, names))])
+            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, names)), self.told_no_more(names)])
         self.left_batches(texts)
+
+    def told_no_more(self, names: Collection[str]) -> Update:
+        """Return the update by which people are not told of these any more as of messages that wait for their update.
+        It is refused if they are told of none.
+        """
+        return Update(self.control, (MapRemove(UNSETTLED, tuple(names)),), exists(UNSETTLED))
 
     def left_batches(self, texts: Sequence[object]) -> None:
         """Remove cancelled messages from the count of their batches, which these bins name (P18).

@@ -19,7 +19,7 @@ from ...rows import read_each, readable
 from ..envelope import Codec, Message, as_new, date, message_of
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
-from .entries import BUCKETS, CHUNK, HORIZON, IDS, OUT, RETRY_OUT, WAITS, WIDTH, Due, bucket_of, counting
+from .entries import BUCKETS, CHUNK, HORIZON, IDS, WAITS, WIDTH, Due, bucket_of
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
 
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0
@@ -222,8 +222,7 @@ class DelayedView(ConditionalMessages):
         rows = self.store.repeat_many([self.cancelling(name, by) for name in names])
         gone, _ = rows.sift(names)
         if gone:
-            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, list(gone)))])
-            self.left_batches([batch for (batch,) in gone.values()])
+            self.left(list(gone), [batch for (batch,) in gone.values()])
         return [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
 
     def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:

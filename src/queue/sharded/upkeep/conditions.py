@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ....coord.effects.attempts import Condition, applied, give_up
-from ....errors import LatchworkError, NotFound, Refused
+from ....errors import LatchworkError, NotFound, Refused, Unreadable
 from ....logs import Log
-from ....store import MapRemove, Update, exists, missing
+from ....store import Update, missing
 from ....store.model.expr import MapSize
 from ....store.model.ops import MapPut
 from ..delayed.conditional import ConditionalMessages
@@ -58,8 +58,11 @@ class Conditions:
         settled, told = Settled(), dict[str, str]()
         asked: dict[str, Condition] = {}
         for one, entry in entries.items():
-            if entry.condition is None or one in expired:
+            if one in expired:
                 settled.never.append(one)
+            elif entry.condition is None:  # damaged, or as a later version writes it: the update may have been applied
+                told[one] = "which record it goes with cannot be read"
+                settled.failed[one] = Unreadable(told[one])
             else:
                 asked[one] = entry.condition
         # 1. Was it applied, by the marks of the record?
@@ -101,7 +104,7 @@ class Conditions:
         """Note for people what waits long, and take out what waits no more. A call for each, or none."""
         control = self._delayed.control
         if over:
-            self._store.repeat_many([Update(control, (MapRemove(UNSETTLED, tuple(over)),), exists(UNSETTLED))])
+            self._store.repeat_many([self._delayed.told_no_more(over)])
         if told:
             ops = [MapPut(UNSETTLED, one, [entries[one].due, why]) for one, why in told.items()][:MOST_TOLD]
             self._store.repeat_many([Update(control, tuple(ops), _ROOM)])

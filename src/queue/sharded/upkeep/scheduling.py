@@ -18,8 +18,9 @@ from .farms import Farms
 
 log = Log(__name__)
 
-LOOK = 15.0
-"""Seconds at most between two looks at the schedules: one that another process has just made is noticed so late."""
+LOOK = 5.0
+"""Seconds at most between two looks at the schedules: one that was just made, or resumed, is noticed so late. Ticks
+that come sooner one after the other are missed until then."""
 AGAIN = 2.0
 """Seconds after which schedules that could not be read are read again."""
 

@@ -324,17 +324,21 @@ class QueueTimers:
             self.queue, list(wanted.values()), MEMORY, scope=SCOPE, beside=[note]
         ).sift(wanted)
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
-        failures |= unmoved
+        expired |= moved.keys()
+        # One whose entry could not be deleted stays in the bucket: the next look finds it published, and deletes it.
+        done = sorted(expired)
+        _, kept = self._store.delete_many([Removal(delayed.entry(one)) for one in done], repeatable=True).sift(done)
+        expired -= kept.keys()
+        failures |= unmoved | kept
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
         put_off |= self._asked_again(settled.later)
-        expired |= moved.keys()
         over = (expired | gone | cancelled | put_off) - stays
-        self._store.delete_many([Removal(delayed.entry(one)) for one in sorted(expired)], repeatable=True)
         if over:
             self._store.repeat_many([
                 Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
                 # What it has deleted: an id may be in two buckets, and who cancels or withdraws an entry counts it.
                 *([self._counting(place, expired - foreign)] if expired else []),
+                *([delayed.told_no_more(gone | cancelled)] if gone | cancelled else []),
             ])  # fmt: skip
         return len(over) == len(set(ids))
 

@@ -488,6 +488,33 @@ def test_at_whatever_call_a_pass_is_struck_the_next_one_takes_few_calls_for_hund
     assert calls < 100
 
 
+@pytest.mark.parametrize("ids", [["m"], ["m", "n"]], ids=len)
+def test_a_message_whose_entry_could_not_be_deleted_is_forgotten_by_the_next_look(ids):
+    """Else its state is "ready" for days after it was acknowledged, and its id and its key are taken."""
+    clock = ManualClock()
+    memory = MemoryStore(clock)
+    queue = queue_on(memory)
+    store = FaultyStore(memory)
+    timers = Timers(Farms(queue_on(store)))
+    for name in ids:
+        queue.publish(name, delay=1, message_id=name)
+    clock.advance(2)
+
+    def away(removals):
+        raise Unavailable("away")
+
+    with mock.patch.object(store, "_delete_many", away), mock.patch.object(store, "_delete", away):
+        run_until(timers, clock, 1)
+    assert payloads(queue) == ids
+    assert queue.depth().delayed == len(ids), "not counted before they are deleted"
+    run_until(timers, clock, 3)
+    assert (payloads(queue), queue.depth().delayed) == ([], 0)
+    for name in ids:
+        queue.publish(f"{name} again", delay=1, message_id=name)
+    run_until(timers, clock, 3)
+    assert sorted(payloads(queue)) == [f"{name} again" for name in ids]
+
+
 def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():
     """Both crashes leave the work half done, and a second mover goes on."""
 
