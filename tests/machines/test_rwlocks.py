@@ -98,6 +98,8 @@ class ReadWriteLocks(Twins):
     def release(self, pick):
         held = self.held[-1 - pick % len(self.held)]
         self.swept()
+        if held.mode == "write" and not held.believed and not held.gone:
+            self.dead = held.generation  # it may have been interrupted in its work, as one that died
         assert came_to(self.both(lambda grant: grant.release(), held.twins)) is (not held.gone)
         held.gone = True
 
