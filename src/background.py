@@ -100,8 +100,7 @@ class Background:
         activity.join(timeout)
         if activity.is_alive():
             return False
-        if self._activity is activity:
-            self._activity = None
+        if self._activity is activity:  # it is kept: a `start` of another thread may replace it at any moment
             self.stopping.clear()
         return True
 

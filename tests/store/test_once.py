@@ -532,3 +532,10 @@ def test_a_refusal_that_settles_nothing_and_cannot_be_looked_into_is_unknown(goe
     with pytest.raises(OutcomeUnknown if goes_on else type(failure)):
         mute.operate(key, Add("n", -2), when=Bin("n") >= 2, once=once)
     assert store.get(key).bins == {"n": 1}
+
+
+@pytest.mark.parametrize("capacity", [2**31, 2**63 - 1])
+def test_a_memory_larger_than_a_server_can_keep_is_refused(capacity):
+    """An Aerospike client cuts the number to 32 bits: tokens would be removed that are to be remembered."""
+    with pytest.raises(InvalidRequest, match=r"1 to 2,147,483,647"):
+        Once(capacity)

@@ -266,14 +266,17 @@ class Latch:
             # The party is the token: a repeat of an attempt in doubt finds it and is refused.
             update = form.fill(self._key, nonce=nonce, party=party, n=n, change=-n)
             return int(self._store.repeat(update)[0])
-        except NotFound:
-            raise self._gone() from None
+        except NotFound as absent:
+            raise self._gone_after(absent) from None
         except Refused as refusal:
             reads = (Read(bins.count), Read(bins.id), MapGet(bins.done, party), Compute(bins.first[kind]))
-            read = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
+            try:
+                read = self._read_after(refusal, lambda: self._store.operate(self._key, *reads))
+            except NotFound:
+                raise self._gone_after(refusal) from None
             remaining, ident, counted, of_one_kind = read
             if remaining is None or ident != nonce:
-                raise self._gone() from None
+                raise self._gone_after(refusal) from None
             if counted is None and of_one_kind is None:
                 raise InvalidRequest(
                     f"party {shown(party)} of the {self._title}: the parties that have counted in farm "
@@ -556,6 +559,15 @@ class Latch:
                 f"`latchwork latch list --client {one_line(self._client)}` lists the latches that there are"
             )
         return NotFound(why, key=self._key)
+
+    def _gone_after(self, refusal: NotFound | Refused) -> LatchworkError:
+        """Return the error of a count that found no latch: an earlier attempt of it, whose reply was lost, may have
+        counted while the latch was there.
+        """
+        gone = self._gone()
+        if not refusal.details.get("doubt"):
+            return gone
+        return OutcomeUnknown(f"the count may have been applied; {gone}", key=self._key)
 
     def _read_after(self, refusal: Refused, read: Callable[[], T]) -> T:
         """Read the record after a refusal. Raises `OutcomeUnknown` if the read fails and an earlier attempt of the

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aerospike_helpers.batch.records import BatchRecords, Read, Remove
+from aerospike_helpers.batch.records import BatchRecords, Read
 
 from ...errors import LatchworkError, Unreadable
 from ..port import Key
@@ -71,8 +71,9 @@ def read_fault(row: Any) -> ClientFault | None:
 
 def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
-        # Every record has a generation, from 1 on. The answer to a removal has none.
-        if _generation(row) or (sent and isinstance(row, Remove)):
+        # Every record has a generation, from 1 on. The answer to a write has none if it has removed the record, or the
+        # last of its bins.
+        if _generation(row) or (sent and not isinstance(row, Read)):
             return None
         return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
     if row.result == UNANSWERED and not row.in_doubt and batch not in _ALL_SENT:

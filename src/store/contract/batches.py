@@ -39,6 +39,15 @@ class BatchContract(Contract):
         found = [record and record.bins["n"] for record in store.get_many([there, refused, absent, other, new, text])]
         assert found == [2, 1, None, 1, 5, 1]
 
+    def test_a_row_that_removes_the_last_bin_of_its_record_is_done(self, store: RecordStore) -> None:
+        key, guarded = make(store, Put("n", 1)), make(store, Put("n", 1))
+        other = make(store, Put("n", 1), Put("s", "x"))
+        gone, refused = Update(key, (Put("n", None),)), Update(guarded, (Put("n", None),), when=Bin("n").eq(9))
+        rows = store.operate_many([gone, refused, Update(other, (Put("n", None), Read("s")))])
+        assert [rows[0], type(rows[1]), rows[2]] == [(), Refused, ("x",)]
+        assert store.repeat_many([Update(guarded, (Put("n", None),))]) == [()]
+        assert [bins(store, one) for one in (key, guarded, other)] == [None, None, {"s": "x"}]
+
     def test_each_row_of_a_batch_of_deletes_is_classified_alone(self, store: RecordStore) -> None:
         there, refused = make(store, Put("n", 1)), make(store, Put("n", 1))
         rows = store.delete_many([Removal(there), Removal(new_key()), Removal(refused, Bin("n").eq(2))])
@@ -82,7 +91,7 @@ class QueryContract(Contract):
 
     def test_a_query_finds_the_records_whose_bin_has_the_value_now(self, store: RecordStore) -> None:
         set_name = f"query_{SYSTEM.unique()}"
-        early, late, moved, gone, bare = (new_key(set_name) for _ in range(5))
+        early, late, moved, gone, bare, likely = (new_key(set_name) for _ in range(6))
         make(store, Put("active", "yes"), Put("n", 7), key=early)
         for kind, bin in ((str, "active"), (int, "n"), (str, "active")):
             store.ensure_index(set_name, bin, kind)
@@ -90,6 +99,7 @@ class QueryContract(Contract):
         make(store, Put("active", "yes"), key=moved)
         make(store, Put("active", "yes"), key=gone)
         make(store, Put("other", "yes"), key=bare)
+        make(store, Put("n", 8.0), key=likely)  # a fraction: another value than the integer
         store.operate(moved, Put("active", "no"))
         store.delete(gone)
         assert _asked(lambda: store.query(set_name, "active", "yes"), {early, late}) == {early, late}

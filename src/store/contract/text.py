@@ -160,7 +160,8 @@ class TextContract(Contract):
         place: Any = "1"
         for op, rest in ((MapTrim, ("m", place)), (ListSet, ("l", place, 1)), (ListRange, ("l", 0, place))):
             raises(InvalidRequest, op, *rest)
-        raises(InvalidRequest, MapTrim, "m", -1)
+        for places in (-1, 2**31, 2**63 - 1):  # more would be cut to 32 bits on the way to a server
+            raises(InvalidRequest, MapTrim, "m", places)
         for change in (Add("n", True), MapAdd("m", "k", True)):
             raises(InvalidRequest, store.operate, key, change)
         raises(InvalidRequest, store.query, SET, "n", True)

@@ -120,7 +120,7 @@ class Const(Expr):
     value: Any
 
     def __post_init__(self) -> None:
-        taken(self.value)
+        object.__setattr__(self, "value", taken(self.value))  # of a member of an enumeration the plain value
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from ...errors import InvalidRequest
 from ...inputs import checked_switch
 from ...plain import shown
 from .expr import EXPRESSIONS, Bound, Expr, Param
-from .values import NO_BIN, element
+from .values import NO_BIN, kept
 
 Filled = Any
 """A `Param`, in an update that is made once and filled in often (`form.py`)."""
@@ -129,13 +129,13 @@ class MapRemove(Struct, frozen=True):
 
 
 class MapTrim(Struct, frozen=True):
-    """Keep the entries of a map bin with the `keep` (0 or more) largest keys."""
+    """Keep the entries of a map bin with the `keep` (0 to 2**31 - 1) largest keys."""
 
     bin: str
     keep: int
 
     def __post_init__(self) -> None:
-        element(self.keep)
+        kept(self.keep)
 
 
 class MapGet(Struct, frozen=True):

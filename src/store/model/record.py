@@ -15,7 +15,7 @@ from ...inputs import checked_many, checked_store_name, checked_switch
 from ...plain import shown
 from .expr import EXPRESSIONS, Bound, Expr, Guard
 from .ops import Op
-from .values import NO_BIN, checked_bin, known_bins
+from .values import MAX_KEPT, NO_BIN, checked_bin, known_bins
 
 KEEP = -2
 """Leave the time to live as it is; a record that is made so never expires, whatever the namespace's default is.
@@ -115,8 +115,8 @@ class Once:
     def __post_init__(self) -> None:
         checked_switch("monotone", self.monotone)
         checked_switch("goes_on", self.goes_on)
-        if not isinstance(self.capacity, int) or not self.capacity >= 1:
-            raise InvalidRequest(f"a memory of {shown(self.capacity)} tokens: it must hold at least 1, a whole number")
+        if not isinstance(self.capacity, int) or not 1 <= self.capacity <= MAX_KEPT:
+            raise InvalidRequest(f"a memory of {shown(self.capacity)} tokens: give a whole number, 1 to {MAX_KEPT:,}")
         checked_bins((self.bin,) if self.answer is None else (self.bin, self.answer))
         if self.token is not None and not (isinstance(self.token, bytes) and self.token):
             raise InvalidRequest(f"token {shown(self.token)}: give the bytes of one that was minted before, or None")

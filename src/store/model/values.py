@@ -25,6 +25,8 @@ MAX_BIN = 15
 known_bins: set[object] = {NO_BIN}
 """Names that have been checked before; a namespace has few. `NO_BIN` is that of an operation without a bin."""
 MAX_INT, MIN_INT = 2**63 - 1, -(2**63)
+MAX_KEPT = 2**31 - 1
+"""Entries of a map that are kept, at most. The Aerospike client cuts the number to 32 bits, and would remove them."""
 NESTED = (list, dict)
 """The kinds of values that hold others."""
 HEADER = 9
@@ -190,6 +192,13 @@ def element(number: int) -> int:
             f"{shown(number)} as a place in a list, or as a number of places: it must be an integer of 64 bits, 0 or "
             "more"
         )
+    return number
+
+
+def kept(number: int) -> int:
+    """Return how many entries of a map are kept. Raises `InvalidRequest`."""
+    if not isinstance(number, int) or not 0 <= number <= MAX_KEPT:
+        raise InvalidRequest(f"{shown(number)} as a number of entries to keep: give 0 to {MAX_KEPT:,}")
     return number
 
 

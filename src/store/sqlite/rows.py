@@ -466,7 +466,9 @@ class RecordBatch:
         for key, record in self._changed.items():
             found = self._found.get(key)
             _count(found)
-            if record is None:  # of a record that was there: an absent one is not made without a bin
+            if record is None and found is None:  # one row has made it, and another one has removed its last bin
+                continue
+            if record is None:
                 statement, parameters = _removing(found)
             else:
                 statement, parameters = writing(self._connection, key, found, sealed(key, record))

@@ -166,8 +166,8 @@ class SQLiteStore(RecordStore):
         def ask(connection: Connection, set: str, now: int) -> list[Record]:
             rows = sqlite_rows.matching(connection, set, bin, equals, self._pass_over)
             records = (self._readable(one, now) for one in rows)
-            # A damaged index may lead to records that say otherwise.
-            return [record for record in records if record is not None and record.bins.get(bin) == equals]
+            # A damaged index may lead to records that say otherwise, and SQL takes 1, 1.0 and true for equal.
+            return [record for record in records if record is not None and _is_equal(record.bins.get(bin), equals)]
 
         return self._read(ask, set)
 
@@ -262,6 +262,10 @@ class SQLiteStore(RecordStore):
     def _write(self, change: Callable[[Connection, A, int], T], about: A, *, late: bool = False) -> T:
         self._sweep_some(self._now())
         return self._pool.write(lambda connection: change(connection, about, self._now()), late=late)
+
+
+def _is_equal(value: object, equals: str | int) -> bool:
+    return type(value) is type(equals) and value == equals
 
 
 def _record(found: FoundRow | None, bins: Sequence[str], now: int) -> Record | None:

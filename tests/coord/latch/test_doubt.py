@@ -58,9 +58,18 @@ def test_a_creation_in_doubt_that_a_failing_disk_cannot_show_is_unknown(store):
         CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
 
 
-def test_a_count_in_doubt_whose_latch_is_deleted_meanwhile_says_so(store):
+@pytest.mark.parametrize("party", [None, "a"])
+@pytest.mark.parametrize("call", [2, 3])
+def test_a_count_in_doubt_whose_latch_is_deleted_meanwhile_is_unknown(store, party, call):
     latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
-    before(store, {1: "reply_lost", 3: latch.delete})
+    before(store, {1: "reply_lost", call: latch.delete})
+    with pytest.raises(OutcomeUnknown, match="may have been"):
+        latch.count_down(party=party)
+
+
+def test_a_count_without_a_doubt_whose_latch_is_gone_is_not_there(store):
+    latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
+    latch.delete()
     with pytest.raises(NotFound):
         latch.count_down(party="a")
 

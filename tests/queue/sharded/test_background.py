@@ -24,6 +24,47 @@ class Counting(Seams):
         return super().spawn(run, name)
 
 
+def test_a_task_that_another_thread_starts_while_it_is_stopped_is_not_lost():
+    class Racing(Background):
+        """Started again in the midst of `stop`, once that knows that it has ended."""
+
+        def __setattr__(self, name, value):
+            if name == "_activity" and value is None:
+                self.race()
+            super().__setattr__(name, value)
+
+        def race(self):
+            if self.__dict__.pop("armed", False):
+                self.start()
+
+    class Clearing:
+        def __init__(self, event):
+            self.event = event
+
+        def __getattr__(self, name):
+            return getattr(self.event, name)
+
+        def clear(self):
+            task.race()
+            self.event.clear()
+
+    running = []
+
+    def run():
+        running.append(1)
+        task.stopping.wait(20)
+        running.pop()
+
+    task = Racing(Seams(), run, "task")
+    task.start()
+    task.stopping = Clearing(task.stopping)
+    task.armed = True
+    assert task.stop(timeout=20)
+    assert "armed" not in task.__dict__
+    assert task.stop(timeout=20)
+    assert not running
+
+
 def test_a_task_is_started_once_and_again_only_when_it_has_ended():
     seams, may_end = Counting(), threading.Event()
 

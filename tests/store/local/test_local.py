@@ -135,6 +135,21 @@ def test_a_kind_of_a_plain_value_is_stored_as_the_plain_value():
     assert [(type(value), value) for value in found] == [(int, 3), (str, "a")]
 
 
+def test_a_kind_of_a_plain_value_is_compared_as_the_plain_value():
+    class Level(enum.IntEnum):
+        HIGH = 3
+
+    class Name(str, enum.Enum):
+        A = "a"
+
+    _, found = applied(
+        None, Put("n", 3), Put("s", "a"), Put("l", [3]),
+        Compute(Bin("n").eq(Level.HIGH)), Compute(Bin("s", str).eq(Name.A)), Compute(Bin("l", list).eq([Level.HIGH])),
+        Compute(Bin("n") + Level.HIGH),
+    )  # fmt: skip
+    assert found == (True, True, True, 6)
+
+
 def test_a_value_nested_without_end_is_refused():
     endless: list = []
     endless.append(endless)

@@ -830,6 +830,13 @@ def test_a_row_that_is_no_bytes_is_corrupt():
     raises(Corrupt, sqlite_seal.bin_of, 5, "n")
 
 
+def test_a_row_of_a_batch_may_remove_the_record_that_a_row_before_it_has_made(store):
+    key, other = Key("s", "made and gone"), Key("s", "other")
+    rows = [Update(key, (Put("n", 1),), exists=Exists.ANY), Update(key, (Put("n", None),))]
+    assert store.operate_many([*rows, Update(other, (Put("n", 1),), exists=Exists.ANY)]) == [(), (), ()]
+    assert [record is None for record in store.get_many([key, other])] == [True, False]
+
+
 def test_a_row_of_a_batch_that_cannot_make_its_record_says_why_and_keeps_no_other(store):
     refused, made = store.repeat_many([
         Update(Key("s", "new"), (Put("n", Bin("absent") + 1),), exists=Exists.CREATE),
