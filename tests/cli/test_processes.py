@@ -6,6 +6,8 @@ import json
 import mmap
 import os
 import re
+import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -24,6 +26,9 @@ from types import SimpleNamespace
 import pytest
 
 import latchwork
+from latchwork import logs
+from latchwork.cli.processes import channel as channels
+from latchwork.cli.processes import child as children
 from latchwork.cli.processes import parent as parents
 from latchwork.cli.processes.channel import Channel
 from latchwork.cli.processes.child import Child
@@ -38,6 +43,7 @@ from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
 from latchwork.store import MemoryStore
 from latchwork.store.rows import Rows
+from latchwork.testing import ManualClock
 from tests.support.scale import scaled
 from tests.support.waiting import until
 
@@ -439,14 +445,18 @@ def test_a_line_of_metrics_ends_at_a_newline_alone():
     assert merged({"1": one}, "") == '# TYPE a gauge\na{child="1",q="x\x85y\u2028z"} 1.0\n'
 
 
+def apart():
+    """A child that has not begun, and its parent's end of the channel."""
+    ours, theirs = socket.socketpair()
+    return Child(f"1:{theirs.detach()}:{_shared_memory()}"), Channel(ours)
+
+
 def test_a_collector_that_raises_is_an_answer_of_its_own_and_ends_no_child():
     class Raises:
         def answer(self, path, totals):
             raise RuntimeError("a collector of the program")
 
-    ours, theirs = socket.socketpair()
-    notes = _shared_memory()
-    child, parent = Child(f"1:{theirs.detach()}:{notes}"), Channel(ours)
+    child, parent = apart()
     child._answers = Raises()
     child._answer({"ask": 7, "path": "/metrics"})
     assert parent.received() == [{
@@ -556,8 +566,9 @@ def seated(parent):
         ends.append(theirs)
         now = time.monotonic()
         seat.child = parents.Child(
-            seat.number, Process(), Channel(ours), mmap.mmap(-1, SIZE), float("inf"), now, now,
-            {"upkeep": True, "timeout": 1.0}, {"takes": True, "stuck": 0, "died": [], "handled": 0, "memory": 0},
+            seat.number, Process(), Channel(ours, 2.0), mmap.mmap(-1, SIZE), float("inf"), now, parent._listened,
+            {"upkeep": True, "timeout": 1.0},
+            {"takes": True, "stuck": 0, "died": [], "handled": 0, "memory": 0},
         )  # fmt: skip
     return [seat.child for seat in parent.seats], ends
 
@@ -611,3 +622,174 @@ def test_a_child_that_could_not_settle_for_another_does_not_say_that_it_did(monk
     Child._settle_each(None, worker, document, [])
     assert "of what child 2 had in hand: left to the sweep: 1" in caplog.text
     assert [one.settled for one in queue.workers()] == [False]
+
+
+# ---- a side that does not read
+
+
+def awaits_room(channel):
+    """Wait until what the other side has not read leaves no room."""
+    until(lambda: not select.select([], [channel], [], 0)[1])
+
+
+@contextmanager
+def speaking(run):
+    """Something that is said in a thread; it has ended behind the block."""
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield thread
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def heard(channel, number):
+    """So many documents."""
+    documents = []
+    while len(documents) < number:
+        documents += channel.received()
+    return documents
+
+
+def test_what_a_child_says_while_its_parent_does_not_read_is_heard_once_it_does(monkeypatch):
+    monkeypatch.setattr(channels, "PATIENCE", 0.01)
+    (child, parent), sent = apart(), []
+    with speaking(lambda: sent.extend(child._channel.send(pulse=n) for n in range(2_000))) as speaker:
+        awaits_room(child._channel)
+        speaker.join(0.2)
+        assert speaker.is_alive(), "it waits"
+        assert [one["pulse"] for one in heard(parent, 2_000)] == [*range(2_000)]
+    assert sent == [True] * 2_000
+    parent.close()
+    child._channel.close()
+
+
+def test_a_child_tells_that_it_settles_for_another_before_it_does_though_the_parent_does_not_read(monkeypatch):
+    monkeypatch.setattr(channels, "PATIENCE", 0.01)
+    (child, parent), settled = apart(), []
+    child._settle_each = lambda *_: settled.append(True)
+    filled = 0
+    with suppress(OSError):  # there is no room at all
+        while child._channel._end.send(b'{"pulse": 0}\n', socket.MSG_DONTWAIT):
+            filled += 1
+    with speaking(lambda: child._settle(None, {"leftover": 7})) as settler:
+        settler.join(0.2)
+        assert not settled
+        *_, begins, ends = heard(parent, filled + 2)
+        assert (begins, ends) == ({"settles": 7}, {"settled": 7, "counts": []})
+    assert settled
+    parent.close()
+    child._channel.close()
+
+
+def test_a_child_that_waits_for_room_drains_once_its_parent_has_died(monkeypatch):
+    monkeypatch.setattr(children, "PULSE", 0.0)
+    child, parent = apart()
+    child._worker, child._begins = SimpleNamespace(), True
+    child._say = lambda worker: child._channel.send(pulse={})
+    try:
+        with speaking(child._pulse):
+            awaits_room(child._channel)
+            parent.close()
+        assert child._asked
+    finally:
+        logs._ends.clear()  # this process does not end
+        child._channel.close()
+
+
+def test_a_question_or_an_answer_that_nobody_reads_is_dropped_and_the_next_one_is_heard(monkeypatch):
+    monkeypatch.setattr(channels, "PATIENCE", 0.01)
+    parent = Parent(Plan(["--version"]))
+    (stopped,), (end,) = seated(parent)
+    stopped.channel._end.settimeout(0.01)
+    child, asked = Channel(end), 0
+    while select.select([], [stopped.channel], [], 0)[1]:
+        assert parent.ask([stopped], "/metrics", 0.0) == {}
+        asked += 1
+    parent.ask([stopped], "/dropped", 0.0)
+    assert stopped.works
+    assert {one["path"] for one in heard(child, asked)} == {"/metrics"}
+    parent.ask([stopped], "/metrics/queues", 0.0)
+    assert [one["path"] for one in heard(child, 1)] == ["/metrics/queues"]
+    child.close()
+    stopped.channel.close()
+
+
+def with_clock(parent, monkeypatch):
+    """The clock by which a parent goes from now on; it waits for nothing."""
+    monkeypatch.setattr(parents, "LOOK", 0)
+    clock = parent._seams = ManualClock()
+    parent._looked = clock.monotonic()
+    return clock
+
+
+def rounds(parent, clock, seconds, *speak):
+    """So many rounds of a second, in each of which some say something."""
+    for _ in range(seconds):
+        for end in speak:
+            end.sendall(b'{"answer": 0}\n')
+        clock.advance(1.0)
+        parent._listen()
+        parent._judge()
+
+
+def test_the_time_in_which_a_parent_was_stopped_makes_no_child_silent(monkeypatch):
+    parent = Parent(Plan(["--version"], processes=2))
+    clock = with_clock(parent, monkeypatch)
+    (speaks, hangs), ends = seated(parent)
+    for child in (speaks, hangs):
+        parent._selector.register(child.channel, selectors.EVENT_READ, child)
+    rounds(parent, clock, 5, *ends)
+    for place in ("_listen", "_judge"):  # between any two steps
+        clock.advance(3600.0)
+        getattr(parent, place)()
+        parent._judge()
+        rounds(parent, clock, 5, ends[0])
+    assert speaks.process.told == hangs.process.told == []
+    assert parent.silent(15.0) == []
+    rounds(parent, clock, 60, ends[0])
+    assert (speaks.process.told, hangs.process.told) == ([], ["kill"])
+    for one in (speaks, hangs):
+        one.channel.close()
+    for end in ends:
+        end.close()
+
+
+def test_the_time_in_which_a_parent_was_stopped_is_no_part_of_the_time_to_end(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    clock = with_clock(parent, monkeypatch)
+    (child,), (end,) = seated(parent)
+    parent._drain(child, "it is replaced")
+    clock.advance(3600.0)
+    rounds(parent, clock, 3)
+    assert child.process.told == []
+    rounds(parent, clock, 3)
+    assert child.process.told == ["kill"]
+    child.channel.close()
+    end.close()
+
+
+def test_a_probe_sees_a_parent_that_hangs_itself(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    clock = with_clock(parent, monkeypatch)
+    (child,), (end,) = seated(parent)
+    clock.advance(31.0)
+    assert parent.silent(30.0) == [child.name]
+    child.channel.close()
+    end.close()
+
+
+OFTEN = "import latchwork.cli.processes.child as child\nchild.PULSE = 0.005\nfrom jobs import worker\n"
+"""Its children soon have said more than a parent that is stopped has room for."""
+
+
+@pytest.mark.long
+def test_a_parent_that_was_stopped_hears_and_replaces_its_children_as_before(place):
+    (place[0] / "often.py").write_text(OFTEN)
+    with running(place, "--max-messages", "3", program="often:worker") as run:
+        run.await_log("works, ")
+        run.process.send_signal(signal.SIGSTOP)
+        time.sleep(4.0)
+        run.process.send_signal(signal.SIGCONT)
+        place[2][0].publish_many(range(5))
+        run.await_log("has ended (it has handled ")
+        assert run.end() == 0

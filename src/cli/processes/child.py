@@ -103,7 +103,7 @@ class Child:
             done = worker.stop()
             for member in self._upkeep:
                 upkeep_of(worker.registry).leave(member, 1.0)
-            self._say(worker)  # with what failed as it ended
+            self._say(worker)  # with what failed as it ended; a parent that is stopped is waited for
             let_end()
         return done
 
@@ -158,11 +158,14 @@ class Child:
             status, kind, body = self._answers.answer(document["path"], None if totals is None else tuple(totals))
         except Exception as failure:  # noqa: BLE001 - such as a collector of the program; this child works all the same
             self._failure_log.record(failure, "the probe could not answer")
-        self._channel.send(answer=document["ask"], status=status, kind=kind, body=body.decode())
+        self._channel.offer(answer=document["ask"], status=status, kind=kind, body=body.decode())
 
     # ---- what it says of itself
 
     def _pulse(self) -> None:
+        """Tell the parent again and again. While it does not read, this thread waits with one report, and then the
+        newest is next: none are kept.
+        """
         worker, modules = self._worker, 0
         assert worker is not None  # noqa: S101 - it was started
         while not self._channel.is_broken:
@@ -171,6 +174,7 @@ class Child:
                 modules = len(sys.modules)
                 self._channel.send(files=own_files())
             SYSTEM.sleep(PULSE)
+        self._drain()  # nobody hears it any more
 
     def _say(self, worker: Worker) -> None:
         """Tell the parent how this process is."""
@@ -192,7 +196,7 @@ class Child:
 
     def _settle(self, worker: Worker, document: Mapping[str, Any]) -> None:
         """Settle what a child that died had in hand, note that beside its last report, and tell the parent."""
-        self._channel.send(settles=document["leftover"])
+        self._channel.send(settles=document["leftover"])  # first: should this child die, the next one is to know
         failed = list[list[Any]]()
         try:
             self._settle_each(worker, document, failed)

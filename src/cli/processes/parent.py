@@ -29,7 +29,7 @@ from ...queue.sharded.workers import WINDOW
 from ...retry import Poll
 from ...seams import SYSTEM
 from ..serving import Answer
-from .channel import Channel
+from .channel import PATIENCE, Channel
 from .child import LEAVE
 from .files import Files
 from .sizes import shown_size
@@ -44,6 +44,9 @@ LIVED = 60.0
 """Seconds after which a child that dies is replaced as soon as the first one."""
 SPREAD = 0.1
 """By how much the limit of messages differs from child to child, so that they do not all end at once."""
+ROUND = 1.0
+"""Seconds that a round of the parent counts at most: if it takes longer, the parent was stopped, or had to wait, and
+could hear nobody."""
 SILENT = 60.0
 """Seconds, beside the longest `handler_timeout`, after which a child that says nothing is killed: a handler keeps the
 interpreter busy, and nothing in the child can end it."""
@@ -110,10 +113,11 @@ class Child:
 
     memory: where it notes what it has in hand.
     most: the messages after which it is replaced.
-    heard: when it said something last (monotonic).
+    started: when it was started (monotonic).
+    heard: when it said something last (seconds that the parent has listened).
     ready: what it said once it worked; None = it has not started.
     leaves: why it drains; None = it does not.
-    until: when it is killed.
+    until: when it is killed (seconds that the parent has listened).
     carries: the counts of children that have ended, which it reports with its own; None = it was given none.
     settles: what it was asked to settle, and has not answered.
     """
@@ -169,6 +173,10 @@ class Parent:
         self._seams = SYSTEM
         self._signals = Signals(lambda: False)
         self._selector = selectors.DefaultSelector()
+        self._looked, self._listened = self._seams.monotonic(), 0.0
+        """When it began to listen last (monotonic), and the seconds in which it has listened so far. Children are
+        judged by the second: what they say while the parent is stopped waits until it listens again.
+        """
         self._files = Files() if plan.reload else None
         self._proved = False
         """Whether a child has started since the program was loaded last: the first one starts alone."""
@@ -209,6 +217,8 @@ class Parent:
 
     def _listen(self) -> None:
         """Hear what the children say, or wait a moment."""
+        now = self._seams.monotonic()
+        self._listened, self._looked = self._listened + min(now - self._looked, ROUND), now
         if not self._selector.get_map():
             self._seams.sleep(LOOK)
             return
@@ -217,8 +227,9 @@ class Parent:
             documents = child.channel.received()
             if documents is None:
                 self._selector.unregister(child.channel)
-            for document in documents or ():
-                child.heard = self._seams.monotonic()
+                continue
+            child.heard = self._listened
+            for document in documents:
                 self._hear(child, document)
 
     def _hear(self, child: Child, document: Mapping[str, Any]) -> None:
@@ -228,10 +239,10 @@ class Parent:
             child.settles[document["settles"]].has_begun = True
         elif "settled" in document:
             child.settles.pop(document["settled"])
-            self._lately.append((child.heard, _counts(document["counts"])))
+            self._lately.append((self._seams.monotonic(), _counts(document["counts"])))
         elif "ready" in document:
             child.ready, self._proved = document["ready"], True
-            log.info("%s works, %.1f s after its start", child.name, child.heard - child.started)
+            log.info("%s works, %.1f s after its start", child.name, self._seams.monotonic() - child.started)
         elif "files" in document and self._files is not None:
             self._files.watch(document["files"])
         elif "answer" in document:
@@ -248,7 +259,7 @@ class Parent:
             log.warning("the parent was told again to end: the children wait for no handler")
             for child in self._children():
                 child.channel.send(force=True)
-                child.until = min(child.until, self._seams.monotonic() + LEAVE)
+                child.until = min(child.until, self._listened + LEAVE)
 
     def _end(self, code: int, why: str) -> None:
         self._code = code
@@ -297,7 +308,7 @@ class Parent:
         now, most = self._seams.monotonic(), float("inf")
         if self.plan.max_messages is not None:
             most = self.plan.max_messages * self._seams.uniform(1.0, 1.0 + SPREAD)
-        child = Child(number, process, Channel(ours), memory, most, now, now)
+        child = Child(number, process, Channel(ours, PATIENCE), memory, most, now, self._listened)
         self._selector.register(child.channel, selectors.EVENT_READ, child)
         if self.plan.reload:
             child.channel.send(files=True)
@@ -392,8 +403,8 @@ class Parent:
 
     def _judge(self) -> None:
         """Drain the children that are to be replaced, and kill those that do not end."""
-        now = self._seams.monotonic()
-        if self._files is not None and self._code is None and (changed := self._files.changed(now)):
+        now = self._listened  # what each child had said by then was heard
+        if self._files is not None and self._code is None and (changed := self._files.changed(self._looked)):
             self._reload(changed)
         for child in self._children():
             if child.is_killed:  # it ends, once the kernel lets it
@@ -427,7 +438,7 @@ class Parent:
             return
         child.leaves = why
         grace = (child.ready or {}).get("grace", 0.0)
-        child.until = self._seams.monotonic() + grace + LEAVE
+        child.until = self._listened + grace + LEAVE
         child.does_upkeep = False
         if not child.channel.send(drain=True):
             child.process.terminate()  # which it takes as the same
@@ -491,7 +502,7 @@ class Parent:
             self._last_question += 1
             number = asked[child] = self._last_question
             self._questions[number] = (self._seams.event(), [])
-            child.channel.send(ask=number, path=path, totals=totals)
+            child.channel.offer(ask=number, path=path, totals=totals)
         found: dict[Child, Answer] = {}
         for child, number in asked.items():
             event, answers = self._questions[number]
@@ -503,7 +514,7 @@ class Parent:
 
     def silent(self, after: float) -> list[str]:
         """Return the children, by name, that have started and not said anything for this number of seconds."""
-        now = self._seams.monotonic()
+        now = self._listened + self._seams.monotonic() - self._looked  # the parent itself may hang
         return [child.name for child in self._children() if child.ready is not None and now > child.heard + after]
 
 
