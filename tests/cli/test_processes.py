@@ -778,6 +778,45 @@ def test_a_probe_sees_a_parent_that_hangs_itself(monkeypatch):
     end.close()
 
 
+def test_the_last_words_of_a_child_are_heard_behind_a_long_answer(monkeypatch):
+    monkeypatch.setattr(channels, "CHUNK", 64)
+    parent = Parent(Plan(["--version"]))
+    (child,), (end,) = seated(parent)
+    child.settles[7] = parents.Leftover(7, [], "it died", True, "child 3", None)
+    last = Channel(end)
+    last.send(answer=1, status=200, kind="text/plain", body="x" * 1_000)
+    last.send(settles=7)
+    parent._hear_the_last(child)
+    assert child.settles[7].has_begun
+    last.close()
+    child.channel.close()
+
+
+def test_no_two_threads_of_a_probe_ask_by_the_same_number():
+    parent, asked = Parent(Plan(["--version"])), []
+
+    class Asked:
+        channel = SimpleNamespace(offer=lambda **question: asked.append(question["ask"]))
+
+    def interrupted(frame, event, _):
+        """Another question comes between any two instructions of one."""
+        if frame.f_code is not Parent.ask.__code__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            parent.ask([Asked()], "/metrics", 0.0)
+        return interrupted
+
+    before = sys.gettrace()
+    sys.settrace(interrupted)
+    try:
+        parent.ask([Asked()], "/metrics", 0.0)
+    finally:
+        sys.settrace(before)
+    assert len(asked) > 10
+    assert len(set(asked)) == len(asked)
+
+
 OFTEN = "import latchwork.cli.processes.child as child\nchild.PULSE = 0.005\nfrom jobs import worker\n"
 """Its children soon have said more than a parent that is stopped has room for."""
 

@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from ...logs import Log
@@ -191,7 +192,8 @@ class Parent:
         self._lately: deque[tuple[float, Counter[tuple[str, str]]]] = deque()
         """What children that ended in the last minute had counted, and what failed as they ended."""
         self._questions: dict[int, tuple[Any, list[Answer]]] = {}
-        self._last_question = 0
+        self._numbers = count(1)
+        """Of questions, which several threads ask at once."""
 
     # ---- life
 
@@ -345,9 +347,9 @@ class Parent:
         """Hear what a child that has ended had said before; a process that it has forked may still be there."""
         while select.select([child.channel], [], [], 0)[0]:
             documents = child.channel.received()
-            if not documents:
+            if documents is None:
                 return
-            for document in documents:
+            for document in documents:  # none yet, if a part of a long one has come
                 self._hear(child, document)
 
     def _ended(self, seat: Seat, child: Child) -> None:
@@ -499,8 +501,7 @@ class Parent:
         """Return the answers of these children for a path: of those that answer within `timeout` seconds."""
         end, asked = self._seams.monotonic() + timeout, dict[Child, int]()
         for child in children:
-            self._last_question += 1
-            number = asked[child] = self._last_question
+            number = asked[child] = next(self._numbers)
             self._questions[number] = (self._seams.event(), [])
             child.channel.offer(ask=number, path=path, totals=totals)
         found: dict[Child, Answer] = {}
