@@ -567,7 +567,7 @@ def seated(parent):
         now = time.monotonic()
         seat.child = parents.Child(
             seat.number, Process(), Channel(ours, 2.0), mmap.mmap(-1, SIZE), float("inf"), now, parent._listened,
-            {"upkeep": True, "timeout": 1.0},
+            {"upkeep": True, "timeout": 1.0, "memory": 0},
             {"takes": True, "stuck": 0, "died": [], "handled": 0, "memory": 0},
         )  # fmt: skip
     return [seat.child for seat in parent.seats], ends
@@ -815,6 +815,34 @@ def test_no_two_threads_of_a_probe_ask_by_the_same_number():
         sys.settrace(before)
     assert len(asked) > 10
     assert len(set(asked)) == len(asked)
+
+
+@pytest.mark.parametrize("handled", [0, 9], ids=["idle", "busy"])  # by its first report
+def test_a_child_that_has_too_much_memory_at_rest_is_an_error_and_the_next_one_starts_later_each_time(
+    handled, monkeypatch, caplog
+):
+    parent = Parent(Plan(["--version"], max_memory=100 * 2**20))
+    clock = with_clock(parent, monkeypatch)
+    (seat,) = parent.seats
+
+    def ends(at_rest, now):
+        (child,), (end,) = seated(parent)
+        child.ready["memory"], child.pulse["memory"], child.pulse["handled"] = at_rest, now, handled
+        child.started = clock.monotonic()
+        parent._judge()
+        child.process.returncode = 0
+        parent._ended(seat, child)
+        child.channel.close()
+        end.close()
+        return seat.due - clock.monotonic()
+
+    pauses = [ends(150 * 2**20, 160 * 2**20 if handled else 150 * 2**20) for _ in range(9)]
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30, 30])
+    (said, *_) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert "it had 150 MiB of memory before it handled a message, and --max-memory is 100 MiB" in said
+    assert "set it higher, or let the program need less; another starts in 0.5 s" in said
+    if handled:
+        assert ends(50 * 2**20, 160 * 2**20) == 0, "it has grown meanwhile"
 
 
 OFTEN = "import latchwork.cli.processes.child as child\nchild.PULSE = 0.005\nfrom jobs import worker\n"

@@ -87,13 +87,14 @@ class Child:
                 signal.signal(number, self._signalled)
         self._answers = Answers(worker, own_metrics_only=True)
         self._worker, self._begins = worker, True
+        at_rest = resident()
         worker.start()
         try:
             timeouts = [one.queue.config.handler_timeout.total_seconds() for one in worker.consumers.values()]
             self._channel.send(
                 ready={
                     "grace": worker.grace, "queues": worker.queues, "upkeep": takes_part, "timeout": max(timeouts),
-                    "worker": reporter_of(worker.registry).worker,
+                    "worker": reporter_of(worker.registry).worker, "memory": at_rest,
                 }
             )  # fmt: skip
             SYSTEM.spawn(self._pulse, "latchwork-child-pulse")

@@ -119,6 +119,7 @@ class Child:
     ready: what it said once it worked; None = it has not started.
     leaves: why it drains; None = it does not.
     until: when it is killed (seconds that the parent has listened).
+    is_too_big: whether it had too much memory before it had handled anything.
     carries: the counts of children that have ended, which it reports with its own; None = it was given none.
     settles: what it was asked to settle, and has not answered.
     """
@@ -135,6 +136,7 @@ class Child:
     leaves: str | None = None
     until: float = float("inf")
     is_killed: bool = False
+    is_too_big: bool = False
     does_upkeep: bool = False
     carries: Counter[tuple[str, str]] | None = None
     settles: dict[int, Leftover] = field(default_factory=dict)
@@ -376,7 +378,7 @@ class Parent:
                 log.warning("%s: %s are left to the sweep", why or child.name, counted(messages, "message"))
             return
         self._left += left
-        if is_well:
+        if is_well and not child.is_too_big:
             seat.failures, seat.due = 0, now
             log.info("%s has ended (%s); another starts", child.name, child.leaves)
             return
@@ -386,6 +388,10 @@ class Parent:
         seat.failures = 1 if child.ready is not None and now >= child.started + LIVED else seat.failures + 1
         pause = BACKOFF.pause(seat.failures, self._seams)
         seat.due = now + pause
+        if is_well:
+            remedy = "set it higher, or let the program need less"
+            log.error("%s has ended (%s): %s; another starts in %.1f s", child.name, child.leaves, remedy, pause)
+            return
         held = f", with {counted(len(in_hand), 'message')} in hand" if in_hand else ""
         when = "before it worked" if child.ready is None else f"after {now - child.started:.0f} s"
         log.error("%s %s, %s%s; another starts in %.1f s", child.name, _how(child), when, held, pause)
@@ -412,13 +418,26 @@ class Parent:
             if child.is_killed:  # it ends, once the kernel lets it
                 continue
             if child.leaves is None:
-                why = self._why_replaced(child)
+                why = self._why_too_big(child)
+                child.is_too_big = why is not None
+                why = why or self._why_replaced(child)
                 if why is not None:
                     self._drain(child, why)
                 elif now >= child.heard + SILENT + (child.ready or {}).get("timeout", float("inf")):
                     self._kill(child, f"said nothing for {now - child.heard:.0f} s")
             elif now >= child.until:
                 self._kill(child, "did not end in time")
+
+    def _why_too_big(self, child: Child) -> str | None:
+        """Return that a child was over the limit of memory before it had handled anything, as the next one will be;
+        None if it was not.
+        """
+        limit, said = self.plan.max_memory, (child.ready, child.pulse)
+        memory = max((one["memory"] for one in said if one and not one.get("handled")), default=0)
+        if limit is None or memory <= limit:
+            return None
+        had, most = shown_size(memory), shown_size(limit)
+        return f"it had {had} of memory before it handled a message, and --max-memory is {most}"
 
     def _why_replaced(self, child: Child) -> str | None:
         """Return why a child is to be replaced; None if it is not."""
