@@ -8,8 +8,7 @@ from typing import NamedTuple
 from ..observe.snapshot import QueueState
 from ..plain import counted, shown_time
 from ..queue.sharded.in_flight import InHand
-from ..queue.sharded.slots import MAX_PROCESS
-from ..queue.sharded.workers import LONG, short_name
+from ..queue.sharded.workers import LONG, process_of, short_name
 
 UNSETTLED = ", as where the store was away when they were to be settled, or was restarted and forgot that"
 
@@ -43,13 +42,15 @@ def unsettled_in(state: QueueState, held: Sequence[InHand], now: float, *, batch
     """
     found = []
     for one in state.at_work:
-        name, reported = short_name(one.worker), now - one.ago
+        name, reported, process = short_name(one.worker), now - one.ago, process_of(one.worker)
+        # Their messages cannot be told apart.
+        running = sum(other.running for other in state.at_work if process_of(other.worker) == process)
         stamps = sorted(
             mine.stamped / 1000
             for mine in held
-            if mine.worker == name[-MAX_PROCESS:] and mine.stamped and mine.stamped / 1000 < reported - LONG
+            if mine.worker == process and mine.stamped and mine.stamped / 1000 < reported - LONG
         )
-        left = [] if batches and one.running else stamps[: max(0, len(stamps) - one.running)]
+        left = [] if batches and running else stamps[: max(0, len(stamps) - running)]
         if left:
             found.append(Unsettled(name, len(left), left[-1] + state.returns_within - now))
     return found

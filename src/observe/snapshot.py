@@ -26,11 +26,10 @@ from ..queue.sharded.in_flight import CLAIMED, InHand, in_flight
 from ..queue.sharded.queue import ShardedQueue
 from ..queue.sharded.record import Live
 from ..queue.sharded.registry import QueueRegistry
-from ..queue.sharded.slots import MAX_PROCESS
 from ..queue.sharded.stats import QueueStats, stats_of_each
 from ..queue.sharded.upkeep.reporter import FARM, consumers_here
 from ..queue.sharded.upkeep.upkeep import election_name, sweep_interval
-from ..queue.sharded.workers import REPORT, Stop, WorkerReport, reading, reports_in, short_name, stops_in
+from ..queue.sharded.workers import REPORT, Stop, WorkerReport, process_of, reading, reports_in, stops_in
 from ..seams import DIED, Seams
 from ..store.connect import as_store
 from ..store.model.expr import SERVER_NOW
@@ -111,11 +110,6 @@ class Leader:
         )
 
 
-def process_of(worker: WorkerReport) -> str:
-    """Return the name of a worker's process as its deliveries have it."""
-    return short_name(worker.worker)[-MAX_PROCESS:]
-
-
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue at one moment.
@@ -190,7 +184,7 @@ class QueueState:
         """Whether this worker may have a message in hand: not where all that is in hand is with other workers."""
         if self.holders is None:
             return True
-        others = {process_of(one) for one in self.workers} - {process_of(worker)}
+        others = {process_of(one.worker) for one in self.workers} - {process_of(worker.worker)}
         return any(one not in others for one in self.holders)
 
     @property

@@ -988,8 +988,9 @@ def test_what_a_living_worker_has_in_hand_is_not_told_of_one_that_died_idle(regi
     reports(queue, f"{registry.store.seams.process_name()}:ef@f")
     clock.advance(60)
     reports(queue, alive)
-    told_of = told(registry)["worker_died"][1]
-    assert "what they may have had in hand is back" in told_of, "a process of the same name may have it"
+    (found,) = [one for one in findings_of(of_client(registry)) if one.kind == "worker_died"]
+    assert "what they may have had in hand is back" in found.what, "a process of the same name may have it"
+    assert "recover" not in found.remedy, "it would take what the living one has"
 
 
 def test_a_message_waits_for_a_worker_that_does_not_report_and_not_for_one_that_is_busy(registry, queue, clock):

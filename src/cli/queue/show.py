@@ -12,12 +12,11 @@ from ...observe.findings import why_it_waits
 from ...observe.snapshot import Snapshot, view_of
 from ...plain import counted, shown, shown_time
 from ...queue import QueueRegistry, ShardedQueue, State, Status
-from ...queue.sharded.consumer.recover import LOOKED, dead_workers, left_by
+from ...queue.sharded.consumer.recover import LOOKED, left_by
 from ...queue.sharded.consumer.recover import recover as recovered
 from ...queue.sharded.envelope import Envelope, date
 from ...queue.sharded.in_flight import STEP, InHand, in_flight
-from ...queue.sharded.slots import MAX_PROCESS
-from ...queue.sharded.workers import short_name
+from ...queue.sharded.workers import dead_workers, process_of, short_name
 from ...store.rows import chunked
 from ..audit import noted, person
 from ..exit_codes import NOT_FOUND
@@ -160,7 +159,7 @@ def _at_work(
         for one in reports
         for run in one.longest
         # What was given up is an earlier attempt, which hangs.
-        if run.message_id == message and not run.given_up and short_name(one.worker)[-MAX_PROCESS:] == worker
+        if run.message_id == message and not run.given_up and process_of(one.worker) == worker
     ]
     return max(ran) if ran else None if stamped is None else max(0.0, now - stamped), not ran
 
@@ -206,7 +205,7 @@ def tell_of_dead(queue: ShardedQueue, client: str, workers: set[str | None], tak
     taken = taken or _look(queue)
     for state in taken.queues:
         for name, dead in dead_workers(state.workers).items():
-            if name[-MAX_PROCESS:] not in workers or dead.settled:
+            if process_of(dead.worker) not in workers or dead.settled:
                 continue
             left = state.returns_within - dead.ago
             when = f"within {shown_time(left)}" if left > 0 else "with the next one"

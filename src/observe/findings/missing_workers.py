@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ...plain import counted, shown_time, word
-from ...queue.sharded.workers import KEPT, Stop, WorkerReport, short_name
+from ...queue.sharded.workers import KEPT, Stop, WorkerReport, dead_workers, short_name
 from ..snapshot import QueueState, Snapshot
 from . import words
 from .failed_messages import is_parked
@@ -248,9 +248,10 @@ def _back(found: _Dead, taken: Snapshot) -> str:
 
 def _sooner(found: _Dead, taken: Snapshot) -> str:
     """Return the command that brings back what dead workers have in hand, as the end of a remedy; empty if nothing is
-    in hand.
+    in hand, or what is cannot be told from the messages of a worker that lives.
     """
-    names = list(dict.fromkeys(queue.name for queue, one in _held(found) if not _is_back(queue, one, taken)))
+    lost = [(queue, one) for queue, one in _held(found) if not _is_back(queue, one, taken)]
+    names = list(dict.fromkeys(queue.name for queue, one in lost if short_name(one.worker) in dead_workers(queue.workers)))
     also = f"; the same for {words.listed(names[1:])}" if names[1:] else ""
     if not names:
         return ""

@@ -16,7 +16,12 @@ MAX_PROCESS = 32
 
 def delivery_of(seams: Seams) -> str:
     """Return a new delivery id, with the name of this process, `host:pid`."""
-    return f"{seams.unique()}{MADE_BY}{seams.process_name()[-MAX_PROCESS:]}"
+    return f"{seams.unique()}{MADE_BY}{process_as_stored(seams.process_name())}"
+
+
+def process_as_stored(name: str) -> str:
+    """Return the name of a process, `host:pid`, as delivery ids have it: two processes may share it."""
+    return name[-MAX_PROCESS:]
 
 
 def process_in(delivery: str) -> str | None:

@@ -35,6 +35,7 @@ from .config import QueueConfig
 from .envelope import Reason
 from .record import lifetime
 from .shards import Shards
+from .slots import process_as_stored
 
 WORKERS, FAILURES, HUNG, RUNS, DRAINS, RATED = "workers", "failures", "hung", "runs", "drains", "rated"
 SETTLED, STOPPED, STOP_DRAINED = "settled", "stopped", "stop-drained"
@@ -153,6 +154,19 @@ def short_name(worker: str) -> str:
     """Return the `host:process` of a worker's name, by which a person finds it."""
     name, _, _ = worker.partition("@")
     return name.rpartition(":")[0] if name.count(":") > 1 else name
+
+
+def process_of(worker: str) -> str:
+    """Return the name of a worker's process as its deliveries have it. Nothing else may be compared with a delivery."""
+    return process_as_stored(short_name(worker))
+
+
+def dead_workers(reports: Sequence[WorkerReport]) -> dict[str, WorkerReport]:
+    """Return the workers that died, by the name `host:pid`; none whose deliveries look the same as those of a process
+    that works: of a container that was started again, or of a host whose long name ends in the same way.
+    """
+    alive = {process_of(one.worker) for one in reports if not one.is_silent}
+    return {short_name(one.worker): one for one in reports if one.is_silent and process_of(one.worker) not in alive}
 
 
 class HasWorkers(Protocol):

@@ -16,7 +16,7 @@ from ..in_flight import InHand, in_flight
 from ..registry import QueueRegistry
 from ..slots import MAX_PROCESS
 from ..subscription import Subscription
-from ..workers import SILENT, WorkerReport, settling, short_name
+from ..workers import SILENT, WorkerReport, dead_workers, process_of, settling, short_name
 from .in_hand import LEFT, Noted, Stage, settle_for
 
 LOOKED = 100_000
@@ -35,15 +35,6 @@ class Left(NamedTuple):
     is_all: bool
 
 
-def dead_workers(reports: Sequence[WorkerReport]) -> dict[str, WorkerReport]:
-    """Return the workers that died, by the name `host:pid`; none of which a process that works has the name, as one of
-    a container that was started again: its deliveries look the same.
-    """
-    alive = {short_name(one.worker) for one in reports if not one.is_silent}
-    dead = {short_name(one.worker): one for one in reports if one.is_silent}
-    return {name: one for name, one in dead.items() if name not in alive}
-
-
 def left_by(queue: Subscription, workers: Collection[str] = ()) -> Left:
     """Return what workers that died have in hand. Nothing changes. Three calls, and one for each 1,000 slots that were
     claimed since the last sweep.
@@ -56,7 +47,7 @@ def left_by(queue: Subscription, workers: Collection[str] = ()) -> Left:
         if name not in dead:
             raise InvalidRequest(f"worker {shown(name)} {_why_not(name, reports)}")
     dead = {name: one for name, one in dead.items() if not workers or name in workers}
-    names = {name[-MAX_PROCESS:] for name in dead}
+    names = {process_of(one.worker) for one in dead.values()}
     if not names:
         return Left({}, (), is_all=True)
     registry = cast(QueueRegistry, queue.registry)
@@ -77,7 +68,7 @@ def recover(queue: Subscription, left: Left, by: str) -> dict[str, int]:
         noted = [
             Noted(0, Stage.BEGUN, *one.slot, one.delivery)
             for one in left.held
-            if one.delivery is not None and one.worker == name[-MAX_PROCESS:]
+            if one.delivery is not None and one.worker == process_of(report.worker)
         ]
         why = f"its worker {name} died: brought back by {by}, {shown_time(report.ago)} after its last report"
         found = settle_for(queue, noted, why, counts=True)
@@ -90,9 +81,17 @@ def recover(queue: Subscription, left: Left, by: str) -> dict[str, int]:
 
 def _why_not(name: str, reports: Sequence[WorkerReport]) -> str:
     """Return why what a worker has in hand is not taken from it."""
-    ago = min((one.ago for one in reports if short_name(one.worker) == name), default=None)
-    if ago is None:
-        known = ", ".join(sorted(dead_workers(reports))) or "none"
-        return f"has not reported about this queue; the ones that died: {known}"
-    dead = f"it counts as dead after {SILENT:.0f} s without a report; end its process first"
-    return f"reported {shown_time(ago)} ago: {dead}"
+    known = [one for one in reports if short_name(one.worker) == name]
+    if not known:
+        dead = ", ".join(sorted(dead_workers(reports))) or "none"
+        return f"has not reported about this queue; the ones that died: {dead}"
+    last = min(known, key=lambda one: one.ago)
+    if not last.is_silent:
+        dead = f"it counts as dead after {SILENT:.0f} s without a report; end its process first"
+        return f"reported {shown_time(last.ago)} ago: {dead}"
+    same = process_of(last.worker)
+    others = [short_name(one.worker) for one in reports if not one.is_silent and process_of(one.worker) == same]
+    return (
+        f"died, and {others[0]} works: the messages of both name {shown(same)}, the last {MAX_PROCESS} characters, so "
+        "they cannot be told apart; leave its messages to the sweep"
+    )

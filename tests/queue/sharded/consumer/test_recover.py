@@ -11,6 +11,7 @@ from latchwork.queue.sharded import slots
 from latchwork.queue.sharded.consumer.recover import left_by, recover
 from latchwork.queue.sharded.workers import SILENT, WorkerReport, reporting
 from latchwork.store.rows import Rows
+from latchwork.testing.stores import CountingStore
 
 from .test_interrupted import clock, opened, store  # noqa: F401 - fixtures
 
@@ -82,6 +83,32 @@ def test_a_worker_that_is_not_known_to_be_dead_keeps_what_it_has(store, clock, t
     reports(queue, "vm:1:other")  # as a container that was started again: the same name, and the same number
     assert left_by(queue) == ({}, (), True)
     held.extend()
+
+
+@pytest.fixture
+def two_hosts(store, clock):
+    """A queue, a message that a live worker has in hand, and the worker that died, of whose name the message has the
+    same part.
+    """
+    dead, alive = (f"{host}.eu-central-1.compute.internal:1" for host in ("ip-172-31-45-123", "ip-172-31-9-7"))
+    there, there.process_name = clock.skewed(0), lambda: alive
+    opened(store).publish("m")
+    (held,) = opened(CountingStore(store, seams=there)).receive()
+    queue = opened(store)
+    reports(queue, f"{dead}:x@f")
+    clock.advance(SILENT + 1)
+    reports(queue, f"{alive}:x@f")
+    return queue, held, dead
+
+
+def test_a_live_worker_keeps_its_messages_though_one_that_died_has_the_same_name_in_them(two_hosts):
+    queue, held, dead = two_hosts
+    left = left_by(queue)
+    assert left == ({}, (), True)
+    recover(queue, left, "ann@desk")
+    with pytest.raises(InvalidRequest, match=r"died, and ip-172-31-9-7.* works: .* cannot be told apart; leave"):
+        left_by(queue, [dead])
+    held.ack()
 
 
 def test_a_worker_is_not_said_to_hold_nothing_while_a_slot_of_its_queue_cannot_be_read(
