@@ -39,6 +39,7 @@ from .layout import (
     checked_payload,
     checked_reason,
     digest,
+    end_by,
     updates_of,
 )  # fmt: skip
 from .meeting import BarrierRecord, Meeting
@@ -116,7 +117,9 @@ class Barrier:
         About six store calls, and 10 to 25 reads a second while it waits, together with all other waits of this
         process.
 
-        Raises `WaitTimeout` after the timeout, and `PartyLost`; both break the meeting for all that have arrived.
+        Raises `WaitTimeout` after the timeout, and `PartyLost`; both break the meeting for all that have arrived. If
+        many parties died, `PartyLost` names some, 500 bytes in all, and says how many others there were: all of them
+        are in `alive.lost()`.
         Raises `BarrierBroken` if another party's timeout was over, or the meeting was aborted; `NotFound` if the record
         was lost or deleted, or what a party brought (the next wait is then for another meeting); `InvalidRequest` if
         other handles name other parties. In a farm that does not decide: `OutcomeUnknown` if the timeout is over and
@@ -209,7 +212,7 @@ class Barrier:
         try:
             check()
         except PartyLost as lost:
-            end = None if meeting.turn is None else self._record.end(meeting.turn, End(LOST, tuple(lost.parties)))
+            end = None if meeting.turn is None else self._record.end(meeting.turn, end_by(lost.parties))
             if end is None:
                 lost.details["doubt"] = meeting.arrived is not False
                 raise
@@ -239,7 +242,11 @@ class Barrier:
     def _broken(self, end: End, place: Place) -> LatchworkError:
         why = ", ".join(end.why)
         if end.kind == LOST:
-            return PartyLost(f"{self!r} is broken: {why} died; start them again, and wait again", parties=list(end.why))
+            known = set(self._names.values())  # not how many others there were
+            return PartyLost(
+                f"{self!r} is broken: {why} died; start them again, and wait again",
+                parties=[name for name in end.why if name in known],
+            )
         if end.kind == ABORTED:
             return BarrierBroken(f"{self!r} was aborted: {why}", reason=why)
         if end.why == (self._names[place],):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
@@ -52,6 +53,16 @@ class End:
     def stored(self) -> list[str]:
         """The end as the record stores it."""
         return [self.kind, *self.why]
+
+
+def end_by(dead: Sequence[str]) -> End:
+    """Return the end of a generation of which these parties died: as many of their names as a reason may have bytes,
+    then how many others. The record keeps many ends, and must have room for the next one.
+    """
+    sizes = accumulate(len(name.encode()) for name in dead)
+    named = tuple(name for name, size in zip(dead, sizes, strict=True) if size <= MAX_REASON)
+    others = len(dead) - len(named)
+    return End(LOST, (*named, f"and {others:,} more") if others else named)
 
 
 class FarmMeeting(Struct, frozen=True):

@@ -9,8 +9,20 @@ from functools import partial
 import pytest
 
 from latchwork.coord import Barrier, Group, LatchLevel
-from latchwork.coord.barrier.layout import AT, BARRIERS, ENDS, KEPT_PAYLOADS, NAMES, PAYLOADS, SAID, STOP, TURN
+from latchwork.coord.barrier.layout import (
+    AT,
+    BARRIERS,
+    ENDS,
+    KEPT_ENDS,
+    KEPT_PAYLOADS,
+    NAMES,
+    PAYLOADS,
+    SAID,
+    STOP,
+    TURN,
+)
 from latchwork.coord.barrier.meeting import Meeting
+from latchwork.coord.presence.layout import GONE, GROUPS
 from latchwork.errors import (
     BarrierBroken,
     Corrupt,
@@ -339,6 +351,19 @@ def test_what_is_kept_of_the_past_is_bounded(memory):
         one.wait("p", turn, 5)
     assert len(record(memory)[ENDS + "a"]) == 64
     assert len(memory.get(Key(PAYLOADS, "shop#b#a/p")).bins[SAID + "a"]) == KEPT_PAYLOADS
+
+
+def test_a_meeting_is_broken_by_its_dead_however_many_there_are_and_however_often(memory):
+    parties = [f"p{n:04}".ljust(100, "x") for n in range(1_000)]
+    group, one = Group(memory, "g", farm_id="a"), barrier(memory, parties=parties)
+    died = {name: f"lost:{n:020x}" for n, name in enumerate(parties[1:])}
+    memory.operate(Key(GROUPS, "g"), Put(GONE + "a", died), exists=Exists.ANY)
+    for _ in range(KEPT_ENDS + 2):
+        told = said(lambda: one.wait(parties[0], timeout=5, alive=group))
+        assert isinstance(told, PartyLost)
+    assert told.parties == parties[1:6]
+    assert "and 994 more died" in str(told)
+    assert len(record(memory)[ENDS + "a"]) == KEPT_ENDS
 
 
 def test_who_was_away_for_too_long_hears_that_it_has_gone_on(memory):
