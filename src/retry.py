@@ -241,14 +241,15 @@ def outlive(
             left = deadline.left()
             if not passing(failure) or left == 0:
                 raise
-            _say(seams, deadline, failure)
-            seams.note("retries", reason=reason(failure))
+            say_away(seams, deadline, failure)
             tries += 1
             pause = OUTAGE.pause(tries, seams)
         seams.sleep(pause if left is None else min(pause, left))
 
 
-def _say(seams: Seams, deadline: Deadline, failure: LatchworkError) -> None:
+def say_away(seams: Seams, deadline: Deadline, failure: LatchworkError) -> None:
+    """Log that a wait goes on while its store is unavailable, at first and once a minute, and count it."""
+    seams.note("retries", reason=reason(failure))
     now, left = seams.monotonic(), deadline.left()
     if deadline.logged is None or now - deadline.logged >= SAY_EVERY:
         deadline.logged = now

@@ -136,7 +136,8 @@ class Barrier:
             def ended() -> End | None:
                 end = outlive(seams, deadline, meeting.look, passing=may_pass)
                 if end is None and alarm is not None:
-                    end = outlive(seams, deadline, partial(self._alarmed, alarm.check, meeting), passing=may_pass)
+                    alarmed = partial(self._alarmed, partial(alarm.check, deadline), meeting)
+                    end = outlive(seams, deadline, alarmed, passing=may_pass)
                 return end
 
             due = (lambda: alarm.due) if alarm else None

@@ -388,7 +388,7 @@ class Latch:
                 seen[:] = [now]
                 called(report, now)
             if alarm is not None and not now.released:
-                outlive(seams, deadline, alarm.check)
+                alarm.check(deadline)
             if not now.released:
                 ends_at = seams.monotonic() + self._before_its_end(now)
             return now.released or None

@@ -23,7 +23,7 @@ from ...deadline import Deadline
 from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
 from ...inputs import checked_kind, checked_switch, checked_text, checked_timeout, farm_or_default
 from ...plain import shown
-from ...retry import Poll, outlive
+from ...retry import OUTAGE, Poll, may_pass, outlive, say_away
 from ...seams import Seams
 from ...store.connect import as_store
 from ...store.model.expr import Const, If, MapSize, exists
@@ -395,13 +395,28 @@ class Alarm:
         self._watcher, self._dead, self._what = group.watcher(), dead, what
         self.due = float("-inf")
         """When the next look at the group is due (seconds, monotonic)."""
+        self._failed = 0
 
-    def check(self) -> None:
-        """Look at the group, twice a second or ten times in the shortest lease. Raises `PartyLost`."""
-        now = self._group.seams.monotonic()
+    def check(self, deadline: Deadline) -> None:
+        """Look at the group, twice a second or ten times in the shortest lease. Raises `PartyLost`.
+
+        deadline: of the wait. While the group cannot be asked, the wait goes on: what it waits for may come, and may be
+        in another store.
+        """
+        seams = self._group.seams
+        now = seams.monotonic()
         if now < self.due:
             return
-        seen = self._watcher.look()
+        try:
+            seen = self._watcher.look()
+        except LatchworkError as failure:
+            if not may_pass(failure):
+                raise
+            say_away(seams, deadline, failure)
+            self._failed += 1
+            self.due = seams.monotonic() + OUTAGE.pause(self._failed, seams)
+            return
+        self._failed = 0
         self.due = now + min(LOOK_EVERY, min((one.lease / 10 for one in seen.members.values()), default=LOOK_EVERY))
         lost = {f"{farm}/{name}" for farm, name in seen.lost}
         names = sorted(self._dead(self._group, lost)) if lost else []

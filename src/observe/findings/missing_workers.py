@@ -251,7 +251,9 @@ def _sooner(found: _Dead, taken: Snapshot) -> str:
     in hand, or what is cannot be told from the messages of a worker that lives.
     """
     lost = [(queue, one) for queue, one in _held(found) if not _is_back(queue, one, taken)]
-    names = list(dict.fromkeys(queue.name for queue, one in lost if short_name(one.worker) in dead_workers(queue.workers)))
+    names = list(
+        dict.fromkeys(queue.name for queue, one in lost if short_name(one.worker) in dead_workers(queue.workers))
+    )
     also = f"; the same for {words.listed(names[1:])}" if names[1:] else ""
     if not names:
         return ""

@@ -366,6 +366,16 @@ def test_a_meeting_is_broken_by_its_dead_however_many_there_are_and_however_ofte
     assert len(record(memory)[ENDS + "a"]) == KEPT_ENDS
 
 
+def test_a_meeting_that_ends_is_over_though_nobody_can_be_asked_who_is_alive(memory, clock):
+    away = Group(FaultyStore(memory, Outage(clock, 0, 1_000)), "g", farm_id="a")
+    said(lambda: barrier(memory).wait("p", timeout=0))
+    clock.at(5, lambda: Meeting(barrier(memory)._record, ("a", "q"), '"q"').look())
+    assert barrier(memory).wait("p", "p", 60, alive=away) == {"p": "p", "q": "q"}
+    assert clock.monotonic() < 10
+    with pytest.raises(WaitTimeout):
+        barrier(memory).wait("p", timeout=5, alive=away)
+
+
 def test_who_was_away_for_too_long_hears_that_it_has_gone_on(memory):
     one, other = barrier(memory), barrier(memory)
     said(lambda: one.wait("p", timeout=1))

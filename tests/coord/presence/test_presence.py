@@ -462,6 +462,14 @@ def test_a_wait_outlives_an_outage_in_which_nobody_can_be_asked_who_is_there(mem
     assert away.fired["dropped"] > 3
 
 
+def test_a_wait_ends_with_its_latch_while_nobody_can_be_asked_who_is_there(memory, clock):
+    latch = CountDownLatch.create(memory, "c", "l", parties=["p"], farm_id="a")
+    away = Group(FaultyStore(memory, Outage(clock, 0, 1_000)), "g", farm_id="a")
+    clock.at(5.0, lambda: latch.count_down(party="p"))
+    assert latch.wait(60, alive=away) is True
+    assert clock.monotonic() < 10
+
+
 def test_a_wait_is_not_given_just_anything_as_a_group(memory):
     latch = CountDownLatch.create(memory, "c", "l", 1)
     for call in (lambda: latch.wait(1, alive="g"), lambda: latch.missing(lost_in="g")):
