@@ -20,7 +20,16 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...deadline import Deadline
-from ...errors import InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, PartyLost, Refused, Unavailable
+from ...errors import (
+    InvalidRequest,
+    LatchworkError,
+    NotFound,
+    OutcomeUnknown,
+    PartyLost,
+    RecordTooBig,
+    Refused,
+    Unavailable,
+)
 from ...inputs import checked_kind, checked_switch, checked_text, checked_timeout, farm_or_default
 from ...plain import shown
 from ...retry import OUTAGE, Poll, may_pass, outlive, say_away
@@ -80,8 +89,12 @@ class GroupRecord:
 
 
 class Group:
-    """A group of members, over all processes and farms, at most 1,000 in each farm. Handles are cheap, safe to share
-    between threads, and pickle with their store.
+    """A group of members, over all processes and farms. Handles are cheap, safe to share between threads, and pickle
+    with their store.
+
+    At most 1,000 members in each farm, and in all as many as one record of 1 MiB has room for: a member takes about 60
+    bytes, three times its name, and its meta; a name that has left or was lost takes 35 bytes and the name. So with
+    names of 100 bytes and meta of 200, there is room for 1,800 members of all farms.
 
     farm_id: the farm of this handle's members; default $LATCHWORK_FARM, else "local".
     ttl: the record's time to live in seconds, set by each write; the heartbeats of its members keep it alive. The same
@@ -115,8 +128,8 @@ class Group:
             to any more counts as lost.
 
         Raises `InvalidRequest` if the farm has 1,000 members already (a dead one is a member until some process has
-        watched it for its lease), `OutcomeUnknown` if it may have joined (it then counts as lost after one lease),
-        `Unavailable`.
+        watched it for its lease), `RecordTooBig` if the group's record has no room for another member,
+        `OutcomeUnknown` if it may have joined (it then counts as lost after one lease), `Unavailable`.
         """
         checked_switch("keep_alive", keep_alive)
         text, lease, ttl = checked_meta(meta), checked_lease(lease), self._at.ttl
@@ -264,6 +277,13 @@ class _Membership:
             (fence,) = self.store.repeat(update)
         except Refused as refusal:
             return self._recognised() if refusal.details["doubt"] else None
+        except RecordTooBig as failure:
+            raise RecordTooBig(
+                f"there is no room for {self.owner!r} with {len(meta.encode())} bytes of meta: one record of 1 MiB holds "
+                f"the members of all farms, {len(ids)} in farm {shown(farm)}; use several groups, or shorter names and "
+                f"less meta ({failure})",
+                key=self._key,
+            ) from failure
         claim = TakenLease(int(fence), believed_until(began, self.lease))
         return claim if seams.boottime() < claim.until else self._confirmed(claim.fence)
 

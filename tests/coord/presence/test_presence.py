@@ -7,9 +7,29 @@ import pickle
 import pytest
 
 from latchwork.coord import CountDownLatch, Group, LatchLevel, Membership
-from latchwork.coord.presence.layout import ABOUT, BEAT, FENCE, GONE, GROUPS, ID, MAX_GONE, MAX_MEMBERS
+from latchwork.coord.presence.layout import (
+    ABOUT,
+    BEAT,
+    FENCE,
+    GONE,
+    GROUPS,
+    ID,
+    MAX_GONE,
+    MAX_MEMBERS,
+    MAX_META,
+    MAX_NAME,
+)
 from latchwork.coord.waits import read
-from latchwork.errors import Corrupt, FencedOut, InvalidRequest, LatchworkError, OutcomeUnknown, PartyLost, Unavailable
+from latchwork.errors import (
+    Corrupt,
+    FencedOut,
+    InvalidRequest,
+    LatchworkError,
+    OutcomeUnknown,
+    PartyLost,
+    RecordTooBig,
+    Unavailable,
+)
 from latchwork.store import Add, Exists, Key, MapPut, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
 from tests.support.waiting import until
@@ -274,6 +294,27 @@ def test_a_farm_has_a_largest_number_of_members(memory):
     assert group.join("m7", lease=60, keep_alive=False).leave()
     assert len(Group(memory, "g", farm_id="b").members()) == MAX_MEMBERS - 1
     Group(memory, "g", farm_id="b").join("another farm's", keep_alive=False)
+
+
+def test_the_members_of_all_farms_share_a_record_and_who_finds_no_room_in_it_is_told_what_to_do(memory):
+    about = [1, 10_000, 1_764_000_000_000, "m" * MAX_META]
+
+    def fill(farm, n):
+        full = [f"{one:04}".ljust(MAX_NAME, "x") for one in range(n)]
+        memory.operate(
+            Key(GROUPS, "g"), Put(ID + farm, dict.fromkeys(full, "0" * 20)), Put(BEAT + farm, dict.fromkeys(full, 1)),
+            Put(ABOUT + farm, {one: about for one in full}), exists=Exists.ANY,
+        )  # fmt: skip
+
+    def join_all():
+        for n in range(60):
+            group.join(f"new {n:03}".ljust(MAX_NAME, "x"), meta="m" * (MAX_META - 2), lease=60, keep_alive=False)
+
+    fill("a", MAX_MEMBERS)
+    fill("b", 880)
+    group = Group(memory, "g", farm_id="b")
+    with pytest.raises(RecordTooBig, match=r"no room for .* with 200 bytes .* all farms, \d+ in .* use several groups"):
+        join_all()
 
 
 def test_what_is_kept_of_those_who_have_gone_is_bounded_and_the_lost_stay_longest(memory):
