@@ -109,6 +109,7 @@ def _sweeper(registry: QueueRegistry) -> Sweeper:
 def _plan(sweeper: Sweeper, registry: QueueRegistry, leadership: Leads) -> tuple[list[QueueSweep], SweepReport]:
     """Return what there is to sweep, and a report of the queues that could not be read."""
     listed, unreadable = registry.scan(active=None)
+    sweeper.forget_others([*unreadable, *(queue.name for queue, _ in listed)])
     plans, report = [], unread(leadership.epoch, unreadable)
     for queue, bins in listed:
         try:

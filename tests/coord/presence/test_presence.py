@@ -303,7 +303,7 @@ def test_the_members_of_all_farms_share_a_record_and_who_finds_no_room_in_it_is_
         full = [f"{one:04}".ljust(MAX_NAME, "x") for one in range(n)]
         memory.operate(
             Key(GROUPS, "g"), Put(ID + farm, dict.fromkeys(full, "0" * 20)), Put(BEAT + farm, dict.fromkeys(full, 1)),
-            Put(ABOUT + farm, {one: about for one in full}), exists=Exists.ANY,
+            Put(ABOUT + farm, dict.fromkeys(full, about)), exists=Exists.ANY,
         )  # fmt: skip
 
     def join_all():

@@ -62,10 +62,22 @@ class Elects(Protocol):
 
 
 class _SeenMark(NamedTuple):
-    """A fire pointer, and when it was seen at the latest, on this process's monotonic clock."""
+    """A mark, and when it was seen at the latest, on this process's monotonic clock.
+
+    since: the server's time in it, which tells it from a mark of a queue that was made again; None = this process has
+        set it in this term, and has not read it since.
+    epoch: of that term.
+    """
 
     fired: int
+    since: int | None
+    epoch: int
     at: float
+
+    def is_of(self, mark: Mark, epoch: int) -> bool:
+        """Whether this is the mark that was read in a term."""
+        same = self.epoch == epoch if self.since is None else self.since == mark[1]
+        return same and self.fired == mark[0]
 
 
 class _ShardPointers(NamedTuple):
@@ -155,6 +167,7 @@ class Sweeper:
             return SweepReport(0)
         with self._seams.span("sweep", epoch=leadership.epoch):
             listed, unreadable = self.registry.scan(active=None)
+            self.forget_others([*unreadable, *(queue.name for queue, _ in listed)])
             parts = parallel_map(
                 self._seams, lambda one: self._sweep(*one, leadership), listed, self.parallelism, "latchwork-sweep"
             )
@@ -209,7 +222,7 @@ class Sweeper:
         self, queue: Subscription, epoch: int, tasks: Sequence[ShardTask], shards: Sequence[ShardReport]
     ) -> SweepReport:
         """Note the marks and the result of a queue whose tasks were swept, here or elsewhere; return its report."""
-        self.swept(shards)
+        self.swept(shards, epoch)
         error = self._repaired.pop(queue.name, None)
         failed = [one for one in shards if one.refused or one.damage or one.stop in _FAILURES]
         if failed and error is None:
@@ -259,9 +272,9 @@ class Sweeper:
         for at in shards:
             swept, mark = notes.swept(*at.place), notes.marks.get(mark_name(*at.place))
             if at.fired is None:
-                tasks.append(self._rescue(queue, at, swept, mark))
+                tasks.append(self._rescue(queue, at, swept, mark, epoch))
             elif swept < at.fired:
-                tasks.append(self._plan(queue, at, at.fired, swept, mark))
+                tasks.append(self._plan(queue, at, swept, mark, epoch))
         return tasks
 
     def _repair(self, queue: Subscription, notes: SweepRecord, epoch: int) -> None:
@@ -280,13 +293,13 @@ class Sweeper:
         found = zip(places, keys, rows.raise_unless(NotFound, Corrupt), strict=True)
         return [_ShardPointers.of(place, key, row) for place, key, row in found if isinstance(row, tuple | Corrupt)]
 
-    def _plan(self, queue: Subscription, at: _ShardPointers, fired: int, swept: int, mark: Mark | None) -> ShardTask:
-        duration = milliseconds(queue.config.sweep_duration)
+    def _plan(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None, epoch: int) -> ShardTask:
+        duration, fired = milliseconds(queue.config.sweep_duration), at.fired or 0
         place = queue.name, mark_name(*at.place)
         limit, settled_up_to, old = fired, 0, True
         noted, since = mark if mark and swept < mark[0] <= fired else (0, 0)
-        if noted:
-            old = self._known(*place, noted) * 1000 >= duration
+        if mark and noted:
+            old = self._known(*place, mark, epoch) * 1000 >= duration
             # Messages handed out since a young mark were stamped since then, so none of them can be abandoned yet.
             # A sweeper that has not known the mark for long uses its age by the server: a look too early does no harm.
             limit = fired if old or at.now - since >= duration else noted
@@ -303,14 +316,14 @@ class Sweeper:
             self._next[place] = end
         return {"begin": begin, "limit": end, "stop": Stop.DRAINED if end == limit else Stop.BUDGET}
 
-    def _rescue(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None) -> ShardTask:
+    def _rescue(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None, epoch: int) -> ShardTask:
         """Return the task that moves all messages of a shard as abandoned ones, to other shards of the queue or into
         the sideline, because its pointers are damaged and nothing can be received from it.
 
         It moves nothing in the shard of a stream.
         """
         place, limit = (queue.name, mark_name(*at.place)), swept if at.is_streamed else swept + RESCUE
-        known = self._known(*place, mark[0]) if mark else 0.0
+        known = self._known(*place, mark, epoch) if mark else 0.0
         old = known * 1000 >= milliseconds(queue.config.sweep_duration)
         settled_up_to = min(mark[0], limit) if mark and old else 0
         part = self._part(place, swept, limit, RESCUE_BUDGET)
@@ -323,15 +336,15 @@ class Sweeper:
             abandoned=self._abandoned(queue.name, mark_name(*at.place), duration), unseen=at.unseen, **scan,
         )  # fmt: skip
 
-    def _known(self, queue: str, name: str, fired: int) -> float:
+    def _known(self, queue: str, name: str, mark: Mark, epoch: int) -> float:
         """Return for how many seconds this process has known the mark, by its own monotonic clock, which
         cannot be set.
         """
         now = self._seams.monotonic()
         seen = self._seen.get((queue, name))
-        if seen is None or seen.fired != fired:
-            seen = self._seen[queue, name] = _SeenMark(fired, now)
-        return now - seen.at
+        at = seen.at if seen is not None and seen.is_of(mark, epoch) else now
+        self._seen[queue, name] = _SeenMark(*mark, epoch, at)
+        return now - at
 
     def _abandoned(self, queue: str, name: str, duration: int) -> frozenset[LiveMessage]:
         """Return the messages whose stamps have not changed for one sweep duration, by this process's own clock."""
@@ -339,13 +352,20 @@ class Sweeper:
         live = self._live.get((queue, name), {})
         return frozenset(message for message, since in live.items() if (now - since) * 1000 >= duration)
 
-    def swept(self, reports: Iterable[ShardReport]) -> None:
+    def forget_others(self, queues: Collection[str]) -> None:
+        """Forget what is known of all but these queues: others are gone."""
+        there = set(queues)
+        for known in (self._seen, self._live, self._next):
+            for place in [one for one in known if one[0] not in there]:
+                del known[place]
+
+    def swept(self, reports: Iterable[ShardReport], epoch: int) -> None:
         """Take note of the marks that were set and of the live messages, wherever the shards were swept."""
         now = self._seams.monotonic()
         for report in reports:
             place = report.queue, mark_name(report.kind, report.shard)
             if report.marked:
-                self._seen[place] = _SeenMark(report.marked, now)
+                self._seen[place] = _SeenMark(report.marked, None, epoch, now)
             before = self._live.pop(place, {})
             live = {message: before.get(message, now) for message in report.live_messages}
             if report.stop in _FAILURES:  # the sweep may have ended before all of them

@@ -233,6 +233,43 @@ def test_a_shard_can_be_swept_elsewhere_and_the_reports_add_up(sim):
     assert "brought back 5 messages" in str(report)
 
 
+def test_a_mark_of_a_group_that_was_made_again_is_new_to_a_leader_that_has_known_the_same_one_before(sim):
+    process, other = sim.process(), sim.process()
+    first, second = process.sweeper(), other.sweeper()
+
+    def claimed_and_absent():
+        """A group in whose sideline a slot was claimed, by one that died, of which the writer is paused."""
+        group = process.queue.group("g", start="now")
+        group.sideline.pointers.reserve({0: 1})
+        assert group.sideline.pointers.claim(0, 1)
+        return group
+
+    group = claimed_and_absent()
+    first.run_once()
+    sim.lapse()
+    assert group.drop()
+    claimed_and_absent()
+    second.run_once()
+    first.election = Election(next(sim.epochs))
+    assert [(one.kind, one.swept) for one in first.run_once().shards] == [(SubqueueKind.SIDELINE, 0)]
+    sim.lapse()
+    assert [one.swept for one in first.run_once().shards] == [1]
+
+
+def test_what_is_known_of_a_queue_that_is_gone_is_forgotten(sim):
+    process, _ = abandon(sim, 1)
+    group = process.queue.group("g", start="oldest")
+    process.queue.publish("m")
+    sweeper = process.sweeper()
+    assert group.receive(10)
+    sweeper.run_once()
+    known = sweeper._seen, sweeper._live
+    assert all("q@g" in {queue for queue, _ in one} for one in known)
+    group.drop()
+    sweeper.run_once()
+    assert all({queue for queue, _ in one} <= {"q"} for one in known)
+
+
 def test_a_task_of_a_deposed_epoch_writes_no_pointer(sim):
     process, _ = abandon(sim)
     ((queue, bins),) = process.registry.listed()
