@@ -417,10 +417,12 @@ def _passing_everything(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan
 
 
 def _marks_aged_by_the_server(self: Any, *args: Any, real: Any = sweeper.Sweeper._plan) -> Any:
-    task, (_, at, mark, now) = real(self, *args), args
-    if mark and mark[0] > at.swept and now - mark[1] < SWEEP * 1000:
-        return replace(task, limit=min(mark[0], at.fired), settled_up_to=0, mark=False)
-    return task
+    _, at, _, mark, _ = args
+    self._known = lambda *_: (at.now - mark[1]) / 1000
+    try:
+        return real(self, *args)
+    finally:
+        del self._known
 
 
 def _never_late(self: Any, *args: Any, real: Any = pointers.Shards.__init__, **rest: Any) -> None:
