@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import tracemalloc
 from collections import Counter
@@ -449,6 +450,24 @@ def test_a_row_that_is_too_large_is_refused_before_a_chunk_names_it(store, large
     assert all(chunk.written for chunk in chunks(records(queue))), "none is half published"
     assert Ledger(queue, "job").publish(0, sound).messages == N
     assert consumed(queue) == ONCE
+
+
+def test_the_error_names_the_message_that_is_too_large_and_the_others_go_on_without_it(store):
+    queue = queue_on(store)
+    messages = [Outgoing(n, f"m{n}") for n in range(5)] + [Outgoing("x" * 2**20, "large")]
+    with pytest.raises(RecordTooBig) as refused:
+        Ledger(queue, "job").publish(0, messages)
+    assert refused.value.details["refused"] == ["large"]
+    assert Ledger(queue, "job").publish(0, messages[:5], without=["large"]).new == 5
+
+
+def test_a_message_that_is_in_the_ledger_is_not_refused_for_its_size(store, monkeypatch):
+    queue = queue_on(store)
+    messages = [Outgoing("x" * 500_000, "large")]
+    Ledger(queue, "job").publish(0, messages)
+    describe = store.describe
+    monkeypatch.setattr(store, "describe", lambda: dataclasses.replace(describe(), record_size_limit=2**17))
+    assert Ledger(queue, "job").publish(0, messages).new == 0
 
 
 def test_headers_that_are_too_large_are_refused_before_a_pointer_is_reserved(store):

@@ -8,7 +8,8 @@ written; `batch`, the place of its one message in a batch (P18); `v`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -73,10 +74,21 @@ class LedgerRecords:
     """The chunks of one partition of a scope.
 
     ttl: seconds that each is kept after its last change.
+    without: ids of messages that are read as if no chunk named them.
     """
 
-    def __init__(self, store: RecordStore, client_id: str, queue: str, scope: str, *, partition: int, ttl: int) -> None:
-        self.store, self.ttl = store, ttl
+    def __init__(
+        self,
+        store: RecordStore,
+        client_id: str,
+        queue: str,
+        scope: str,
+        *,
+        partition: int,
+        ttl: int,
+        without: Collection[str] = (),
+    ) -> None:
+        self.store, self.ttl, self._without = store, ttl, without
         self._set = f"{client_id}_ledger_set"
         self._prefix = f"{quote(queue, safe='')}/{scope}/{partition}"
 
@@ -102,7 +114,8 @@ class LedgerRecords:
         assert isinstance(row, tuple)  # noqa: S101 - what a row is when it is no error
         bins = {bin: value for bin, value in zip(_BINS, row, strict=True) if value is not None}
         stored = decoded(_Stored, self.key(number), bins)
-        return Chunk(number, stored.slots, stored.changes, stored.written is not None, batch=stored.batch)
+        places = {msg_id: at for msg_id, at in stored.slots.items() if msg_id not in self._without}
+        return Chunk(number, places, stored.changes, stored.written is not None, batch=stored.batch)
 
     def single(self, row: object) -> Chunk | None:
         """Return the chunk of a ledger of one message; None if it does not exist. Raises as `chunk`."""
@@ -129,6 +142,11 @@ class LedgerRecords:
         more = () if batch is None else (Put("batch", batch),)
         ops = (Put("slots", dict(places)), Put("changes", 0), Put("v", VERSION), *more)
         return Update(self.key(number), ops, exists=Exists.CREATE, ttl=self.ttl)
+
+    def renew(self, number: int) -> None:
+        """Keep the chunk, if there is one, for as long again from now. One call."""
+        with suppress(NotFound):
+            self.store.operate(self.key(number), Put("v", VERSION), exists=Exists.UPDATE, ttl=self.ttl, repeatable=True)
 
     def finishing(self, number: int, changes: int) -> Update:
         """Return the update that notes that every message is written, unless a slot was changed since. A repeat is

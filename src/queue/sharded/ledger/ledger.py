@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
 
-from ....errors import InvalidRequest, NonDeterministicInput
+from ....errors import InvalidRequest, NonDeterministicInput, RecordTooBig
 from ....inputs import checked_whole
 from ....plain import shown
 from ..envelope import Envelope, check_fits, checked_headers, checked_id
 from ..handles import SubscriptionHandle
 from ..shards import CHUNK, CHUNK_BYTES
 from .chunks import Chunk, LedgerRecords
-from .writer import ChunkWriter, NewMessage
+from .writer import REFUSED, ChunkWriter, NewMessage
 
 LEDGER_TTL = 2 * 86_400
 """Seconds that a ledger is kept, and the id of each of its messages after the message is gone."""
@@ -69,9 +69,12 @@ class Ledger:
             checked_whole("batch", batch, 1, CHUNK)
         self._queue, self._scope, self._ttl, self._batch = queue, scope, ttl, batch or CHUNK
 
-    def publish(self, partition: int, messages: Iterable[Outgoing]) -> Published:
+    def publish(self, partition: int, messages: Iterable[Outgoing], *, without: Collection[str] = ()) -> Published:
         """Publish the messages that the ledger does not have; complete what an earlier attempt left. Four calls per
         1,000 messages.
+
+        without: ids of messages that an earlier attempt may have entered and that the queue has refused. They are left
+            out of this attempt and must be left out of all later ones.
 
         It keeps the digests of a partition's messages in memory while it runs: about 100 bytes each.
 
@@ -82,17 +85,19 @@ class Ledger:
         """
         self._queue.open_for_publishing()
         name = f"{self._scope}/{partition}"
-        return _Attempt(self._queue, self._records(partition), name, ttl=self._ttl, batch=self._batch).run(messages)
+        records = self._records(partition, without)
+        return _Attempt(self._queue, records, name, ttl=self._ttl, batch=self._batch).run(messages)
 
     def published(self, partition: int) -> int:
         """Return how many messages of the partition are in the ledger, written or about to be. A call per 16,000."""
         return sum(len(chunk.places) for chunk in chunks(self._records(partition)))
 
-    def _records(self, partition: int) -> LedgerRecords:
+    def _records(self, partition: int, without: Collection[str] = ()) -> LedgerRecords:
         pointers = self._queue.pointers
         return LedgerRecords(
-            pointers.store, pointers.client_id, self._queue.name, self._scope, partition=partition, ttl=self._ttl
-        )
+            pointers.store, pointers.client_id, self._queue.name, self._scope,
+            partition=partition, ttl=self._ttl, without=without,
+        )  # fmt: skip
 
 
 def chunks(records: LedgerRecords) -> list[Chunk]:
@@ -159,8 +164,6 @@ class _Attempt:
 
     def _row(self, message: Outgoing) -> NewMessage:
         data, headers = self._queue.codec.encode(message.payload), checked_headers(message.headers)
-        # Before a chunk names it: a chunk with a message that can never be written could never be completed.
-        check_fits(self._queue.store, self._queue.name, [data], headers)
         if message.message_id is None:
             msg_id = self._digest(data, message.key, headers)
         else:
@@ -188,6 +191,13 @@ class _Attempt:
         if has is not None:
             has.take(row)
             return
+        # Before a chunk names it: a chunk with a message that can never be written could never be completed.
+        envelope = row.envelope
+        try:
+            check_fits(self._queue.store, self._queue.name, [envelope.data], envelope.headers)
+        except RecordTooBig as failure:
+            failure.details[REFUSED] = [envelope.msg_id]
+            raise
         self._buffer.append(row)
         self._bytes += len(row.envelope.data)
         if len(self._buffer) >= self._batch or self._bytes >= CHUNK_BYTES:

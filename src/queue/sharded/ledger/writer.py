@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ....errors import Corrupt, NotFound, Refused, Unavailable
+from ....errors import Corrupt, InvalidRequest, NotFound, Refused, Unavailable
 from ....store import Compute, Param, Put, Read, Update, exists, missing
 from ....store.model.expr import Bin, Bound
 from ..envelope import CONTENT, Envelope, tombstone
@@ -24,6 +24,10 @@ from ..slots import Slot, WriteResult
 from ..transfer import reserve_slots
 from .chunks import DONE, EXAMINED, Chunk, LedgerRecords, place, slot_of
 
+REFUSED = "refused"
+"""The detail of an error that names messages which this queue does not take, with nothing written of them, as the store
+refuses their records or their shard is damaged. The others can be published without them.
+"""
 ROUNDS = 10
 """How often a chunk is looked at again, because slots were spent or another attempt changed it."""
 _TOMBSTONE = missing("msgId") & missing("data")
@@ -66,12 +70,19 @@ class ChunkWriter:
 
     def _reserved(self, rows: Sequence[NewMessage], shard: int) -> dict[str, Slot]:
         """Return a slot for each message, in this shard or the first after it that is not damaged."""
+        bound = [row.envelope.msg_id for row in rows if row.shard is not None]
         for n in range(self._pointers.shards):
             chosen = self._pointers.home(shard + n)
-            try:
-                return self._reserve({row.envelope.msg_id: chosen if row.shard is None else row.shard for row in rows})
-            except Corrupt as failure:
-                damage = failure
+            shards = {row.envelope.msg_id: chosen if row.shard is None else row.shard for row in rows}
+            slots, failures = reserve_slots(self._pointers, shards)
+            if not failures:
+                return slots
+            for damage in failures.values():
+                if not isinstance(damage, Corrupt):
+                    raise damage
+            if refused := [msg_id for msg_id in bound if msg_id in failures]:
+                damage.details[REFUSED] = refused
+                break
         raise damage
 
     def complete(self, chunk: Chunk, rows: Sequence[NewMessage]) -> None:
@@ -108,7 +119,12 @@ class ChunkWriter:
         slots = [slot_of(chunk.places[msg_id]) for msg_id in open_ids]
         traced = range(len(slots)) if self._traced else ()
         found = [envelopes[msg_id] for msg_id in open_ids]
-        written = self._pointers.write(slots, found, traced=traced, fresh=False).raise_unless()
+        written = self._pointers.write(slots, found, traced=traced, fresh=False)
+        rows = zip(open_ids, written, strict=True)
+        refused = [msg_id for msg_id, row in rows if isinstance(row, InvalidRequest) and not row.details.get("doubt")]
+        for row in written.errors() if refused else ():
+            row.details[REFUSED] = refused
+        written.raise_unless()
         moves = dict.fromkeys(examined, True)
         now = self._seams.boottime()
         late = {slot for slot in slots if now - fresh.get(slot, chunk.born) > self._late}
