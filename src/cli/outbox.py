@@ -28,7 +28,15 @@ def stats(
     """
     session: Session = context.obj
     lag = stored_lag(directory, prefix, name)
+    amiss: dict[str, int] = {}
+    lines = [f"{lag.messages:,} messages, {lag.bytes:,} bytes wait; the oldest for {lag.seconds:.1f} s"]
+    if lag.held:
+        amiss["held"] = lag.held
+        lines.append(f"{lag.held:,} of them are held back: refused by the store, or behind one that is (see the log)")
+    if lag.set_aside:
+        amiss["set_aside"] = lag.set_aside
+        lines.append(f"{lag.set_aside:,} more were set aside, each in a file *.refused there")
     session.say(
-        f"{lag.messages:,} messages, {lag.bytes:,} bytes wait; the oldest for {lag.seconds:.1f} s",
-        outbox=name, messages=lag.messages, bytes=lag.bytes, seconds=round(lag.seconds, 3),
+        *lines,
+        outbox=name, messages=lag.messages, bytes=lag.bytes, seconds=round(lag.seconds, 3), **amiss,
     )  # fmt: skip

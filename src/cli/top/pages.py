@@ -538,9 +538,10 @@ def outboxes(feed: Feed) -> Table:
         directory, prefix, name = given
         fetched = feed.fetched(("outbox", *given), partial(stored_lag, *given, seams=feed.seams), COORD_EVERY)
         lag: OutboxLag | None = fetched.value
+        wrong = fetched.failure or (f"{lag.held} held back" if lag and lag.held else None)
         cells = (prefix, name, directory, lag.messages if lag else None, lag.bytes if lag else None,
-                 timed(lag.seconds if lag and lag.messages else None), fetched.failure)  # fmt: skip
-        rows.append(row(given, cells, BAD if fetched.failure else PLAIN))
+                 timed(lag.seconds if lag and lag.messages else None), wrong)  # fmt: skip
+        rows.append(row(given, cells, BAD if wrong else PLAIN))
     columns = (
         Column("outbox", right=False), Column("cursor", 5, right=False), Column("directory", 4, right=False),
         Column("waiting"), Column("bytes", 3), Column("oldest", 1), Column("wrong", right=False),

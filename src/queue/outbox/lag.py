@@ -37,7 +37,8 @@ def stored_lag(
         if place is None:
             raise layout.damaged_cursor(name)
         end = max(_end(layout), place)
-        return lag_of(backlog(View(layout, page_size, lambda: place[0], lambda: end, None), place), seams)
+        found = backlog(View(layout, page_size, lambda: place[0], lambda: end, None), place)
+        return lag_of(found, layout, name, place, seams)
 
 
 def _end(layout: Layout) -> Place:

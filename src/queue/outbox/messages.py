@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -89,7 +89,15 @@ def is_ours(entry: PagedEntry, codec: Codec) -> bool:
     return True
 
 
-def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, ttl: int, gaps: bool = False) -> None:
+def publish(
+    queue: ShardedQueue,
+    name: str,
+    entries: Sequence[PagedEntry],
+    *,
+    ttl: int,
+    gaps: bool = False,
+    without: Collection[PagedEntry] = (),
+) -> None:
     """Publish the messages to the queue, each once; messages of one key one after another.
 
     The scope names where the batch begins: `<outbox>/<page>/<position>`, the outbox's name with the id of the batch's
@@ -103,14 +111,29 @@ def publish(queue: ShardedQueue, name: str, entries: Sequence[PagedEntry], *, tt
     gaps: whether damage may have removed messages from among these, or ended them early. Then the ledger is asked
         first, in two calls for each wave that was begun, and one more: `NonDeterministicInput`, with nothing published,
         if an earlier attempt had other messages.
+    without: messages of the batch that are held back. They must not be missing in a repeat: then the ledger, which may
+        have entered them, would take them for published.
     """
     waiting = [unpack(entry, queue.codec) for entry in entries]
     scope = f"{name}-{waiting[0].message_id}/{entries[0].page}/{entries[0].position}"
-    ledger, found = Ledger(queue, scope, ttl=ttl), waves(waiting)
+    held = {unpack(entry, queue.codec).message_id for entry in without}
+    ledger, found = Ledger(queue, scope, ttl=ttl), waves([one for one in waiting if one.message_id not in held])
     if gaps:
-        _check_begun(queue, scope, found, ttl)
+        _check_begun(queue, scope, found, ttl, held)
     for number, wave in enumerate(found):
-        ledger.publish(number, [_outgoing(message) for message in wave])
+        ledger.publish(number, [_outgoing(message) for message in wave], without=held)
+
+
+def publish_held(queue: ShardedQueue, name: str, entry: PagedEntry, *, ttl: int) -> None:
+    """Publish a message that was held back, once: under a scope of its own, as its batch is over.
+
+    A message may be held back for longer than a ledger is kept, so each attempt keeps its ledger for as long again: the
+    attempt that publishes it, and a repeat, find one.
+    """
+    message = unpack(entry, queue.codec)
+    scope = f"{name}-{message.message_id}/held"
+    _records(queue, scope, 0, ttl).renew(0)
+    Ledger(queue, scope, ttl=ttl).publish(0, [_outgoing(message)])
 
 
 def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
@@ -127,14 +150,15 @@ def waves(waiting: Sequence[Waiting]) -> list[list[Waiting]]:
     return found
 
 
-def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiting]], ttl: int) -> None:
+def _check_begun(
+    queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiting]], ttl: int, held: Collection[str]
+) -> None:
     """Check that every message an earlier attempt has entered is in its wave now. Waves are entered one after another.
 
     A shorter batch may lack whole waves that the ledger has: the first of them is looked at as well.
     """
-    pointers = queue.pointers
     for number, wave in enumerate([*found, []]):
-        records = LedgerRecords(pointers.store, pointers.client_id, queue.name, scope, partition=number, ttl=ttl)
+        records = _records(queue, scope, number, ttl, held)
         known = {message_id for chunk in chunks(records) for message_id in chunk.places}
         if missing := known - {message.message_id for message in wave}:
             raise NonDeterministicInput(
@@ -144,6 +168,13 @@ def _check_begun(queue: ShardedQueue, scope: str, found: Sequence[Sequence[Waiti
             )
         if not known:
             return
+
+
+def _records(queue: ShardedQueue, scope: str, partition: int, ttl: int, without: Collection[str] = ()) -> LedgerRecords:
+    pointers = queue.pointers
+    return LedgerRecords(
+        pointers.store, pointers.client_id, queue.name, scope, partition=partition, ttl=ttl, without=without
+    )
 
 
 def _outgoing(message: Waiting) -> Outgoing:

@@ -20,15 +20,18 @@ from ...store.port import MAX_TTL
 from ...unpicklable import Unpicklable
 from ..paged.backlog import Backlog
 from ..paged.cursor import Cursor, file_safe
+from ..paged.layout import Layout, Place
 from ..paged.page import HEADER
 from ..paged.queue import PagedQueue
 from ..paged.reader import PagedEntry
 from ..sharded.config import QueueConfig
 from ..sharded.envelope import Codec
 from ..sharded.ledger.ledger import LEDGER_TTL
+from ..sharded.ledger.writer import REFUSED
 from ..sharded.queue import ShardedQueue
 from ..sharded.registry import QueueRegistry
-from .messages import is_ours, pack, publish, unpack
+from .held import ids_of, place_of, read_held, set_aside, store_held, to_hold
+from .messages import is_ours, pack, publish, publish_held, unpack
 
 log = Log(__name__)
 
@@ -41,6 +44,8 @@ TIDY = 60.0
 """Seconds after which the background task looks for pages that are past their lifetime."""
 PAUSES = Poll(low=0.1, high=15.0, factor=2.0, jitter=0.3)
 """The pauses of the background task after each failure in a row."""
+AGAIN = 15.0
+"""Seconds after which the background task publishes again what it holds back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +55,28 @@ class OutboxLag:
     messages: one larger than a page counts once for each of its pages.
     bytes: of the files.
     seconds: since the oldest of them was put, by the wall clock; 0 if there is none.
+    held: of these, messages that are held back: the store has refused them, or one before them with their key.
+    set_aside: messages that are not forwarded any more, each in a file beside the others; not among `messages`.
     """
 
     messages: int
     bytes: int
     seconds: float
+    held: int = 0
+    set_aside: int = 0
 
 
-def lag_of(found: Backlog, seams: Seams) -> OutboxLag:
-    """Return a backlog as a lag at this moment."""
-    seconds = 0.0 if found.oldest is None else max(0.0, seams.wall() - found.oldest)
-    return OutboxLag(found.messages, found.bytes, seconds)
+def lag_of(found: Backlog, layout: Layout, name: str, committed: Place, seams: Seams) -> OutboxLag:
+    """Return what is behind an outbox's cursor, and what is held back, as a lag at this moment."""
+    held, _ = read_held(layout, name, committed)
+    oldest = [one.timestamp for one in held[:1]] + ([] if found.oldest is None else [found.oldest])
+    return OutboxLag(
+        found.messages + len(held),
+        found.bytes + _bytes(held),
+        max(0.0, seams.wall() - min(oldest)) if oldest else 0.0,
+        len(held),
+        len(layout.aside(name)),
+    )
 
 
 @dataclass(frozen=True)
@@ -209,25 +225,38 @@ class Outbox(Unpicklable):
 
     # ---- forwarding
 
-    def forward(self, *, skip_corrupt: bool = False) -> int:
+    def forward(self, *, skip_corrupt: bool = False, set_aside: bool = False) -> int:
         """Publish what waits now; return the number of messages. At best 5 calls per 1,000 messages.
 
         To keep the order of a key, each further message of the key that has most of them in a batch takes as many calls
         again. Raises the store's errors, and `Refused` if the queue is deactivated; the next call continues without
         losing or repeating a message. Raises `Corrupt` or `Unreadable` with the position for a message that cannot be
-        read: it stays, and the messages behind it wait; those before it are forwarded.
+        read: it stays, and the messages behind it wait; those before it are forwarded. Raises `RecordTooBig` or
+        `Corrupt` with `message_id`, `page` and `position` for a message that the store refuses, as it is too large for
+        a record there or its key's shard is damaged: it is held back with those behind it that have its key, and
+        published again by later calls; all others are forwarded.
 
         skip_corrupt: pass over damage, and messages that no outbox of this queue has put, which loses them. Raises
             `NonDeterministicInput` if the lost messages were in the ledger already. If such a call fails, call it again
             with `skip_corrupt` to finish what it has begun; without, it raises `Corrupt` or `Unreadable`.
+        set_aside: put each message that the store refuses into a file of its own, for a person, beside the local queue:
+            `<prefix>-<outbox>.<page>.<position>.refused`. It is not published any more; those behind it are.
         """
         checked_switch("skip_corrupt", skip_corrupt)
+        checked_switch("set_aside", set_aside)
         cursor, done = self._cursor, 0
         until = cursor.tail
-        while (begun := cursor.committed) < until:
-            done += self._forward_batch(skip_corrupt=skip_corrupt)
-            if cursor.committed == begun:
+        while True:
+            sent, refusal = self._forward_held(aside=set_aside)  # first, as no batch begins where too many are held
+            done, before = done + sent, cursor.committed
+            while (begun := cursor.committed) < until:
+                done += self._forward_batch(skip_corrupt=skip_corrupt)
+                if cursor.committed == begun:
+                    break
+            if cursor.committed == before:
                 break
+        if refusal is not None:
+            raise refusal
         return done
 
     def start(self) -> Outbox:
@@ -250,11 +279,14 @@ class Outbox(Unpicklable):
 
     def lag(self) -> OutboxLag:
         """Return what waits. It reads the indexes of the local queue, and makes no store call."""
-        return lag_of(self._cursor.backlog(), self._seams)
+        cursor = self._cursor
+        backlog = cursor.backlog()
+        with cursor.administering() as layout:
+            return lag_of(backlog, layout, self.name, cursor.committed, self._seams)
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the background task's last attempt; None if it succeeded."""
+        """The error of the background task's last attempt, or of a message that is held back; None if there is none."""
         return self._failure
 
     @property
@@ -269,13 +301,19 @@ class Outbox(Unpicklable):
 
     def _run(self) -> None:
         failures, tidied, stopping = 0, self._seams.monotonic(), self._background.stopping
+        refusal, again = None, tidied
         while True:
             self._wake.clear()  # before the look at `stopping`, which is set before it wakes
             if stopping.is_set():
                 return
             try:
                 idle = not self._forward_batch()
-                failures, self._failure = 0, None
+                if self._seams.monotonic() >= again:  # not with each batch: the others do not wait for it
+                    again = self._seams.monotonic() + AGAIN
+                    _, refusal = self._forward_held()
+                    if refusal is not None:
+                        self._failure_log.record(refusal, f"{self!r} holds messages back")
+                failures, self._failure = 0, refusal
                 if self._seams.monotonic() - tidied >= TIDY:
                     self._reclaim()  # where no page is full, nobody else does it
                     tidied = self._seams.monotonic()
@@ -288,11 +326,17 @@ class Outbox(Unpicklable):
                 self._wake.wait(IDLE)
 
     def _forward_batch(self, *, skip_corrupt: bool = False) -> int:
-        """Publish the next batch, then commit it; return how many messages it had. One at a time for each cursor."""
+        """Publish the next batch, then commit it; return how many messages it published. One at a time for each cursor.
+
+        Where a whole batch is held back already, no other one begins.
+        """
         cursor = self._cursor
         with cursor.turn:
             cursor.finish()  # a batch whose commit failed was published: it is not taken up again
             cursor.rewind()
+            passed, held = self._held(cursor)
+            if len(passed) >= BATCH or _bytes(passed) >= BATCH_BYTES:
+                return 0
             found, gaps = _batch(cursor, skip_corrupt=skip_corrupt)
             if not found:
                 return 0
@@ -301,8 +345,7 @@ class Outbox(Unpicklable):
             # What is published must be on the disk: another message could take the place of one that a crash undoes.
             self._pq.force()
             try:
-                if entries:
-                    publish(self._target(), self.name, entries, ttl=self._ttl, gaps=gaps)
+                sent = self._publish(cursor, entries, passed, held, gaps=gaps) if entries else 0
             except NonDeterministicInput:
                 after = cursor.read(1, skip_corrupt=skip_corrupt)  # raises the damage that ended the batch: the reason
                 if not skip_corrupt:
@@ -312,7 +355,110 @@ class Outbox(Unpicklable):
             cursor.commit()
         if cursor.committed[0] > page:
             self._reclaim()
-        return len(entries)
+        return sent
+
+    def _publish(
+        self,
+        cursor: Cursor,
+        batch: Sequence[PagedEntry],
+        passed: Sequence[PagedEntry],
+        held: Sequence[PagedEntry],
+        *,
+        gaps: bool,
+    ) -> int:
+        """Publish a batch but for what is held back; return how many messages were published."""
+        queue = self._target()
+        held = self._hold(cursor, batch, passed, held)
+        while True:
+            try:
+                publish(queue, self.name, batch, ttl=self._ttl, gaps=gaps, without=held)
+            except (InvalidRequest, Corrupt) as failure:
+                refused, before = failure.details.get(REFUSED, ()), len(held)
+                held = self._hold(cursor, batch, passed, held, refused)
+                if len(held) == before:
+                    raise
+                log.warning("%r holds back what the store refuses, %s, and what is behind it with its key: %s",
+                            self, ", ".join(refused[:10]), failure)  # fmt: skip
+            else:
+                return len(ids_of(batch, self._codec) - ids_of(held, self._codec)) if held else len(batch)
+
+    def _hold(
+        self,
+        cursor: Cursor,
+        batch: Sequence[PagedEntry],
+        passed: Sequence[PagedEntry],
+        held: Sequence[PagedEntry],
+        refused: Collection[str] = (),
+    ) -> Sequence[PagedEntry]:
+        """Hold back what `to_hold` says; return what is held back of the batch now.
+
+        It is on the disk before the rest is published: a batch that was begun without a message must be completed
+        without it.
+        """
+        back, known = to_hold(batch, passed, held, self._codec, refused), ids_of(held, self._codec)
+        if not (more := [one for one in back if unpack(one, self._codec).message_id not in known]):
+            return held
+        held = [*held, *more]
+        with cursor.administering() as layout:
+            store_held(layout, self.name, [*passed, *held])
+        return held
+
+    def _forward_held(self, *, aside: bool = False) -> tuple[int, LatchworkError | None]:
+        """Publish what is held back, as far as the store takes it now; return how many messages that were, and the
+        error of the first that stays.
+
+        aside: set those aside that it refuses again.
+        """
+        cursor = self._cursor
+        with cursor.turn:
+            passed, held = self._held(cursor)
+            if not passed:
+                return 0, None
+            queue, keys, left, sent = self._target(), set[str | None](), list(passed), 0
+            refusal: LatchworkError | None = None
+            try:
+                for entry in passed:
+                    key = unpack(entry, self._codec).key
+                    if key is not None and key in keys:
+                        continue
+                    try:
+                        publish_held(queue, self.name, entry, ttl=self._ttl)
+                    except (InvalidRequest, Corrupt) as failure:
+                        if not (aside and failure.details.get(REFUSED)):  # else it may be published
+                            refusal = refusal or self._refusal(entry, failure)
+                            keys.add(key)
+                            continue
+                        with cursor.administering() as layout:
+                            path = set_aside(layout, self.name, entry, self._codec, failure)
+                        log.warning("%r has set a message aside, in %s: %s", self, path, failure)
+                    else:
+                        sent += 1
+                        with cursor.administering() as layout:
+                            layout.take_back(self.name, place_of(entry))
+                    left.remove(entry)
+            finally:
+                if len(left) < len(passed):
+                    with cursor.administering() as layout:
+                        store_held(layout, self.name, [*left, *held])
+            return sent, refusal
+
+    def _held(self, cursor: Cursor) -> tuple[list[PagedEntry], list[PagedEntry]]:
+        """Return what is held back: what the cursor has passed, and what is in the batch that begins where it is."""
+        with cursor.administering() as layout:
+            passed, held = read_held(layout, self.name, cursor.committed)
+            if passed or held:  # a store of them that failed may be on the disk or not
+                layout.files.sync_directory(layout.directory)
+            return passed, held
+
+    def _refusal(self, entry: PagedEntry, failure: LatchworkError) -> LatchworkError:
+        """Return the error for a message that stays held back, of the same kind."""
+        message_id = unpack(entry, self._codec).message_id
+        found = {"message_id": message_id, "page": entry.page, "position": entry.position}
+        return type(failure)(
+            f"{self!r} holds message {message_id}, from page {entry.page} at {entry.position}, back: {failure}; mend "
+            "that, or call forward(set_aside=True) to put it into a file and to go on with its key",
+            **{**failure.details, **found},
+        )
 
     def _ours(self, cursor: Cursor, found: Sequence[PagedEntry], *, skip_corrupt: bool) -> Sequence[PagedEntry]:
         """Return the messages that an outbox of this queue has put: those before the first other one, which ends the
@@ -342,6 +488,10 @@ class Outbox(Unpicklable):
             log.warning("%r could not free its disk: %s", self, failure)
 
 
+def _bytes(entries: Sequence[PagedEntry]) -> int:
+    return sum(len(entry.data) for entry in entries)
+
+
 def _several(values: Any) -> bool:
     return isinstance(values, Collection) and not isinstance(values, str | bytes | bytearray | Mapping)
 
@@ -362,5 +512,5 @@ def _batch(cursor: Cursor, *, skip_corrupt: bool) -> tuple[list[PagedEntry], boo
         if not more:
             break
         found += more
-        size += sum(len(entry.data) for entry in more)
+        size += _bytes(more)
     return found, skip_corrupt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from itertools import islice
 from sys import maxsize
 
@@ -13,7 +14,7 @@ from ...inputs import checked_count, checked_switch, checked_timeout
 from ...plain import shown
 from ...seams import Lock
 from .backlog import Backlog, backlog, distance
-from .layout import Place, disk
+from .layout import Layout, Place, disk
 from .reader import PagedEntry, PageReader, View
 from .writer import PageWriter
 
@@ -45,8 +46,10 @@ class Cursor:
         deadline: Callable[[float | None], float | None],
         wait: Callable[[Place, float | None], bool],
         store: Callable[[Cursor, Place | None], None],
+        administering: Callable[[], AbstractContextManager[Layout]],
     ) -> None:
         self.name = name
+        self.administering = administering  # gives the queue's files to who keeps more beside them
         self._view, self._writer, self._store = view, writer, store
         self._deadline, self._wait = deadline, wait
         self._new_lock = new_lock

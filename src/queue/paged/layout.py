@@ -29,7 +29,7 @@ Place: TypeAlias = tuple[int, int]
 _PAIR = struct.Struct(">ii")
 _ONE = struct.Struct(">i")
 _CHECKED_PAIR = _PAIR.size + 4
-_OURS = re.compile(r"([1-9][0-9]{0,9}\.(page|idx)|(all|read|write)Meta|[^-]+\.cursor)(\.new)?")
+_OURS = re.compile(r"([1-9][0-9]{0,9}\.(page|idx)|(all|read|write)Meta|[^-]+\.(cursor|held|refused))(\.new)?")
 LAST_PAGE = 2**31 - 1
 """The greatest number of a page: four bytes keep it."""
 
@@ -155,6 +155,46 @@ class Layout:
         self.files.remove(self.path(_cursor_file(name)))
         self.files.sync_directory(self.directory)
 
+    def held(self, name: str) -> str:
+        """Return the path of the file of messages that the outbox of that cursor holds back."""
+        return self.path(_held_file(name))
+
+    def read_held(self, name: str) -> bytes | None:
+        """Return the content of that file; None if there is none. Raises `Corrupt`."""
+        data = self._read(_held_file(name))
+        if data is None:
+            return None
+        if data != _with_checksum(data[:-4]):
+            path = self.held(name)
+            raise Corrupt(f"{path} fails its check; move it away to go on without the messages that it has",
+                          file=path, position=0)  # fmt: skip
+        return data[:-4]
+
+    def store_held(self, name: str, content: bytes | None) -> None:
+        """Replace the content of that file, durably; None deletes it."""
+        if content is not None:
+            self._replace(_held_file(name), _with_checksum(content))
+            return
+        self.files.remove(f"{self.held(name)}.new")
+        self.files.remove(self.held(name))
+        self.files.sync_directory(self.directory)
+
+    def set_aside(self, name: str, place: Place, content: bytes) -> str:
+        """Make a file for a message that the outbox of that cursor has set aside, durably; return its path."""
+        rest = _aside_file(name, place)
+        self._replace(rest, content)
+        self.files.remove(self.path(f"{rest}.new"))  # it is not replaced again
+        return self.path(rest)
+
+    def take_back(self, name: str, place: Place) -> None:
+        """Delete the file of a message that was to be set aside, if there is one."""
+        self.files.remove(self.path(_aside_file(name, place)))
+
+    def aside(self, name: str) -> list[str]:
+        """Return the paths of the messages that the outbox of that cursor has set aside."""
+        ours = re.compile(re.escape(_file_safe(name)) + r"\.[0-9]+\.[0-9]+\.refused")
+        return sorted(self.path(one) for one in self.names() if ours.fullmatch(one))
+
     def remove_page(self, number: int) -> None:
         """Delete a page and its index."""
         self.files.remove(self.page(number))
@@ -264,9 +304,21 @@ def _without_checksum(data: bytes, content: struct.Struct) -> bytes | None:
     return found if data in (found, _with_checksum(found)) and len(found) == content.size else None
 
 
+def _file_safe(name: str) -> str:
+    """Return the name of a cursor without a hyphen, so that it is never in the name of a file of another prefix."""
+    return name.replace("-", "~")
+
+
 def _cursor_file(name: str) -> str:
-    """Return the file name of a cursor, without a hyphen, so that it is never the name of a file of another prefix."""
-    return f"{name.replace('-', '~')}.cursor"
+    return f"{_file_safe(name)}.cursor"
+
+
+def _held_file(name: str) -> str:
+    return f"{_file_safe(name)}.held"
+
+
+def _aside_file(name: str, place: Place) -> str:
+    return f"{_file_safe(name)}.{place[0]}.{place[1]}.refused"
 
 
 @contextmanager

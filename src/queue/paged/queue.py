@@ -267,6 +267,7 @@ class PagedQueue(Unpicklable):
             deadline=self._appended.deadline,
             wait=self._wait,
             store=self._store_cursor,
+            administering=self._administering,
         )
 
     def _store_cursor(self, cursor: Cursor, place: Place | None) -> None:
@@ -305,15 +306,15 @@ class PagedQueue(Unpicklable):
             return 0
 
     @contextmanager
-    def _administering(self) -> Iterator[None]:
+    def _administering(self) -> Iterator[Layout]:
         """Hold the lock on the cursors and the list of pages, while the queue is open: later they may be another
-        owner's.
+        owner's. The small files are read and replaced meanwhile.
         """
         self._check_open()  # before the lock: a forked child may find it held, without end
         with self._admin:
             self._check_open()
             with disk(self._layout):
-                yield
+                yield self._layout
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,22 +9,26 @@ from random import Random
 
 import pytest
 
-from latchwork.errors import LatchworkError, QueueFull
+from latchwork.errors import LatchworkError, QueueFull, RecordTooBig
 from latchwork.queue import Outbox
 from latchwork.queue.outbox import outbox
 from latchwork.queue.outbox.messages import pack
 from latchwork.queue.paged import cursor, layout
 from latchwork.queue.paged import queue as paged
+from latchwork.queue.sharded.ledger.ledger import LEDGER_TTL
 from latchwork.store import MemoryStore
+from latchwork.store.local import apply
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import KINDS, Crash, Fault
 from tests.queue.paged.failing import HOW, FailingFiles, interrupted
 from tests.queue.paged.recording import RecordingFiles
 
-from .world import SWEEP, World
+from .world import LIMIT, SWEEP, World
 
 CALLS = 24
 """More calls than forwarding `put_some` makes: four messages of one key are four waves of five calls."""
+REFUSED_CALLS = 40
+"""More calls than forwarding makes where a message is refused: the rest is published, and the message again."""
 PLACES = range(1, 2_000)
 """More places than forwarding a batch has at which an interrupt may come."""
 
@@ -170,6 +174,82 @@ def _goes_on(life: Life, killed: bool, end: str, told: str) -> None:
 
 def _die() -> None:
     raise Crash("before the cursor is stored")
+
+
+def a_refusal_amid_faults_neither_loses_nor_doubles_nor_reorders(
+    kinds=("crash_after", "request_lost", "reply_lost"), calls=range(1, REFUSED_CALLS, 2)
+) -> None:
+    """The store refuses a message of a batch, and fails at a call, once or until it is back; all is well again later
+    than a ledger is kept, and then the store takes the message.
+    """
+    for kind in kinds:
+        for at in calls:
+            for length, restart in ((1, False), (1, True), (12, True)):
+                life = Life()
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(apply, "RECORD_SIZE_LIMIT", LIMIT)
+                    producer = life.born(dict.fromkeys(range(at, at + length), Fault(kind, seconds=5)))
+                    _put_with_a_big_one(producer)
+                    life.tries()
+                    producer.store.plan.clear()
+                    _stays_refused(life, restart or producer.store.dead)
+                life.producer.put("a", 8)
+                _finish(life, f"{kind} at call {at} and {length - 1} more, {restart=}")
+
+
+def a_disk_that_fails_amid_a_refusal_neither_loses_nor_doubles(hows=HOW, calls=range(1, 40)) -> Counter:
+    """One call of the file layer fails, or is interrupted, while a batch with a message that is refused is published;
+    then the process goes on, or is killed, or the machine crashes.
+    """
+    fired: Counter[str] = Counter()
+    for how in hows:
+        for crash in (None, 0.0, 0.5):
+            for at in calls:
+                life = Life(settings={"page_size": 1 << 15})
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(apply, "RECORD_SIZE_LIMIT", LIMIT)
+                    _put_with_a_big_one(life.born())
+                    life.disk.arm(at, how)
+                    life.tries()
+                    if (failed := life.disk.failed) is None:
+                        break
+                    if crash is not None:
+                        life.machine_crash(keep=crash, seed=at)
+                    _stays_refused(life, restart=life.producer is None or life.producer.failed)
+                _finish(life, f"{how.__name__} at {failed}, call {at}, {crash=}")
+                fired[failed] += 1
+    return fired
+
+
+def _put_with_a_big_one(producer) -> None:
+    producer.put_all([("a", 0), (None, 1)])
+    producer.put_big("a", 2)
+    producer.put_all([("b", 3), ("a", 4), ("b", 5)])
+
+
+def _stays_refused(life: Life, restart: bool) -> None:
+    """Forwarding goes on for longer than a ledger is kept; consumers take what comes."""
+    life.world.receive()
+    if restart:
+        life.born()
+    life.producer.put_all([("a", 6), ("b", 7)])
+    for _ in range(3):
+        with pytest.raises(RecordTooBig):
+            life.producer.forward()
+        life.producer.store.deliver()
+        life.world.receive()
+        assert life.producer.outbox.lag().held == 3
+        life.clock.advance(LEDGER_TTL)
+
+
+def _finish(life: Life, told: str) -> None:
+    """The store takes large records again."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(apply, "RECORD_SIZE_LIMIT", 1 << 20)
+            life.finish()
+    except (AssertionError, LatchworkError) as failure:
+        raise AssertionError(f"{told}: {failure}") from failure
 
 
 def rows_that_fail_alone_keep_their_order(calls=range(1, CALLS)) -> None:

@@ -112,7 +112,7 @@ def take_what_is_unknown_for_done(patch) -> None:
 
 
 def publish_without_the_ledger(patch) -> None:
-    def plain(queue, name, entries, *, ttl, gaps):
+    def plain(queue, name, entries, **_):
         waiting = [outbox_batch.unpack(entry, queue.codec) for entry in entries]
         for wave in outbox_batch.waves(waiting):
             payloads = [queue.codec.decode(message.data) for message in wave]
@@ -162,6 +162,40 @@ def batches_of_any_length(patch) -> None:
         return cursor.read(n), False
 
     patch.setattr(outbox, "_batch", some)
+
+
+def what_is_held_back_is_in_memory_alone(patch) -> None:
+    patch.setattr(outbox, "store_held", lambda layout, name, held: None)
+
+
+def those_behind_a_refused_one_pass_it(patch) -> None:
+    original = outbox.to_hold
+
+    def refused_alone(batch, passed, held, codec, refused=()):
+        return original(batch, [], held, codec, refused)[: len(held) + len(refused)]
+
+    patch.setattr(outbox, "to_hold", refused_alone)
+
+
+def publish_what_is_held_back_before_its_batch_is_over(patch) -> None:
+    original = outbox.read_held
+
+    def all_passed(layout, name, until):
+        passed, held = original(layout, name, until)
+        return passed + held, []
+
+    patch.setattr(outbox, "read_held", all_passed)
+
+
+def a_ledger_that_is_not_told_what_is_held_back(patch) -> None:
+    original = outbox.publish
+    patch.setattr(
+        outbox,
+        "publish",
+        lambda queue, name, entries, *, without, **options: original(
+            queue, name, [entry for entry in entries if entry not in without] or entries, **options
+        ),
+    )
 
 
 def no_hold_on_the_pages(patch) -> None:
@@ -214,6 +248,7 @@ PROMISES = [  # the quick ones first
     promises.outboxes_of_one_name_stay_apart,
     promises.a_full_budget_refuses,
     promises.objects_of_one_outbox_take_turns,
+    lambda: promises.a_refusal_amid_faults_neither_loses_nor_doubles_nor_reorders(["crash_after"], range(1, 40, 6)),
     lambda: promises.a_disk_that_fails_at_any_call_neither_loses_nor_doubles([eio_before, eio_after]),
     lambda: promises.rows_that_fail_alone_keep_their_order(range(1, promises.CALLS, 3)),
     lambda: promises.a_fault_at_any_call_neither_loses_nor_doubles_nor_reorders(
@@ -243,4 +278,4 @@ def test_mutant_is_caught(mutant, proved):
 
 
 def test_the_mutants_are_enough():
-    assert len(MUTANTS) >= 18
+    assert len(MUTANTS) >= 22

@@ -23,6 +23,9 @@ from latchwork.testing.stores import FaultyStore
 
 SWEEP = 1200.0
 CLIENTS = count()
+LIMIT = 8_192
+"""Bytes of a record of a store with small ones."""
+BIG = "x" * LIMIT
 
 
 @dataclass
@@ -92,6 +95,12 @@ class Producer:
     def put(self, key, number) -> None:
         self.outbox.put([key, number], key=key)
         self.world.acknowledged.append((key, number))
+
+    def put_big(self, key, number) -> str:
+        """One that a store with small records refuses."""
+        message_id = self.outbox.put([key, number], key=key, headers={"big": BIG})
+        self.world.acknowledged.append((key, number))
+        return message_id
 
     def put_some(self, first: int = 0, n: int = 9) -> None:
         """Messages of two keys and of none, the numbers of each key ascending."""
