@@ -130,14 +130,15 @@ class ShardedQueue(Subscription):
         delay: seconds or a timedelta, up to the queue's expiry, at most a year, by the server's clock.
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.
         dedup: a key of 1 to 256 characters. For `dedup_for` there is one message a key, and the id returned is that of
-            the first. dedup_for: seconds or a timedelta, 1 s to 365 days; default as long as a message lives.
+            the first; None = no key. dedup_for: of a key, seconds or a timedelta, 1 s to 365 days; default as long as a
+            message lives.
         unique: a key of 1 to 256 characters that has at most one message at a time, until that is acknowledged, parked,
             discarded, cancelled or expired. Not with `message_id` or `dedup`. Acknowledging costs one call more.
         on_duplicate: "keep" returns that id, "raise" raises `AlreadyExists`, whose `details["message_id"]` has it.
-            With `unique` also "replace": the message that waits gets this payload and these headers, keeps its id and
-            its shard, and begins again with no attempts; a delayed one, or one that waits for its next attempt, comes
-            after `delay` from now. `AlreadyExists` where a handler has it, somebody has cancelled it, or groups or a
-            stream read it.
+            It means nothing without a key. With `unique` also "replace": the message that waits gets this payload and
+            these headers, keeps its id and its shard, and begins again with no attempts; a delayed one, or one that
+            waits for its next attempt, comes after `delay` from now. `AlreadyExists` where a handler has it, somebody
+            has cancelled it, or groups or a stream read it.
 
         Raises `InvalidRequest`, `RecordTooBig`; `Refused` if the queue is known to be deactivated; `Unavailable` if
         nothing was published; `OutcomeUnknown` if the message may be delivered.
@@ -170,7 +171,7 @@ class ShardedQueue(Subscription):
         """Publish many messages; return their ids, in order. Two calls per 1,000 messages; five with `dedups`.
 
         key, headers, delay, at: for all of them.
-        keys, message_ids, dedups: one for each.
+        keys, message_ids, dedups: one for each. keys: instead of `key`.
 
         An ordered consumer handles the messages of one key in order, unless one is written more than 250 ms after the
         others, as when its row has to be sent again. If that matters, publish one by one. A message without a key goes

@@ -61,6 +61,8 @@ def prepared(
     """
     checked_each("message ids", message_ids, len(payloads))
     checked_each("keys", keys, len(payloads))
+    if key is not None and keys is not None:
+        raise InvalidRequest("key and keys: give one of them")
     seams, now, carried = queue.store.seams, queue.pointers.now_ms(), queue.store.seams.carry(headers)
     ids = [seams.unique() for _ in payloads] if message_ids is None else [checked_id(i) for i in message_ids]
     data = [queue.codec.encode(payload) for payload in payloads]

@@ -135,6 +135,8 @@ def checked_terms(
     due = None if delay is None and at is None else checked_due(config, delay, at)
     checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
     remembered = checked_span(dedup_for, config.message_expiry)
+    if dedup_for is not None and not with_dedup:
+        raise InvalidRequest("dedup_for without dedup: there is no key to be remembered; give the key, or leave it out")
     if not with_dedup:
         return NOW if due is None else Terms(due)
     if due is not None:
@@ -238,7 +240,8 @@ def ids_or_raise(
         failure.details["published"] = ids
         raise failure
     if on_duplicate == "raise":
-        duplicates = [id for id, message in zip(ids, messages, strict=True) if id != message.envelope.msg_id]
+        pairs = zip(ids, messages, strict=True)  # without a key, an id may differ as it names the message's slot
+        duplicates = [id for id, message in pairs if message.dedup and id != message.envelope.msg_id]
         if duplicates:
             raise AlreadyExists(
                 f"{len(duplicates)} of {len(ids)} messages are in queue {shown(queue.name)} already, by their dedup "
