@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from binascii import crc_hqx
 from collections.abc import Mapping, Sequence
+from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -106,20 +107,38 @@ class Trace(NamedTuple):
     cancelled: str | None = None
 
     @classmethod
-    def of(cls, bins: Mapping[str, Any] | None) -> Trace | None:
-        """Return the trace in these bins; what is damaged in it is left out. None: there is none."""
+    def of(cls, bins: Mapping[str, Any] | None, *, is_named: bool = False) -> Trace | None:
+        """Return the trace in these bins; what is damaged in it is left out. None: there is none.
+
+        is_named: whether the message's first place is in its id, and so not in its trace.
+        """
         if bins is None:
             return None
         stored, by = bins.get(PLACES), bins.get(CANCELLED)
-        texts = sorted(one for one in stored if isinstance(one, str)) if isinstance(stored, Mapping) else []
+        texts = [one for one in stored if isinstance(one, str)] if isinstance(stored, Mapping) else []
         places = [_place(found) for text in texts if (found := _PLACE.match(text))]
-        return cls(places, by if isinstance(by, str) else None)
+        return cls(_in_order(places, is_named=is_named), by if isinstance(by, str) else None)
 
 
 def _place(found: re.Match[str]) -> Place:
     if found[6]:
         return Place(int(found[5]), DELAYED, None, found[7])
     return Place(int(found[1]), found[2], Slot(int(found[3]), int(found[4])))
+
+
+def _in_order(places: Sequence[Place], *, is_named: bool) -> list[Place]:
+    """Return the places by their time. Those of one millisecond in turn: from the queue a message goes elsewhere, as it
+    fails, and from there to the queue, as it is tried again.
+    """
+    ordered = list[Place]()
+    for _, some in groupby(sorted(places), key=lambda one: one.at):
+        at_once = list(some)
+        here = [one for one in at_once if one.side == MAIN]
+        away = [one for one in at_once if one.side != MAIN]
+        was_here = ordered[-1].side == MAIN if ordered else is_named
+        turns = (here, away) if len(here) - was_here >= len(away) else (away, here)
+        ordered += [one for turn in zip_longest(*turns) for one in turn if one is not None]
+    return ordered
 
 
 class Places:

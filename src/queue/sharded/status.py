@@ -208,7 +208,7 @@ class _Search:
             self._shard = ShardPointers.of(find.first.slot.shard, self._pointers[0], bins.pop() or {})
             self._pointers = []
         # The trace may name others. What was empty has left one, before it was: so the trace is read once more.
-        self._trace = Trace.of(bins[-1])
+        self._trace = Trace.of(bins[-1], is_named=find.first is not None)
         if not again:
             self._seen.update(place[1:] for place in before)
         places = self._trace.places if self._trace else ()

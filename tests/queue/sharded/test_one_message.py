@@ -10,8 +10,8 @@ import pytest
 
 from latchwork.errors import Cancelled, InvalidRequest, Refused
 from latchwork.queue import BatchingConfig, Consumer, Outcome, Publish, QueueConfig, QueueRegistry, State
-from latchwork.queue.sharded.places import first_slot, named
-from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.places import PLACES, Trace, first_slot, named
+from latchwork.queue.sharded.slots import Slot, slot_text
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
@@ -355,6 +355,44 @@ def test_one_that_was_brought_back_is_done_once_it_is_acknowledged(store, clock)
     queue.receive()[0].ack()
     found = queue.status(of)
     assert (found.state, found.cancelled) == (State.DONE, False)
+
+
+@pytest.mark.parametrize("id", [None, "theirs"])
+@pytest.mark.parametrize("side", ["delayed", "sideline", "parked"])
+def test_how_a_message_ended_is_known_though_all_of_it_was_in_one_millisecond(store, clock, side, id):
+    queue = made(store, retry=side != "sideline", max_deliveries=1 if side == "parked" else 9)
+    given = {} if id is None else {"message_id": id}
+
+    def failed():
+        of = queue.publish("m", **given)
+        queue.receive()[0].nack()
+        return of
+
+    of, waiting = failed(), getattr(queue, side)
+    waiting.redrive([of])
+    queue.receive()[0].ack() if side != "delayed" else due(queue, clock, 1)[0].ack()
+    assert queue.status(of).state is State.DONE
+    clock.advance(1)
+    of = failed()
+    waiting.discard([of])
+    if id is None:  # of an id that is used again, a redrive and a publish in one millisecond look alike
+        assert queue.status(of).state is State.GONE
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_places_of_one_millisecond_are_in_the_order_in_which_a_message_takes_them(is_named):
+    for length in range(1, 8):
+        went = [
+            f"main 1:{n + 3}" if (n % 2 == 0) != is_named else ("parked 1:1" if n > 4 else f"delayed m#{n + 1}#x")
+            for n in range(length)
+        ]
+        for ticks in range(2 ** (length - 1)):
+            times = [sum(ticks >> k & 1 for k in range(n)) for n in range(length)]
+            stored = {f"{at:014d} {place}": 1 for at, place in zip(times, went, strict=True)}
+            found = Trace.of({PLACES: stored}, is_named=is_named).places
+            assert [one.entry or f"{one.side} {slot_text(one.slot)}" for one in found] == [
+                place.removeprefix("delayed ") for place in went
+            ]
 
 
 def test_ids_of_a_large_call_name_the_slots_of_their_messages(store):
