@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
@@ -14,9 +14,10 @@ from ....inputs import checked_seconds
 from ....plain import shown
 from ....store import Bin, Compute, Param, Put, Read, Update, exists
 from ....store.model.expr import SERVER_NOW, Bound, smallest
-from ....store.rows import Rows, chunked
+from ....store.rows import Rows, attempted, chunked
 from ...rows import read_each, readable
 from ..envelope import Codec, Message, as_new, date, message_of
+from ..places import PLACES, Places, Trace
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
 from .entries import BUCKETS, CHUNK, HORIZON, IDS, WAITS, WIDTH, Due, bucket_of
@@ -88,10 +89,14 @@ class DelayedView(ConditionalMessages):
             yield len(ids), [message for message in messages if message]
 
     def discard(self, ids: Iterable[str | Message]) -> dict[str, Outcome]:
-        """Make sure that messages are never delivered; return the outcome of each id. Two calls; if one is not there by
-        its id alone, one more for each 250 s in which it may be tried again: an hour, or the queue's longest backoff.
+        """Make sure that messages are never delivered; return the outcome of each id. Two calls; up to three more where
+        one is not there by its id alone, as after it has failed.
 
-        NOT_THERE: no such message waits, or it is being delivered; or it was failed with a longer delay than that.
+        NOT_THERE: no such message waits, or it is being delivered.
+
+        A group keeps no traces of its messages: there it is one call more for each 250 s in which one that has failed
+        may be tried again, an hour or the longest backoff. One that was failed with a longer delay is NOT_THERE, but
+        under the id that `search` returns.
 
         Raises what `SideView.discard` raises.
         """
@@ -170,16 +175,32 @@ class DelayedView(ConditionalMessages):
         unknown = {name for name, row in rows if row is Outcome.NOT_THERE and not is_retry(name)}
         if not unknown:
             return rows
-        retries: dict[str, str] = {}
-        try:
-            pauses = self.config.retries
-            longest = max(HOUR, pauses.high * (1 + pauses.jitter) if pauses else 0.0) + 60  # with some to spare
-            for some in self._next_ids(min(MOST_AHEAD, longest)):
-                retries |= {one: of for one in some if (of := published_id(one)) in unknown}
-        except LatchworkError as failure:
-            return [(name, failure if name in unknown else row) for name, row in rows]
+        retries, failed = self._scanned(unknown) if self.places is None else self._traced(self.places, sorted(unknown))
         again = act(list(retries)) if retries else []
-        return [row for row in rows if row[0] not in retries.values()] + [(retries[name], row) for name, row in again]
+        looked_for = {*failed, *retries.values()}
+        rows = [row for row in rows if row[0] not in looked_for]
+        return [*rows, *failed.items(), *((retries[name], row) for name, row in again)]
+
+    def _traced(self, places: Places, ids: Sequence[str]) -> tuple[dict[str, str], dict[str, LatchworkError]]:
+        """Return the names under which messages of these ids have waited, by their traces (P26), each with its id; and
+        the errors of traces that cannot be read. One call.
+        """
+        keys = [places.key(one) for one in ids]
+        found, failed = attempted(len(ids), lambda: read_each(self.store, keys, PLACES)).sift(ids)
+        traces = {one: Trace.of(record.bins if record else {}) for one, record in found.items()}
+        entries = {place.entry: one for one, trace in traces.items() if trace for place in trace.places if place.entry}
+        return entries, failed
+
+    def _scanned(self, ids: Collection[str]) -> tuple[dict[str, str], dict[str, LatchworkError]]:
+        """As `_traced`, of a group, which keeps no traces: by the buckets of the time in which its pauses end."""
+        pauses, entries = self.config.retries, dict[str, str]()
+        longest = max(HOUR, pauses.high * (1 + pauses.jitter) if pauses else 0.0) + 60  # with some to spare
+        try:
+            for some in self._next_ids(longest):
+                entries |= {one: of for one in some if (of := published_id(one)) in ids}
+        except LatchworkError as failure:
+            return {}, dict.fromkeys(ids, failure)
+        return entries, {}
 
     def _next_ids(self, seconds: float) -> Iterator[Sequence[str]]:
         """Yield the ids that are overdue, or due up to `seconds` ahead, by time."""

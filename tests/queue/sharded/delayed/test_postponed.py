@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, Unavailable
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, Unavailable
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.upkeep.timers import Timers
-from latchwork.store import MemoryStore
+from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
 from tests.queue.sharded.delayed.test_delayed import Farms, payloads, run_until
+from tests.support.sqlite_damage import damage_row
 
 DONE, NOT_THERE, UNKNOWN = Outcome.DONE, Outcome.NOT_THERE, Outcome.UNKNOWN
 
@@ -98,6 +99,38 @@ def test_the_id_that_the_log_has_names_a_message_that_is_tried_again(queue, othe
     assert getattr(queue.delayed, verb)(["m", "nobody"], *more) == outcomes
     assert len(queue.delayed.search(message_id="m")) == (verb == "redrive")
     assert {one.payload for one in queue.delayed.search()} >= {"b", "c"}
+
+
+@pytest.mark.parametrize("days", [0.5, 2])
+@pytest.mark.parametrize("verb", ["discard", "redrive", "move"])
+def test_a_message_that_is_tried_again_is_found_however_long_it_waits(queue, other, clock, verb, days):
+    slow = queue.registry.create(QueueConfig("slow", shards=2, backoff=timedelta(days=days)))
+    for of, delay in ((slow, None), (queue, timedelta(days=days))):
+        id, gone = of.publish_many(["a", "b"])
+        held, done = of.receive(2)
+        held.nack(delay=delay)
+        done.ack()
+        before = of.store._number
+        outcomes = getattr(of.delayed, verb)([id, gone, "nobody"], *([other] if verb == "move" else []))
+        assert outcomes == {id: DONE, gone: NOT_THERE, "nobody": NOT_THERE}
+        assert of.store._number - before <= {"discard": 5, "redrive": 7, "move": 12}[verb]
+        run_until(Timers(Farms(of)), clock, 10)
+        assert payloads(of) == (["a"] if verb == "redrive" else [])
+        assert of.depth().retrying == 0
+
+
+@pytest.mark.parametrize("verb", ["discard", "redrive"])
+def test_a_trace_that_cannot_be_read_hides_no_message_but_its_own(clock, tmp_path, verb):
+    store = SQLiteStore(tmp_path / "s.db", synchronous="off", seams=clock)
+    queue = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=2))
+    bad, good = queue.publish_many(["a", "b"])
+    for delivery in queue.receive(2):
+        delivery.nack()
+    damage_row(store, queue.pointers.places.key(bad))
+    with pytest.raises(Corrupt) as failure:
+        getattr(queue.delayed, verb)([bad, good])
+    store.close()
+    assert failure.value.details["outcomes"] == {good: DONE}
 
 
 def test_what_is_there_by_its_own_id_costs_no_search(store, queue):
