@@ -68,9 +68,9 @@ class QueueGroup(Subscription):
         return part.remove(held), lambda: None
 
     def cancel(self, message_id: str) -> Outcome:
-        """Cancel a message of the group that comes later. One call, and one to count it."""
+        """Cancel a message of the group that comes later, as after it has failed: `delayed.discard` of one id."""
         name = checked_id(message_id, MAX_NAME)
-        return Outcome.DONE if self.delayed.cancel(name) else Outcome.NOT_THERE
+        return self.delayed.discard([name])[name]
 
     def groups(self) -> list[QueueGroup]:
         """Return no groups: only a queue has them."""

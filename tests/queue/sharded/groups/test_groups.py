@@ -970,3 +970,16 @@ def test_making_asking_and_looking_cost_few_calls_whatever_the_shards(counted):
     counted.reset()
     group.depth()
     assert counted.total == 4
+
+
+@pytest.mark.parametrize("backoff", [50, 2 * 86_400])
+def test_a_message_that_waits_in_a_group_for_its_retry_is_cancelled_there_alone(simulated, backoff):
+    queue = QueueRegistry(simulated.store, "c", farm_id="f").create(QueueConfig("q", shards=2, backoff=backoff))
+    group, other = queue.group("a"), queue.group("b")
+    of = queue.publish("m")
+    group.receive()[0].nack()
+    assert other.cancel(of) is Outcome.NOT_THERE
+    assert group.cancel(of) is Outcome.DONE
+    assert group.cancel(of) is Outcome.NOT_THERE
+    assert group.depth().retrying == 0
+    assert (payloads(group), payloads(other), payloads(queue)) == ([], ["m"], ["m"])
