@@ -45,12 +45,13 @@ class _Runs(Runs):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.tasks: dict[int, asyncio.Task[Any]] = {}  # by the id of the first delivery
+        self.tasks: dict[int, asyncio.Task[Any]] = {}
+        """The tasks of handlers that were not given up, by the id of their first delivery."""
 
     def abandon(self, run: HandlerCall, why: str, *, interrupted: bool = False) -> bool:
         done = super().abandon(run, why, interrupted=interrupted)
-        task = self.tasks.get(id(run.deliveries[0])) if run.deliveries else None
-        if done and task is not None:
+        task = self.tasks.pop(id(run.deliveries[0]), None) if done and run.deliveries else None
+        if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
         return done
 
@@ -125,9 +126,11 @@ class _Consumer(sync.Consumer):
         try:
             return verb.awaits(task)
         except CancelledError:
+            if verb.cancelled is None and id(first) in self.runs.tasks:
+                raise  # neither the loop nor the consumer has cancelled it: a failure as any other
             raise Interrupted("it was cancelled", cut=True) from None
         finally:
-            del self.runs.tasks[id(first)]
+            self.runs.tasks.pop(id(first), None)
 
     def _in_thread(self, verb: Verb, given: Any) -> Any:
         """Run a handler that is not async; not if the consumer stops, or its messages were given up, while it waited
@@ -207,9 +210,10 @@ class Consumer(_Runner[_Consumer]):
         not async runs in a thread, with a delivery of the sync surface.
     concurrency: handlers at a time, 0 to 1,000; None = as the queue's record says.
 
-    A handler that is cancelled gives its message back, uncounted: by its own code, at the end of the grace, or where
-    its loop ends. One that runs longer than the queue's `handler_timeout` is cancelled, and its message fails. A thread
-    extends the messages. A handler that keeps the loop busy for over a second is named in the log.
+    A handler that is cancelled at the end of the grace, or where its loop ends, gives its message back, uncounted. One
+    that runs longer than the queue's `handler_timeout` is cancelled, and its message fails. So does that of a handler
+    that raises a `CancelledError` of its own, as for any exception. A thread extends the messages. A handler that keeps
+    the loop busy for over a second is named in the log.
     """
 
     concurrency = attribute[int]()

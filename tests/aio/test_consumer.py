@@ -154,27 +154,66 @@ def test_as_many_handlers_begin_as_a_limiter_allows(memory, run, monkeypatch):
     run(main())
 
 
-def test_a_handler_that_is_cancelled_gives_its_message_back_uncounted(store, run):
+async def awaits_what_was_cancelled():
+    of_another = asyncio.get_running_loop().create_future()
+    of_another.cancel()
+    await of_another
+
+
+async def cancels_itself():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("fail", [awaits_what_was_cancelled, cancels_itself])
+def test_a_cancel_that_is_the_handlers_own_is_a_failure_as_any_other(store, run, fail, caplog):
     async def main():
-        queue = await queue_of(store)
-        await queue.publish("x")
+        queue = await queue_of(store, backoff=3600, max_deliveries=2)
+        await queue.publish("x", message_id="m")
         tries = []
 
         async def handle(delivery):
             tries.append(delivery.attempts)
-            if len(tries) == 1:
-                asyncio.current_task().cancel()
-                await asyncio.sleep(0)
-            if len(tries) == 2:
-                raise asyncio.CancelledError
+            await fail()
 
         async with aio.Consumer(queue, handle, concurrency=1, upkeep=False) as consumer:
-            await until(lambda: len(tries) == 3)
-            await until(lambda: consumer.stats["interrupted"] == 2)
-        assert tries == [1, 1, 1], "it came again at once, and no attempt was counted"
-        assert (await queue.depth()).ready == 0
+            await until(lambda: consumer.stats["failed"] or consumer.stats["interrupted"])
+        status = await queue.status("m")
+        assert tries == [1]
+        assert (status.state.value, status.attempts, status.reason) == ("retrying", 1, "exception")
+        assert status.error.startswith("CancelledError")
 
     run(main())
+    (line,) = [one for one in caplog.records if "raised at" in one.getMessage()]
+    assert line.exc_info, "its traceback says where"
+
+
+def test_a_handler_that_raises_its_own_cancel_as_it_is_given_up_counts_once(memory, run, caplog):
+    """The consumer has given the message back by then, and nothing is said of what the handler raised."""
+
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish("x")
+        begun, ended = asyncio.Event(), []
+
+        async def handle(delivery):
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ended.append(True)
+                await awaits_what_was_cancelled()
+
+        consumer = await aio.Consumer(queue, handle, concurrency=1, upkeep=False).start()
+        await begun.wait()
+        assert await consumer.stop(grace=0) is False
+        await until(lambda: ended)
+        (again,) = await queue.receive(1, timeout=5)
+        assert (again.attempts, again.reason) == (1, "interrupted")
+        assert consumer.stats["failed"] == 0
+
+    run(main())
+    assert not [one for one in caplog.records if "raised at" in one.getMessage()]
 
 
 def test_at_the_end_of_the_grace_a_handler_is_cancelled_and_its_message_goes_back(store, run):
