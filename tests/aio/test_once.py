@@ -77,6 +77,19 @@ def test_a_step_of_a_message_is_done_once_by_all_its_deliveries(store, run):
     run(main())
 
 
+def test_a_coroutine_as_the_result_leaves_the_step_to_be_done(store, run):
+    async def main():
+        async def forgets_to_await():
+            return _value("charged")
+
+        once = aio.once(store, key="charge")
+        with pytest.raises(InvalidRequest, match="is a coroutine, and nothing of it ran"):
+            await once.run(forgets_to_await)
+        assert await once.run(_value, "charged") == await once.run(_value, "twice") == "charged"
+
+    run(main())
+
+
 def test_what_is_not_async_is_refused_and_the_sync_decorator_named(memory):
     with pytest.raises(InvalidRequest, match=r"not an async function: decorate it with latchwork\.once"):
         aio.once(memory, key="k")(print)

@@ -45,6 +45,8 @@ THREADED = "a future for threads, whose callbacks and forks the other surface do
 REFUSED = "the sync surface refuses an async function, the other one any other"
 SYNC_ONLY = {
     "test_a_key_that_is_no_name_an_async_function_and_a_second_block_are_refused": REFUSED,
+    "test_a_function_of_which_nothing_ran_leaves_the_step_to_be_done": REFUSED,
+    "test_an_async_function_is_refused_before_any_call": REFUSED,
     "test_a_forked_child_that_ends_in_the_block_does_not_end_the_step": FORKED,
     "test_a_step_is_renewed_while_the_work_lasts": INLINE,
     "test_eight_threads_make_a_fifth_of_the_calls_of_single_publishes": STAGED,

@@ -32,7 +32,7 @@ from ...errors import (
     Unreadable,
 )
 from ...forks import reset_in_child
-from ...inputs import checked_callable, checked_seconds, checked_text, checked_timeout, is_int
+from ...inputs import checked_callable, checked_seconds, checked_text, checked_timeout, in_a_call, is_async, is_int
 from ...plain import one_line, shown
 from ...retry import may_pass, outlive
 from ...store.connect import as_store
@@ -64,6 +64,7 @@ LEASE, PATIENCE = 10.0, 30.0
 DAY = timedelta(days=1)
 MIN_KEEP = 60.0
 
+_ON_LOOP = "use latchwork.aio, its once or its deliveries, which await it"
 _DONE_BY = ListOf((Param("fence"), SERVER_NOW))
 _NOT_DONE: Expr = lacks(DONE, Param("step", str))
 
@@ -108,7 +109,10 @@ class Step:
         Raises `Unreadable` if it could not be kept.
         """
         if isinstance(self.kept, str):
-            raise Unreadable(f"{self._label} was done, and its result could not be kept: {one_line(self.kept)}")
+            raise Unreadable(
+                f"{self._label} was done, and its result could not be kept: {one_line(self.kept)}. It is not done "
+                "again: go on without the result where step.done"
+            )
         return self.kept[0]
 
     @result.setter
@@ -116,19 +120,24 @@ class Step:
         """Set what is kept and handed to later attempts: what a bin can hold, at most 64 KiB.
 
         Raises `InvalidRequest` or `RecordTooBig` if it cannot be kept: the step counts as done nevertheless, and later
-        attempts learn why they get no result. Raises `InvalidRequest` if the step is done.
+        attempts learn why they get no result. Raises `InvalidRequest` if the step is done; and for a coroutine, of
+        which nothing has run: then nothing is set.
         """
         if self.done:
             raise InvalidRequest(f"{self._label} is done: skip the work where step.done, and use step.result")
+        if inspect.iscoroutine(value):
+            value.close()  # Python warns about a coroutine that is never awaited
+            raise InvalidRequest(f"the result of {self._label} is a coroutine, and nothing of it ran: {_ON_LOOP}")
         try:
             kept = taken(value, MAX_DEPTH - 1)
             if bound(kept) > MAX_RESULT:
-                raise RecordTooBig(
-                    f"the result of {self._label} may have more than {MAX_RESULT} bytes: keep what names it, as an id"
-                )
+                raise RecordTooBig(f"it may have more than {MAX_RESULT} bytes: keep what names it, as an id")
         except InvalidRequest as failure:
             self.kept = str(failure)
-            raise
+            raise type(failure)(
+                f"the result of {self._label} cannot be kept: {failure}. The step counts as done: it is not done "
+                "again, and later attempts get no result"
+            ) from None
         self.kept = [kept]
 
     def check(self) -> None:
@@ -223,8 +232,11 @@ class OnceStep(Unpicklable):
         """Return the result of `work(*args, **kwargs)`, which is called unless the step is done.
 
         The result must be what a bin can hold: text, bytes, numbers, None, lists and maps. Raises what `work` raises,
-        and what the block does; what it raised is not kept, and the next attempt calls it again.
+        and what the block does; what it raised is not kept, and the next attempt calls it again. A result that cannot
+        be kept is an error, too; but `work` is not called again, as it has been done. Raises `InvalidRequest` for an
+        async function, which is not called.
         """
+        checked_work(work)
         with self as step:
             if not step.done:
                 step.result = work(*args, **kwargs)
@@ -310,10 +322,7 @@ class OnceFunction(Generic[P, R]):
     """
 
     def __init__(self, work: Callable[P, R], step: Callable[P, OnceStep]) -> None:
-        if inspect.iscoroutinefunction(checked_callable("the function", work)):
-            raise InvalidRequest(
-                f"{shown(work)} is an async function, whose result comes later: decorate it with latchwork.aio.once"
-            )
+        checked_work(work)
         self.step = step
         """Return the step of these arguments, as for its `token`. No call."""
         self._work = work
@@ -324,6 +333,14 @@ class OnceFunction(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.step(*args, **kwargs).run(self._work, *args, **kwargs)
+
+
+def checked_work(work: Callable[..., object]) -> None:
+    """Raise `InvalidRequest` unless a call of the function does its work."""
+    if is_async(checked_callable("the function", work)):
+        raise InvalidRequest(f"{shown(work)} is an async function, whose result comes later: {_ON_LOOP}")
+    if any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in in_a_call(work)):
+        raise InvalidRequest(f"{shown(work)} has a `yield`, so a call of it runs nothing: return a list instead")
 
 
 @overload

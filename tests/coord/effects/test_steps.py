@@ -353,11 +353,46 @@ def test_a_result_that_cannot_be_kept_is_an_error_and_the_work_is_not_repeated(s
     for number, (result, error) in enumerate(
         (({1, 2}, InvalidRequest), (2**70, InvalidRequest), ("x" * MAX_RESULT, RecordTooBig))
     ):
-        with pytest.raises(error):
-            latchwork.once(store, key=f"{name} {number}").run(work, result)
-        with pytest.raises(Unreadable, match="could not be kept"):
-            latchwork.once(store, key=f"{name} {number}").run(work, result)
+        step = latchwork.once(store, key=f"{name} {number}")
+        with pytest.raises(error, match=r"cannot be kept: .*\. The step counts as done: it is not done again"):
+            step.run(work, result)
+        with pytest.raises(Unreadable, match=r"could not be kept: .*\. It is not done again: go on without"):
+            step.run(work, result)
+        with step as found:
+            assert found.done, "who does not ask for the result can go on"
     assert len(ran) == 3
+
+
+def test_a_function_of_which_nothing_ran_leaves_the_step_to_be_done(store, name):
+    async def charge():
+        return "async"
+
+    class Charge:
+        async def __call__(self):
+            return "async"
+
+    def forgets_to_await():
+        return charge()
+
+    def generate():
+        yield "generated"
+
+    once = latchwork.once(store, key=name)
+    for work, said in (
+        (charge, "async function, whose result comes later"), (Charge(), "async function"),
+        (partial(charge), "async function"), (generate, "has a `yield`"),
+        (forgets_to_await, "is a coroutine, and nothing of it ran"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidRequest, match=said):
+            once.run(work)
+    assert once.run(lambda: "charged") == once.run(lambda: "twice") == "charged"
+
+
+def test_an_async_function_is_refused_before_any_call():
+    counting = CountingStore(MemoryStore(ManualClock()))
+    with pytest.raises(InvalidRequest, match="async function"):
+        latchwork.once(counting, key="k").run(later)
+    assert counting.total == 0
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
