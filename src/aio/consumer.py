@@ -61,6 +61,7 @@ class _Consumer(sync.Consumer):
 
     _most = MOST
     _runs_of = _Runs
+    _elsewhere = "a task of its own call stop, as by asyncio.create_task(stop())"
     runs: _Runs
     checks = staticmethod(partial(check_called, wanted="an async function"))
 
@@ -123,6 +124,7 @@ class _Consumer(sync.Consumer):
         with verb.outside():
             task = verb.loop.create_task(awaited_as_called(work), name=f"{name}, the handler of {self.queue.name!r}")
         self.runs.tasks[id(first)] = task
+        self._inside.add(id(task))
         try:
             return verb.awaits(task)
         except CancelledError:
@@ -131,6 +133,7 @@ class _Consumer(sync.Consumer):
             raise Interrupted("it was cancelled", cut=True) from None
         finally:
             self.runs.tasks.pop(id(first), None)
+            self._inside.discard(id(task))
 
     def _in_thread(self, verb: Verb, given: Any) -> Any:
         """Run a handler that is not async; not if the consumer stops, or its messages were given up, while it waited
@@ -181,7 +184,10 @@ class _Runner(Twin[C]):
         return self
 
     async def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished."""
+        """Take no more messages, let handlers finish for `grace` seconds, then cancel them; whether all finished.
+
+        Raises `InvalidRequest` in a handler of its own, for which it would wait: a handler lets another task await it.
+        """
         patience = self.of.grace if grace is None else checked_number("grace", grace)
         return await self._leave(partial(self.of.stop, grace), patience + WAY_OUT)
 

@@ -510,6 +510,35 @@ def test_sigterm_drains_a_worker_of_async_handlers(tmp_path):
     assert child.returncode == 0
 
 
+@pytest.mark.parametrize("kind", ["consumer", "worker"])
+def test_an_async_handler_that_stops_its_own_consumer_is_refused_and_another_task_may(memory, run, kind):
+    async def main():
+        registry = aio.QueueRegistry(memory, "c")
+        queue = await registry.create(config())
+        said, stops = [], []
+
+        async def handle(delivery):
+            with pytest.raises(InvalidRequest, match=r"stops its own consumer.*create_task\(stop\(\)\)"):
+                await runner.stop()
+            said.append(delivery.payload)
+            if len(said) == 2:
+                stops.append(asyncio.create_task(runner.stop()))
+
+        if kind == "consumer":
+            runner = aio.Consumer(queue, handle, upkeep=False)
+        else:
+            runner = aio.Worker(registry, upkeep=False)
+            runner.handler("q")(handle)
+        await runner.start()
+        for payload in (1, 2):
+            await queue.publish(payload)
+            await until(lambda: payload in said)  # noqa: B023 - called within this turn
+        assert await stops[0], "all had finished"
+        assert (await queue.depth()).ready == 0
+
+    run(main())
+
+
 @pytest.mark.parametrize("kind", ["Consumer", "Worker of one queue", "Worker of two"])
 def test_a_cancel_of_the_task_that_runs_it_gives_handlers_the_grace(memory, run, kind):
     async def main():

@@ -43,7 +43,11 @@ MISSING = {
         "interrupting", "open_for_publishing", "prepare", "put_off", "shards_for", "states", "states_now",
         "turns", "settle", "steps", "target", "drop_cancelled", "ends", "was_dropped", "check_there", "make_again",
         "reader", "take_over", "give_up_late", "settle_in", "kept", "for_publishing", "made_again", "with_message")),
-    *((kind, name) for kind in (queue.Consumer, queue.Worker) for name in ("allot", "belong_to_worker", "checks")),
+    *(
+        (kind, name)
+        for kind in (queue.Consumer, queue.Worker)
+        for name in ("allot", "belong_to_worker", "checks", "refuse_own_handler")
+    ),
     (queue.Task, "handle"), (queue.Task, "stored_signature"),
     (queue.Delivery, "held"), (queue.Delivery, "view"), (queue.Delivery, "stop"), (queue.Delivery, "applied"),
     (coord.OnceStep, "lease"), (coord.OnceStep, "another"),

@@ -60,6 +60,7 @@ SYNC_ONLY = {
     "test_one_handler_that_hangs_does_not_stop_a_consumer_of_one": HANGS,
     "test_a_saturated_consumer_takes_nothing_until_a_handler_returns": HANGS,
     "test_an_exception_whose_text_cannot_be_had_fails_its_message_and_the_worker_goes_on": THREADS,
+    "test_a_handler_that_stops_its_own_consumer_is_refused_and_the_consumer_goes_on": THREADS,
     "test_the_keeper_goes_on_where_a_thread_cannot_be_started": THREADS,
     "test_each_message_of_a_batch_counts_by_itself": THREADS,
     "test_bad_input_is_refused_when_the_consumer_is_made": THREADS,

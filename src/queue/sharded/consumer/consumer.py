@@ -94,6 +94,7 @@ class Consumer(Unpicklable):
     _INSTEAD = "pickle the QueueRegistry, the queue's name and the handler, and make a consumer there"
     _most = MAX_CONSUMERS
     _runs_of: type[Runs] = Runs
+    _elsewhere = "a thread of its own call stop, as by Thread(target=stop).start()"
     checks = staticmethod(check_handler)
 
     def __init__(
@@ -139,6 +140,8 @@ class Consumer(Unpicklable):
         self._lock = self._seams.lock()
         self._supervisor: Activity | None = None
         self._tasks: list[Task] = []
+        self._inside: set[int] = set()
+        """The threads, on a loop the tasks, in which handlers run."""
         self._is_reported, self._begins_by = False, 0.0
 
     def __repr__(self) -> str:
@@ -245,11 +248,14 @@ class Consumer(Unpicklable):
         collect. True if all had finished; False if some were cut: their messages go back, to be handed out first, and
         this attempt does not count. A handler learns of the stop from `Delivery.check`.
         If the store does not answer, messages come back through the sweeper. It ends a second after the grace at the
-        latest. Called again, it returns False if any call of it gave messages up. A handler must not call it, as it
-        would wait for itself. In a child that was forked since the start it does nothing: the threads are the parent's.
+        latest. Called again, it returns False if any call of it gave messages up. In a child that was forked since the
+        start it does nothing: the threads are the parent's.
+
+        Raises `InvalidRequest` in a handler of its own, for which it would wait: a handler lets another thread call it.
         """
         if self._pid not in (0, os.getpid()):
             return True
+        self.refuse_own_handler()
         grace = self.grace if grace is None else checked_number("grace", grace)
         end = self._seams.monotonic() + grace
         self.runs.drain()
@@ -266,6 +272,14 @@ class Consumer(Unpicklable):
         if self._state.is_alone:
             self._state.life.stopped(self._given_up, self._hung)
         return not self._given_up
+
+    def refuse_own_handler(self) -> None:
+        """Raise `InvalidRequest` if this is called by a handler of this consumer, for which a stop would wait."""
+        if self._seams.thread() in self._inside:
+            raise InvalidRequest(
+                f"a handler of {self.queue.name!r} stops its own consumer, which would wait for it: let "
+                f"{self._elsewhere}"
+            )
 
     def _finish(self, end: float) -> None:
         """Take no more messages; let handlers finish until `end`, and give up the others."""
@@ -400,7 +414,8 @@ class Consumer(Unpicklable):
     # ---- a worker
 
     def _work(self) -> None:
-        failures, counts = 0, True
+        failures, counts, thread = 0, True, self._seams.thread()
+        self._inside.add(thread)
         try:
             while counts := not self._should_exit():
                 try:
@@ -411,6 +426,7 @@ class Consumer(Unpicklable):
                     failures += 1
                     self._state.pause(failure, failures)
         finally:  # however it ends: the supervisor starts another in its place
+            self._inside.discard(thread)
             if counts:
                 with self._lock:
                     self._workers -= 1

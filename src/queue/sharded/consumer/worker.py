@@ -229,8 +229,13 @@ class Worker(Unpicklable):
         return consumer
 
     def stop(self, grace: float | None = None) -> bool:
-        """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`)."""
+        """Take no more messages, give handlers `grace` seconds to finish; whether all have (see `Consumer.stop`).
+
+        Raises `InvalidRequest` in a handler of its own, for which it would wait: a handler lets another thread call it.
+        """
         grace = self.grace if grace is None else checked_number("grace", grace)
+        for consumer in self.consumers.values():
+            consumer.refuse_own_handler()
         self._signals.drains = True
         self._stopping.set()
         end, consumers = self._seams.monotonic() + grace, list(self.consumers.values())

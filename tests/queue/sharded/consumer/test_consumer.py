@@ -605,6 +605,24 @@ def test_with_starts_a_consumer_and_stops_it(monkeypatch):
     assert not consumer._supervisor.is_alive()
 
 
+def test_a_handler_that_stops_its_own_consumer_is_refused_and_the_consumer_goes_on(consumers):
+    queue = made(MemoryStore(), concurrency=1)
+    seen = []
+
+    def handler(delivery):
+        if delivery.payload == "stop":
+            with pytest.raises(InvalidRequest, match="stops its own consumer, which would wait for it"):
+                consumer.stop()
+        seen.append(delivery.payload)
+
+    consumer = consumers(queue, handler).start()
+    for payload in ("stop", "next"):
+        queue.publish(payload)
+        eventually(lambda: payload in seen)  # noqa: B023 - called within this turn
+    assert consumer.stop(PATIENCE)
+    assert (consumer.stats["acked"], consumer.given_up) == (2, 0)
+
+
 def test_every_stop_says_what_the_first_one_did(consumers):
     queue = made(MemoryStore(), concurrency=1)
     running, go, said = threading.Event(), threading.Event(), []

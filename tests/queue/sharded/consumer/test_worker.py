@@ -272,6 +272,33 @@ def test_a_worker_stops_all_its_consumers_and_leaves_no_thread(tmp_path):
     until(lambda: threading.active_count() <= before)
 
 
+def test_a_handler_that_stops_its_own_worker_is_refused_before_anything_is_stopped():
+    registry = registry_on(MemoryStore(), "a", "b")
+    worker, said, over = Worker(registry, upkeep=False), [], []
+
+    @worker.handler("a")
+    def stops(delivery):
+        with pytest.raises(InvalidRequest, match=r"stops its own consumer.*Thread\(target=stop\)") as refused:
+            worker.stop()
+        said.append(refused.value)
+
+    @worker.handler("b")
+    def ends(delivery):
+        over.append(threading.Thread(target=worker.stop))
+        over[0].start()
+
+    runs = threading.Thread(target=worker.run)
+    runs.start()
+    registry.get("a").publish(1)
+    until(lambda: said)
+    assert worker.running
+    registry.get("b").publish(2)  # which does as the error says
+    runs.join(60)
+    assert not runs.is_alive()
+    over[0].join(60)
+    until(lambda: registry.get("a").depth().ready + registry.get("b").depth().ready == 0)
+
+
 def test_a_grace_that_is_no_length_of_time_is_refused_and_the_worker_goes_on():
     worker = Worker(registry_on(MemoryStore(), "a"), upkeep=False)
     worker.handler("a")(print)
@@ -298,6 +325,9 @@ class _Stopping:
 
     def __init__(self, together, all_done):
         self.together, self.all_done, self.grace = together, all_done, None
+
+    def refuse_own_handler(self):
+        """No handler of it runs."""
 
     def stop(self, grace):
         if self.grace is None:
