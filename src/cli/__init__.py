@@ -11,12 +11,15 @@ Run it as `latchwork` or as `python -m latchwork`.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import io
 import json
 import logging
 import os
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,10 @@ RUNNERS = {
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
           "--as", "--meta", "--farm-store", "--zookeeper", "--prefer", "--resource"}  # fmt: skip
 """Their options that take the next word."""
+
+
+PASSED_OVER = 2
+"""Interrupts that are passed over while a command that was interrupted ends."""
 
 
 def hoist(arguments: list[str]) -> list[str]:
@@ -95,13 +102,24 @@ def exit_code(failure: LatchworkError) -> int:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit."""
+    atexit.unregister(_ignore_interrupts)
+    atexit.register(_ignore_interrupts)  # before all others are, so that it comes after them
     _open_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):  # escape what the terminal's or the pipe's encoding does not have
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.captureWarnings(capture=True)
+    words = hoist(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = _code_of(hoist(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
+        try:
+            code = _code_of(words)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code == INTERRUPTED:
+            _pass_interrupts_over()
+            _say("interrupted")
+            _print_error(words, "INTERRUPTED", "interrupted")
+            sys.stdout.flush()
     except OSError as failure:
         if not isinstance(failure, BrokenPipeError):  # the reader of the output has closed it
             _say(f"input or output failed: {failure}")
@@ -114,19 +132,35 @@ def _code_of(words: list[str]) -> int:
     """Run the command; return its exit code. Print a failure on stderr, and with `--json` as a document too."""
     gc.disable()  # until the command is loaded: to look for garbage in that took a third of the time
     try:
-        code = _run(words)
+        return _run(words)
     except LatchworkError as failure:
         _say(f"{failure} [{failure.code}]")
         _print_error(words, failure.code, str(failure))
         return exit_code(failure)
-    except KeyboardInterrupt:
-        code = INTERRUPTED
     finally:
         gc.enable()
-    if code == INTERRUPTED:
-        _say("interrupted")
-        _print_error(words, "INTERRUPTED", "interrupted")
-    return code
+
+
+def _pass_interrupts_over() -> None:
+    """Let a Ctrl-C that comes again, as `timeout -s INT` sends it, neither cut off the last words nor leave a stack
+    trace. After a few of them the next one ends the process at once: the reader of its output may hang.
+    """
+    left = iter(range(PASSED_OVER))
+
+    def again(*_: object) -> None:
+        if next(left, None) is None:
+            os._exit(INTERRUPTED)
+
+    with suppress(ValueError):  # in another thread than the main one, where none comes
+        while True:
+            with suppress(KeyboardInterrupt):  # one that comes at this moment
+                signal.signal(signal.SIGINT, again)
+                return
+
+
+def _ignore_interrupts() -> None:
+    """Let no Ctrl-C change how a process ends that has done its work: the signal would kill it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run(words: list[str]) -> int:

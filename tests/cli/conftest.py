@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -66,8 +67,12 @@ def run(url):
 def _in_this_process(url, captured):
     def call(*arguments, store=url):
         captured.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["--store", store, *arguments])
+        before = signal.getsignal(signal.SIGINT)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main(["--store", store, *arguments])
+        finally:
+            signal.signal(signal.SIGINT, before)  # a command that was interrupted passes more of them over
         told = captured.readouterr()
         return Done(ended.value.code or 0, told.out, told.err)
 

@@ -790,6 +790,60 @@ def test_ctrl_c_while_the_command_is_loaded_says_so_and_exits_130(lw, monkeypatc
     assert (done.code, done.err) == (130, "latchwork: interrupted\n")
 
 
+TWICE = """
+import os, signal, sys, threading
+import latchwork.cli as cli
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+me, kill, number = os.getpid(), os.kill, signal.SIGINT
+moment, times, say = sys.argv[1], int(sys.argv[2]), cli._say
+
+def interrupt():
+    for _ in range(times):
+        kill(me, number)
+
+def told(text):
+    if moment == "before the line":
+        interrupt()
+    say(text)
+    if moment == "after the line":
+        interrupt()
+
+class AtTheEnd:
+    def __del__(self, interrupt=interrupt):
+        interrupt()
+
+def interrupted(words):
+    kill(me, number)
+    threading.Event().wait(60)
+
+cli._say, cli._run = told, interrupted
+if moment == "as threads are joined":
+    threading.Thread(target=lambda: (threading.main_thread().join(), interrupt())).start()
+if moment == "as Python ends":
+    at_the_end = AtTheEnd()
+cli.main(["--json", "stats"])
+"""
+
+
+def interrupted_again(moment, times):
+    return subprocess.run(
+        [sys.executable, "-c", TWICE, moment, str(times)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("moment", ["before the line", "after the line", "as threads are joined", "as Python ends"])
+def test_ctrl_c_that_comes_twice_says_so_once_and_exits_130(moment):
+    done = interrupted_again(moment, 1)
+    assert (done.returncode, done.stderr) == (130, "latchwork: interrupted\n")
+    assert json.loads(done.stdout) == {"error": "INTERRUPTED", "message": "interrupted"}
+
+
+def test_ctrl_c_that_comes_again_and_again_ends_a_command_that_hangs_in_its_last_words():
+    done = interrupted_again("before the line", 100)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize(("target", "code"), [("/dev/full", 1), ("&-", 0)])
 def test_output_that_goes_nowhere_shows_no_stack_trace(lw, sqlite_url, target, code):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
