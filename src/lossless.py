@@ -44,7 +44,7 @@ def check(value: Any, encoded: bytes) -> None:
     if b"null" in encoded and not _finite(value):
         raise InvalidRequest(
             f"this {type(value).__name__} has a number that is not finite (nan or inf), for which JSON has nothing: "
-            "give None or a text instead, or use a queue of bytes"
+            "give None or a text instead"
         )
     if b"{" in encoded and not _is_flat(value) and _has_lost_a_key(encoded):
         check_keys(f"this {type(value).__name__}", encoded)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from ... import lossless
 from ...deadline import Deadline
 from ...errors import (
     Cancelled,
@@ -43,14 +46,26 @@ def kept(value: Any, codec: Codec) -> list[Any]:
     except Exception as failure:  # noqa: BLE001 - it is code of the user's
         why = f"{type(failure).__name__}: {one_line(str(failure))}"
         raise InvalidRequest(f"the result cannot be kept: its model_dump raised {why}") from None
-    of = _BYTES if codec.name == "bytes" and isinstance(value, bytes | bytearray | memoryview) else _JSON
-    try:
-        data = of.encode(value)
-    except InvalidRequest as failure:
-        raise InvalidRequest(f"the result cannot be kept: {one_line(str(failure))}") from None
+    is_bytes = codec.name == "bytes" and isinstance(value, bytes | bytearray | memoryview)
+    data = bytes(value) if is_bytes else _json(value)
     if len(data) > MAX_RESULT:
         raise InvalidRequest(f"the result has {len(data)} characters, at most {MAX_RESULT} are kept: return its place")
     return [data]
+
+
+def _json(value: Any) -> str:
+    """Return a result as JSON text. Raises `InvalidRequest`."""
+    try:
+        encoded = lossless.encode(value)
+        lossless.check(value, encoded)
+    except InvalidRequest as failure:
+        raise InvalidRequest(f"the result cannot be kept: {one_line(str(failure))}") from None
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as failure:
+        raise InvalidRequest(
+            f"the result cannot be kept, as it is not JSON: {one_line(str(failure))}; return text, numbers, lists and "
+            "maps, or the place where it is"
+        ) from None
+    return encoded.decode()
 
 
 def check_keeps_results(queue: QueueHandle) -> None:

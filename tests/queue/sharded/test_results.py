@@ -81,6 +81,24 @@ def test_a_message_whose_result_cannot_be_kept_is_done_and_says_so(store, value)
     delivery.ack("another")
 
 
+@pytest.mark.parametrize("codec", ["json", "bytes"])
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (object(), "as it is not JSON: .*; return text, numbers, lists and maps, or the place where it is$"),
+        (float("nan"), "give None or a text instead$"),
+    ],
+)
+def test_what_is_said_of_a_result_that_cannot_be_kept_is_true_of_a_result(store, codec, value, remedy):
+    queue = kept(store, codec=codec)
+    queue.publish(b"m" if codec == "bytes" else "m")
+    (delivery,) = queue.receive()
+    with pytest.raises(InvalidRequest, match=remedy) as refused:
+        delivery.ack(value)
+    assert "payload" not in str(refused.value)
+    assert "codec" not in str(refused.value)
+
+
 @pytest.mark.parametrize("state", ["retrying", "again", "given", "delayed", "back"])
 def test_a_message_that_has_moved_has_its_result_by_its_id(store, clock, state):
     queue = kept(store, max_deliveries=5)
