@@ -78,14 +78,14 @@ class OnceFunction(Generic[P, R]):
         self._work, self._step, self._store = work, step, store
         update_wrapper(self, work)
 
-    def step(self, *args: P.args, **kwargs: P.kwargs) -> OnceStep:
+    def step(self, /, *args: P.args, **kwargs: P.kwargs) -> OnceStep:
         """Return the step of these arguments, as for its `token`. No call."""
         return OnceStep(self._step(*args, **kwargs), self._store)
 
     def __get__(self, instance: object, owner: type) -> Callable[..., Awaitable[R]]:
         return self if instance is None else MethodType(self, instance)
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self.step(*args, **kwargs).run(self._work, *args, **kwargs)
 
 

@@ -49,11 +49,11 @@ class Task(Twin[SyncTask[P, F]], Generic[P, F]):
         )  # fmt: skip
         return Task(chosen, self.bridged)
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return the payload of a call with these arguments, as `latchwork.queue.Task.payload`. No I/O."""
         return self.of.payload(*args, **kwargs)
 
-    def publish(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, str]:
+    def publish(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, str]:
         """Publish a call with these arguments, as `latchwork.queue.Task.publish`."""
         return self._run(partial(self.of.publish, *args, **kwargs))
 

@@ -401,6 +401,25 @@ def test_a_trace_and_the_variables_of_a_handler_are_its_own(memory, run):
     run(main())
 
 
+def test_a_parameter_of_an_async_task_may_have_any_name(memory, run):
+    async def main():
+        registry = aio.QueueRegistry(memory, "c")
+        await registry.create(config())
+        worker, seen = aio.Worker(registry, upkeep=False), []
+
+        async def work(*, self: int, function: int) -> None:
+            seen.append((self, function))
+
+        task = worker.task("q")(work)
+        assert task.payload(self=1, function=2) == {"self": 1, "function": 2}
+        await task.publish(self=1, function=2)
+        async with worker:
+            await until(lambda: seen)
+        assert seen == [(1, 2)]
+
+    run(main())
+
+
 def test_a_worker_handles_several_queues_by_weights(memory, run):
     async def main():
         registry = aio.QueueRegistry(memory, "c")

@@ -77,6 +77,18 @@ def test_a_step_of_a_message_is_done_once_by_all_its_deliveries(store, run):
     run(main())
 
 
+def test_an_async_function_may_have_a_parameter_of_any_name(store, run):
+    async def main():
+        @aio.once(store, key=lambda **given: given["self"])
+        async def work(*, self, work):
+            return [self, work]
+
+        assert await work(self="a", work="b") == await work(self="a", work="c") == ["a", "b"]
+        assert work.step(self="a", work="b").token
+
+    run(main())
+
+
 def test_a_coroutine_as_the_result_leaves_the_step_to_be_done(store, run):
     async def main():
         async def forgets_to_await():

@@ -331,7 +331,7 @@ class OnceFunction(Generic[P, R]):
     def __get__(self, instance: object, owner: type) -> Callable[..., R]:
         return self if instance is None else MethodType(self, instance)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.step(*args, **kwargs).run(self._work, *args, **kwargs)
 
 

@@ -79,6 +79,16 @@ def test_two_functions_of_one_key_do_not_share_results_unless_they_have_one_name
     assert twice("shared") == (1, 1)
 
 
+def test_a_function_may_have_a_parameter_of_any_name(store, name):
+    @latchwork.once(store, key=lambda **given: f"{name} {given['self']}")
+    def work(*, self, work, key, step):
+        return [self, work, key, step]
+
+    given = {"self": "a", "work": "b", "key": "c", "step": "d"}
+    assert work(**given) == work(**given) == ["a", "b", "c", "d"]
+    assert work.step(**given).token == work.step(**given).token
+
+
 def test_a_method_and_a_function_without_arguments_can_be_decorated(store, name):
     class Service:
         calls = 0

@@ -117,6 +117,22 @@ def test_a_call_that_the_function_would_not_take_is_refused_with_nothing_stored(
     assert store.total == 0
 
 
+def test_a_parameter_may_have_any_name(store):
+    seen = []
+
+    def f(*, self: int, args: int, kwargs: int, function: int, message_id: str) -> None:
+        seen.append((self, args, kwargs, function, message_id))
+
+    task = task_of(store, f)
+    given = {"self": 1, "args": 2, "kwargs": 3, "function": 4, "message_id": "5"}
+    assert task.payload(**given) == given
+    task.publish(**given)
+    task.options(delay=0).publish(**given)
+    for delivery in task._registry.get("mails").receive(2, timeout=0):
+        task.handle(delivery)
+    assert seen == [(1, 2, 3, 4, "5")] * 2
+
+
 def test_the_payload_has_what_was_given_by_name_and_the_worker_gets_it_in_its_own_types(store):
     seen = []
 

@@ -76,14 +76,14 @@ class Task(Generic[P, F]):
         other._options, other._known = chosen, self._known  # noqa: SLF001 - of its own class
         return other
 
-    def payload(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
+    def payload(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
         """Return the payload of a call with these arguments, as for `publish_many`, a batch or a schedule. No I/O.
 
         Raises `InvalidRequest` for arguments that the function does not take, or that JSON does not hold.
         """
         return self._signature.payload(args, kwargs)
 
-    def publish(self, *args: P.args, **kwargs: P.kwargs) -> str:
+    def publish(self, /, *args: P.args, **kwargs: P.kwargs) -> str:
         """Publish a call with these arguments; return the message's id once it is safe.
 
         As `ShardedQueue.publish`, and one call more each 15 s, for the signatures of the workers.
