@@ -112,6 +112,7 @@ class RateLimiter:
 
     def of_key(self, key: str) -> RateLimiter:
         """Return the limiter of one key, such as a customer: these limits, in a record of its own named `{name}/{key}`.
+        So it is also the limiter that is made with that name.
 
         Raises `InvalidRequest` if the key is no text that a name may have in it.
         """

@@ -124,8 +124,9 @@ class ShardedQueue(Subscription):
 
         key: messages of one key go to one shard, where an ordered consumer handles messages that were published one
             after another in that order.
-        message_id: the caller's own id. It may be used twice, but the effects of both messages (`Delivery.operate`,
-            `Delivery.once`) then happen once. `AlreadyExists` while a delayed message has it; one that failed and
+        message_id: the caller's own id, of the client and not of the queue, as "bills/order-7": messages with one id,
+            also in different queues, share their effects (`Delivery.operate`, `Delivery.once`): what one has done, the
+            other does not do. `AlreadyExists` while a delayed message has it; one that failed and
             waits for its next attempt does not count.
         delay: seconds or a timedelta, up to the queue's expiry, at most a year, by the server's clock.
         at: instead, an aware datetime; one in the past is now. Delivered while a worker or consumer of the client runs.

@@ -70,7 +70,8 @@ FIRST_REFRESH, REFRESH = 60.0, 300.0
 class QueueRegistry:
     """The way to the sharded queues of `client_id` in a farm. Safe to share between threads.
 
-    farm_id: None = `$LATCHWORK_FARM`, else "local".
+    farm_id: None = `$LATCHWORK_FARM`, else "local". Of two farms in one store, none may have the other's id and "_" as
+        its beginning: the farm "a" with the client "b_c" has the queues of the farm "a_b" with the client "c".
     idle_look: seconds, 0.05 to 60, after which consumers of an idle queue look at its pointers though its bell was not
         rung, as after a publisher died, or if another library publishes. Each look costs a process one call, and a
         record a shard.
