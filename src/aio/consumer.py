@@ -102,6 +102,8 @@ class _Consumer(sync.Consumer):
         verb = Verb(self._work, self._seams, self._bridged.pool)
         try:
             await verb.live()
+            if verb.cancelled is not None:
+                raise verb.cancelled
         except CancelledError:
             # Its loop ends, and nobody has stopped it: no more tasks may start there, and its threads have to end.
             self._stopping.set()
@@ -114,8 +116,16 @@ class _Consumer(sync.Consumer):
         """Run the user's handler for a message, or a batch; called by a worker."""
         verb = verb_of()
         assert verb is not None  # noqa: S101 - workers are verbs
-        if self._pool is not None:
-            return verb.offload(self._in_thread, verb, given, pool=self._pool)
+        try:
+            if self._pool is not None:
+                return verb.offload(self._in_thread, verb, given, pool=self._pool)
+            return self._in_task(verb, given)
+        finally:
+            if verb.cancelled is not None:  # its loop ends: the worker, which goes on to settle, takes no more messages
+                self._stopping.set()
+
+    def _in_task(self, verb: Verb, given: Any) -> Any:
+        """Run a handler that is async."""
         if isinstance(given, list):
             first, work = given[0], self._user([Delivery(one, self._bridged) for one in given])
         else:

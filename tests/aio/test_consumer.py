@@ -445,7 +445,8 @@ def test_a_worker_handles_several_queues_by_weights(memory, run):
     run(main())
 
 
-def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_messages_back(sync_store):
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_messages_back(sync_store, concurrency):
     begun = threading.Event()
 
     async def handle(delivery):
@@ -455,7 +456,7 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
     async def main():
         queue = await queue_of(aio.Store(sync_store))
         await queue.publish("x")
-        await aio.Consumer(queue, handle, concurrency=3).start()
+        await aio.Consumer(queue, handle, concurrency=concurrency).start()
         await until(begun.is_set)
 
     before = threading.active_count()
@@ -467,6 +468,38 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
 
     assert asyncio.run(after()) == [("x", 1)]
     _until_threads(before + 40)
+
+
+def test_a_loop_that_ends_lets_a_handler_in_a_thread_finish_and_takes_no_more_messages(sync_store):
+    begun, ends, handled = threading.Event(), threading.Event(), []
+
+    def handle(delivery):
+        begun.set()
+        ends.wait(20)
+        handled.append(delivery.payload)
+
+    async def once_cancelled():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ends.set()
+
+    async def main():
+        queue = await queue_of(aio.Store(sync_store))
+        await queue.publish_many(["a", "b", "c"])
+        await aio.Consumer(queue, handle, concurrency=1, prefetch=1, upkeep=False).start()
+        last = asyncio.create_task(once_cancelled())
+        await until(begun.is_set)
+        assert not last.done()
+
+    asyncio.run(main())
+
+    async def after():
+        queue = await queue_of(aio.Store(sync_store))
+        return sorted([one.payload for one in await queue.receive(5, timeout=5)] + handled)
+
+    assert len(handled) == 1
+    assert asyncio.run(after()) == ["a", "b", "c"]
 
 
 def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memory):

@@ -111,25 +111,28 @@ def a_busy_loop_keeps_its_lock():
     asyncio.run(main())
 
 
-def a_cancelled_handler_costs_no_attempt():
+def a_handler_that_ends_with_its_loop_costs_no_attempt():
+    memory = MemoryStore()
+
+    async def queue_of():
+        return await aio.QueueRegistry(aio.Store(memory), "c").create(QueueConfig("q", shards=1))
+
     async def main():
-        queue = await aio.QueueRegistry(aio.Store(MemoryStore()), "c").create(QueueConfig("q", shards=1))
+        queue, begun = await queue_of(), asyncio.Event()
         await queue.publish(1)
-        tries = []
 
         async def handle(delivery):
-            tries.append(delivery.attempts)
-            if len(tries) == 1:
-                raise asyncio.CancelledError
+            begun.set()
+            await asyncio.sleep(60)
 
-        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False):
-            for _ in range(300):
-                if len(tries) == 2:
-                    break
-                await asyncio.sleep(0.01)
-        assert tries == [1, 1]
+        await aio.Consumer(queue, handle, concurrency=1, upkeep=False).start()
+        await begun.wait()
+
+    async def after():
+        return [one.attempts for one in await (await queue_of()).receive(1, timeout=5)]
 
     asyncio.run(main())
+    assert asyncio.run(after()) == [1]
 
 
 # ---- the faults
@@ -218,7 +221,7 @@ MUTANTS = {
     ),
     "renewal on the loop": (LoopSeams, "spawn", _on_the_loop, a_busy_loop_keeps_its_lock),
     "`except Exception`, which a cancel passes": (
-        consumer._Consumer, "_call", _called_plainly, a_cancelled_handler_costs_no_attempt,
+        consumer._Consumer, "_call", _called_plainly, a_handler_that_ends_with_its_loop_costs_no_attempt,
     ),
 }  # fmt: skip
 
