@@ -166,6 +166,11 @@ def lane_behind(key: Key) -> tuple[str, str] | None:
     return key.set[: -len(_META)] + _SET, key.name[: -len(_POINTERS)]
 
 
+def has_shards(set: str) -> bool:
+    """Whether records of shards may stand in this set."""
+    return set.endswith(_META)
+
+
 def pointers_of(key: Key) -> Key:
     """Return the key of the record of the shard that a message is in."""
     return Key(key.set[: -len(_SET)] + _META, key.name.rpartition("_")[0] + _POINTERS)

@@ -153,14 +153,14 @@ class SQLiteStore(RecordStore):
         def ask(connection: Connection, key: Key, now: int) -> Record | None:
             return _record(sqlite_rows.find(connection, key), bins, now)
 
-        return self._read(ask, key)
+        return self._read(ask, key, counting=counts(key))
 
     def _get_many(self, keys: Sequence[Key], bins: Sequence[str]) -> list[Record | None]:
         def ask(connection: Connection, keys: Sequence[Key], now: int) -> list[Record | None]:
             found = {row.key: row for row in sqlite_rows.find_many(connection, keys)}
             return [_record(found.get(key), bins, now) for key in keys]
 
-        return self._read(ask, keys)
+        return self._read(ask, keys, counting=any(map(counts, keys)))
 
     def _query(self, set: str, bin: str, equals: str | int) -> list[Record]:
         def ask(connection: Connection, set: str, now: int) -> list[Record]:
@@ -169,14 +169,14 @@ class SQLiteStore(RecordStore):
             # A damaged index may lead to records that say otherwise, and SQL takes 1, 1.0 and true for equal.
             return [record for record in records if record is not None and _is_equal(record.bins.get(bin), equals)]
 
-        return self._read(ask, set)
+        return self._read(ask, set, counting=messages.has_shards(set))
 
     def _scan(self, set: str) -> list[Record]:
         def ask(connection: Connection, set: str, now: int) -> list[Record]:
             rows = sqlite_rows.matching(connection, set, None, None, self._pass_over)
             return [record for one in rows if (record := self._readable(one, now)) is not None]
 
-        return self._read(ask, set)
+        return self._read(ask, set, counting=messages.has_shards(set))
 
     def _readable(self, found: FoundRow, now: int) -> Record | None:
         """Return a record that a query has found, if it is sound and lives."""
@@ -198,10 +198,13 @@ class SQLiteStore(RecordStore):
     def _operate(self, update: Update) -> Values:
         if writes(update.ops):
             return self._write(sqlite_rows.operate, update)
-        return self._read(sqlite_rows.read, update)
+        return self._read(sqlite_rows.read, update, counting=counts(update.key))
 
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
-        call = self._write if any(writes(update.ops) for update in updates) else self._read
+        if any(writes(update.ops) for update in updates):
+            call = self._write
+        else:
+            call = partial(self._read, counting=any(counts(update.key) for update in updates))
         return self._batch(call, updates, RecordBatch.operate, self._operate_row)
 
     def _operate_row(self, update: Update) -> Values:
@@ -251,7 +254,10 @@ class SQLiteStore(RecordStore):
     def _now(self) -> int:
         return int(self.seams.wall() * 1000)
 
-    def _read(self, ask: Callable[[Connection, A, int], T], about: A) -> T:
+    def _read(self, ask: Callable[[Connection, A, int], T], about: A, *, counting: bool) -> T:
+        """Return what `ask` returns. counting: whether it may read the record of a shard, which two statements do."""
+        if counting:
+            return self._pool.read(lambda connection: at_one_moment(connection, ask, about, self._now()))
         return self._pool.read(lambda connection: ask(connection, about, self._now()))
 
     def _sweep_some(self, now: int) -> None:
@@ -266,6 +272,23 @@ class SQLiteStore(RecordStore):
 
 def _is_equal(value: object, equals: str | int) -> bool:
     return type(value) is type(equals) and value == equals
+
+
+def counts(key: Key) -> bool:
+    """Whether it is the record of a shard, which counts messages that stand in rows of their own."""
+    return messages.lane_behind(key) is not None
+
+
+def at_one_moment(connection: Connection, ask: Callable[[Connection, A, int], T], about: A, now: int) -> T:
+    """Return what `ask` returns, with all its statements about the file as it is when the first of them is made."""
+    if connection.in_transaction:
+        return ask(connection, about, now)
+    connection.execute("BEGIN")
+    try:
+        return ask(connection, about, now)
+    finally:
+        if connection.in_transaction:  # SQLite has ended it by itself, after some errors
+            connection.execute("ROLLBACK")
 
 
 def _record(found: FoundRow | None, bins: Sequence[str], now: int) -> Record | None:
