@@ -18,8 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakSet
 
 from ...errors import Corrupt, LatchworkError, Misconfigured, StorageFailed, Unavailable
+from ...forks import members
 from ...ownership import warn_of_others
 from ..local.apply import Stored
 from ..port import Key
@@ -59,6 +61,10 @@ _opening = threading.Lock()
 def _after_fork() -> None:
     global _opening  # another thread of the parent may have held it
     _opening = threading.Lock()
+    for connection in members(_OPEN):
+        connection.__class__ = Inherited
+        connection.file = NO_FILE
+        _INHERITED.append(connection)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -78,11 +84,47 @@ class Connection(sqlite3.Connection):
         self.known: dict[Key, tuple[Columns, Stored]] = {}
         self.lanes: dict[tuple[str, str], int] = {}
         self.file: tuple[int, int] | None = None
+        _OPEN.add(self)
+
+    def close(self) -> None:
+        """Close it."""
+        super().close()
+        _OPEN.discard(self)
 
     def forget(self) -> None:
         """Forget what was read within a transaction that is undone."""
         self.known.clear()
         self.lanes.clear()
+
+
+class Inherited(Connection):
+    """A connection of the parent's, in a forked child whose thread goes on in the middle of a call of the parent's, or
+    of a block.
+
+    The transaction is the parent's, which goes on with it: the child would commit it again, or undo it, over what the
+    parent has written since. So it makes no statement here, and is not closed, which would end the parent's locks.
+    """
+
+    def execute(self, *_: Any) -> Any:
+        """Raise `OfTheParent`."""
+        raise OfTheParent
+
+    executemany = execute
+
+    def close(self) -> None:
+        """Leave that to the parent."""
+
+
+class OfTheParent(sqlite3.OperationalError):
+    """A statement of a forked child on a connection of the parent's."""
+
+
+_OPEN: WeakSet[Connection] = WeakSet()
+_INHERITED: list[Connection] = []
+"""The parent's connections in a forked child; kept, since one that is collected is closed, which drops the parent's
+locks (sqlite.org/howtocorrupt.html, 2.6)."""
+NO_FILE = (-1, -1)
+"""What an inherited connection is to, so that no call borrows it."""
 
 
 def open_file(path: Path, synchronous: str) -> Connection:
@@ -286,8 +328,10 @@ def is_unreadable(failure: Exception) -> bool:
 
 
 def never_commits(failure: sqlite3.Error) -> bool:
-    """Whether a COMMIT that failed so was surely undone: the frame that commits is the last one written."""
-    return primary_code(failure) in (_BUSY, _FULL)
+    """Whether a COMMIT that failed so was surely undone: the frame that commits is the last one written. A child's that
+    belongs to its parent was not made.
+    """
+    return primary_code(failure) in (_BUSY, _FULL) or isinstance(failure, OfTheParent)
 
 
 def in_doubt(failure: Exception) -> bool:
@@ -303,6 +347,8 @@ def meaning(failure: Exception, path: Path | str) -> LatchworkError:
             f"{path} has layout {failure.layout}, and another process has it open: stop all processes that use it; the "
             f"first that opens it then moves its messages once, for layout {LAYOUT}"
         )
+    if isinstance(failure, OfTheParent):
+        return of_the_parent(path)
     if is_unreadable(failure):
         return Corrupt(f"{path}: an index needs a record whose bytes are no bins; restore the file from a copy")
     if str(failure) == _RAISED:  # before its first line, where only SQLite has seen it
@@ -313,6 +359,15 @@ def meaning(failure: Exception, path: Path | str) -> LatchworkError:
     if isinstance(error, Unavailable):
         error.slow = code == _FULL
     return error
+
+
+def of_the_parent(path: Path | str) -> Misconfigured:
+    """Return the error of a forked child that cannot use the file, as a connection of its parent's was lent."""
+    return Misconfigured(
+        f"{path}: this process was forked within a call of the store, or a block of `together`, or while a call of "
+        "another thread went on for long; the call is the parent's: fork before the store is used, or start processes "
+        "by spawn"
+    )
 
 
 _MEANING: dict[int, tuple[type[LatchworkError], str]] = {

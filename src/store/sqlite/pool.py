@@ -23,7 +23,7 @@ from ...forks import members
 from ...retry import Poll
 from ...seams import Lock, Seams
 from ..port import Key
-from .file import FAILURES, Connection, in_doubt, is_busy, meaning, open_file
+from .file import FAILURES, Connection, in_doubt, is_busy, meaning, of_the_parent, open_file
 from .transaction import ANSWERS, Mine, SharedTransaction, Together, finish, write
 
 T = TypeVar("T")
@@ -139,7 +139,10 @@ class SQLitePool:
             sound = True
             self._idle.append(connection)
             self.lent.discard(change)
-            self._writing.release()
+            try:
+                self._writing.release()
+            except RuntimeError:
+                """A child that was forked meanwhile: it is nobody's turn."""
             free = True
             return changed > 0
         except FAILURES as failure:
@@ -204,7 +207,10 @@ class SQLitePool:
     def after_fork(self) -> None:
         """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
         if self.lent or self._idle or self._idle_late or self._watcher:
-            _INHERITED.setdefault(self.path, []).append([*self._idle, *self._idle_late, *self._watching()])
+            _INHERITED.add(self.path)
+        for group in self.lent:
+            if isinstance(group, SharedTransaction) and group.over is not None:
+                group.over.set()  # nobody else will: where this thread waits for its end, that is the parent's
         self._idle, self._idle_late, self.lent, self._watcher = [], [], set(), None
         self._make_locks()
         self._queue, self.left_open, self.mine = set(), None, Mine()
@@ -240,12 +246,13 @@ class SQLitePool:
 
     def end_turn(self) -> None:
         """Let the next one write."""
-        self._writing.release()
+        with suppress(RuntimeError):  # in a child that was forked meanwhile it is nobody's turn
+            self._writing.release()
 
     def end_turns(self) -> None:
         """Let the next one write, however often this thread has taken the turn, and where it has not."""
         while self.has_turn:
-            self._writing.release()
+            self.end_turn()
 
     @property
     def waits_for_the_disk(self) -> bool:
@@ -368,17 +375,13 @@ class SQLitePool:
                 connection.close()  # it was lent while another file was put in place of its own
             return connection
         if self.path in _INHERITED:
-            raise Misconfigured(
-                f"{self.path}: this process was forked while a call of another thread had lasted for more than "
-                f"{FORK_PATIENCE:g} s; fork before the store is used, or start processes by spawn"
-            )
+            raise of_the_parent(self.path)
         return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()
-_INHERITED: dict[Path, list[list[Connection]]] = {}
-"""Files that this process has its parent's connections to; kept, since one that is collected is closed, which drops
-the parent's locks (sqlite.org/howtocorrupt.html, 2.6)."""
+_INHERITED: set[Path] = set()
+"""Files that this process has its parent's connections to."""
 _forking = threading.RLock()
 """One thread forks at a time, so that none releases what another one holds."""
 _PAUSED: list[Lock] = []

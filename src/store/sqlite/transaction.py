@@ -321,6 +321,8 @@ class Together:
         self._failure = self._failure or error
         if self._depth:
             return
+        if self._pool.mine.together is not self:  # a forked child: the end of the block belongs to the parent
+            return
         self._pool.mine.together = None
         turn, void = self._turn, False
         try:
