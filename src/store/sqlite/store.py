@@ -281,7 +281,8 @@ def counts(key: Key) -> bool:
 
 def at_one_moment(connection: Connection, ask: Callable[[Connection, A, int], T], about: A, now: int) -> T:
     """Return what `ask` returns, with all its statements about the file as it is when the first of them is made."""
-    if connection.in_transaction:
+    within = connection.in_transaction
+    if within:
         return ask(connection, about, now)
     connection.execute("BEGIN")
     try:
