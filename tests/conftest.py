@@ -151,6 +151,7 @@ FIRST = (
     "tests/sim/test_mutants.py",
     "tests/coord/lock/",
     "tests/queue/sharded/groups/test_groups.py",
+    "tests/fuzz/",
     "tests/machines/",
     "tests/observe/",
     "tests/store/",
