@@ -114,10 +114,6 @@ WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
 )
 """Not on its way: one that goes with a write is not before it is sure, though it was looked at (P28)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
-_AS_READ = (
-    missing("moving") & missing("cancelled") & Bin("by", str).eq(Param("entry", str)) & Bin("due").eq(Param("due"))
-)
-_STATE = ("by", "due", "moving", "cancelled", "batch", IF, SURE)
 _THERE = (Compute(SERVER_NOW),)
 AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 """How far the leader may have come, for `may_have_passed`."""
@@ -350,25 +346,21 @@ class DelayedMessages:
 
     def _ours(self, made: Update, row: Row, by: str) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
-        it; if it was cancelled, or its life is over, it is replaced.
+        it; if it was cancelled, it is replaced.
         """
         if not isinstance(row, AlreadyExists):
             return row
         key, name = made.key, made.key.name.split("/", 2)[2]  # an id may have a slash
         try:
-            found, is_over = self._entry_at(key)
-            if found and found.by != by and (is_over or found.cancelled not in (None, "", SEALED)) and not found.moving:
+            found = self._entry_at(key)
+            if found and found.by != by and found.cancelled not in (None, "", SEALED) and not found.moving:
                 # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
-                again = Bound(_AS_READ, {"entry": found.by, "due": found.due})
-                if not is_over:
-                    self.counting.gone([found.batch])
-                    again = Bound(_AS_CANCELLED, {"by": found.cancelled})
+                self.counting.gone([found.batch])
+                again = Bound(_AS_CANCELLED, {"by": found.cancelled})
                 (row,) = self.store.repeat_many([Update(key, (*_EMPTY, *made.ops), again, ttl=made.ttl)])
                 if not isinstance(row, Refused | NotFound):
-                    if is_over and not isinstance(row, LatchworkError):
-                        self.left([name], ())  # who cancels an entry counts it; of this one nobody has
                     return row
-                found, _ = self._entry_at(key)
+                found = self._entry_at(key)
         except LatchworkError as failure:
             return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
         if found is None:
@@ -377,15 +369,9 @@ class DelayedMessages:
             return (found.due,)
         return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
 
-    def _entry_at(self, key: Key) -> tuple[Entry | None, bool]:
-        """Return the entry there without its message, and whether its life is over. One call."""
-        try:
-            *values, now = self.store.operate(key, *map(Read, _STATE), Compute(SERVER_NOW), repeatable=True)
-        except NotFound:
-            return None, False
-        read = zip(_STATE, values, strict=True)
-        entry = Entry.of({bin: value for bin, value in read if value is not None})
-        return entry, entry.cancelled is None and entry.is_over(self.config.message_expiry, now)
+    def _entry_at(self, key: Key) -> Entry | None:
+        record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
+        return None if record is None else Entry.of(record.bins)
 
     def _enter(
         self,
