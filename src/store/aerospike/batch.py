@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aerospike_helpers.batch.records import BatchRecords, Read
+from aerospike_helpers.batch.records import BatchRecords, Read, Remove
 
 from ...errors import LatchworkError, Unreadable
 from ..port import Key
@@ -71,15 +71,19 @@ def read_fault(row: Any) -> ClientFault | None:
 
 def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
-        # Every record has a generation, from 1 on. The answer to a write has none if it has removed the record, or the
-        # last of its bins.
-        if _generation(row) or (sent and not isinstance(row, Read)):
+        # Every record has a generation, from 1 on. The answer to a removal has none, and to a write that may have removed
+        # the last bin.
+        if _generation(row) or (sent and (isinstance(row, Remove) or _removes_bins(row))):
             return None
         return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
     if row.result == UNANSWERED and not row.in_doubt and batch not in _ALL_SENT:
         # The client flags each write of a request that left it whole, unless the server refused the whole request.
         return ClientFault(batch, message=row.message or "")
     return _fault(row)
+
+
+def _removes_bins(row: Any) -> bool:
+    return any(op.get("val", row) is None for op in getattr(row, "ops", ()))
 
 
 def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[ClientFault | None]:

@@ -13,6 +13,7 @@ from ....deadline import Deadline
 from ....errors import InvalidRequest
 from ....inputs import checked_kind, checked_number, checked_switch
 from ....logs import Log
+from ....plain import shown
 from ....seams import Task
 from ....unpicklable import Unpicklable
 from ..config import MAX_CONSUMERS, check_concurrency
@@ -277,7 +278,7 @@ class Consumer(Unpicklable):
         """Raise `InvalidRequest` if this is called by a handler of this consumer, for which a stop would wait."""
         if self._seams.thread() in self._inside:
             raise InvalidRequest(
-                f"a handler of {self.queue.name!r} stops its own consumer, which would wait for it: let "
+                f"a handler of {shown(self.queue.name)} stops its own consumer, which would wait for it: let "
                 f"{self._elsewhere}"
             )
 
