@@ -279,7 +279,7 @@ class _Membership:
             return self._recognised() if refusal.details["doubt"] else None
         except RecordTooBig as failure:
             raise RecordTooBig(
-                f"there is no room for {shown(self.owner)} with {len(meta.encode())} bytes of meta: one record of 1 MiB "
+                f"no room for {shown(self.owner)} with {len(meta.encode())} bytes of meta: one record of 1 MiB "
                 f"holds the members of all farms, {len(ids)} in farm {shown(farm)}; use several groups, or shorter "
                 f"names and less meta ({failure})",
                 key=self._key,

@@ -71,7 +71,7 @@ def read_fault(row: Any) -> ClientFault | None:
 
 def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
-        # Every record has a generation, from 1 on. The answer to a removal has none, and to a write that may have removed
+        # Every record has a generation, from 1 on. The answer to a removal has none, nor that to a write that has removed
         # the last bin.
         if _generation(row) or (sent and (isinstance(row, Remove) or _removes_bins(row))):
             return None
