@@ -71,8 +71,8 @@ def read_fault(row: Any) -> ClientFault | None:
 
 def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
     if not row.result:
-        # Every record has a generation, from 1 on. The answer to a removal has none, nor that to a write that has removed
-        # the last bin.
+        # Every record has a generation, from 1 on. The answer to a removal has none, nor has that to a write which has
+        # removed the last bin.
         if _generation(row) or (sent and (isinstance(row, Remove) or _removes_bins(row))):
             return None
         return NO_NODE if batch == CLUSTER_EMPTY and not sent else _unanswered(batch or UNANSWERED)
