@@ -95,12 +95,10 @@ class Delivery(Struct, frozen=True, eq=False):
     held: Stamped
     view: Source
     received: float
-    """When it was received, in seconds of the boottime clock: the time of a suspended machine counts, as others sweep
-    meanwhile."""
     settled: bool = False
     """Whether it was acknowledged or failed by this handle: what comes later changes nothing."""
     extended: float = 0.0
-    """When it was extended last, on the same clock; 0 = never."""
+    """When it was extended last, in seconds, monotonic; 0 = never."""
     stop: Callable[[], LatchworkError | None] | None = None
     """Says why the work on it should end now, if it should."""
     applied: set[tuple[Key, str, str]] | None = None
@@ -149,7 +147,7 @@ class Delivery(Struct, frozen=True, eq=False):
         if failure is not None:
             raise failure
         queue = self.view.pointers
-        if self.settled or queue.store.seams.boottime() - max(self.received, self.extended) > queue.sweep:
+        if self.settled or queue.store.seams.monotonic() - max(self.received, self.extended) > queue.sweep:
             raise lost([self])
 
     @property
@@ -471,7 +469,7 @@ def raise_first(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome]) -> 
 def extend_all(deliveries: Sequence[Delivery]) -> list[LatchworkError]:
     """Start the sweep durations of deliveries of one queue again; what kept some from that. One call."""
     queue = deliveries[0].view.pointers
-    began = queue.store.seams.boottime()
+    began = queue.store.seams.monotonic()
     since = began - MAX_EXTENSION * queue.sweep
     failures: list[LatchworkError] = [
         LeaseLost(f"{one!r} was held for more than {MAX_EXTENSION:g} sweep durations: acknowledge sooner")

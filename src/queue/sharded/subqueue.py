@@ -262,7 +262,7 @@ class Subqueue(Unpicklable, Source):
             raise failure
         held = self._without_cancelled(held)
         # 3. Hand them out, except messages that were delivered too often or cannot be decoded.
-        received, policy = self.store.seams.boottime(), self.failure_policy
+        received, policy = self.store.seams.monotonic(), self.failure_policy
         deliveries: list[Delivery] = []
         for one in held:
             if one.envelope.cancel is not None:  # asked of the consumer that had it before, and has given it back
@@ -285,11 +285,11 @@ class Subqueue(Unpicklable, Source):
 
         Where that fails, none is handed out now.
         """
-        received, until = self.store.seams.boottime(), self.store.seams.monotonic() + GRACE
+        received = self.store.seams.monotonic()
         try:
             gone = self.pointers.counting.cancelled([one.envelope for one in held])
         except BaseException:  # whatever it is, they must not wait for the sweep
-            self.pending.add(ClaimedSlot(one.slot, one.delivery, until) for one in held)
+            self.pending.add(ClaimedSlot(one.slot, one.delivery, received + GRACE) for one in held)
             raise
         if not gone:
             return held
@@ -571,7 +571,7 @@ class Subqueue(Unpicklable, Source):
     def _may_be_swept(self, delivery: Delivery) -> bool:
         """Whether it was received, or extended last, more than half a sweep duration ago."""
         since = max(delivery.received, delivery.extended)
-        return self.store.seams.boottime() - since > self.pointers.sweep / 2
+        return self.store.seams.monotonic() - since > self.pointers.sweep / 2
 
     def hand_back(self, deliveries: Sequence[Delivery]) -> Rows[bool]:
         """Return messages that were not begun to the queue: a `move` to the tail, without counting the attempts.

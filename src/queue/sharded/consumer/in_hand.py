@@ -282,7 +282,7 @@ def _still_held(queue: Subscription, noted: Sequence[Noted]) -> tuple[list[tuple
     not known.
     """
     slots = [Slot(one.shard, one.pointer) for one in noted]
-    received = queue.store.seams.boottime()
+    received = queue.store.seams.monotonic()
     found = queue.pointers.held_by(slots, [one.delivery for one in noted])
     return [
         (Delivery(None, Stamped(slot, one.delivery, envelope), queue, received), one.stage)

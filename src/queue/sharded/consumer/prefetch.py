@@ -76,7 +76,7 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class ClaimedMessage:
-    """A message that was claimed and not begun. Times in seconds of the boottime clock, as a delivery's.
+    """A message that was claimed and not begun. Times in seconds, monotonic.
 
     extended: when it was extended last, or that was tried.
     survived: whether it comes back because a consumer died, or was paused, while it had it.
@@ -100,7 +100,7 @@ class Prefetched:
         self._settlements, self._seams = settlements, queue.store.seams
         self._sweep = queue.config.sweep_duration.total_seconds()
         self._safe = self._sweep / 2
-        """Seconds after which a sweep may have taken a message, as in a pause of the process or its machine."""
+        """Seconds after which a sweep may have taken a message, as in a pause of the process."""
         self._lock = self._seams.lock()
         self.waiting: deque[ClaimedMessage] = deque()
         self._over = False
@@ -136,7 +136,7 @@ class Prefetched:
         What cannot be handed back stays, and is handled here: it is tried once, as each try may leave a copy behind.
         last: the consumer has ended: all messages are tried again; the sweeper moves the ones that fail again.
         """
-        now = self._seams.boottime()
+        now = self._seams.monotonic()
         with self._lock:
             self._over = self._over or last
             goes = [*filter(lambda one: self._over or not (one.stays or now - one.received < waited), self.waiting)]
@@ -156,7 +156,7 @@ class Prefetched:
 
     def keep(self) -> None:
         """Extend what is due."""
-        now = self._seams.boottime()
+        now = self._seams.monotonic()
         with self._lock:
             waiting = tuple(self.waiting)
         due = [one for one in waiting if now - one.extended > self._sweep / EXTENSIONS]
@@ -175,4 +175,4 @@ class Prefetched:
 
     def _is_late(self, one: ClaimedMessage) -> bool:
         """Whether a sweep may have taken the message."""
-        return self._seams.boottime() - max(one.delivery.received, one.delivery.extended) >= self._safe
+        return self._seams.monotonic() - max(one.delivery.received, one.delivery.extended) >= self._safe

@@ -20,8 +20,7 @@ LATE = "had not begun when the consumer stopped"
 class HandlerCall:
     """One call of the handler, with the deliveries that it was given. Times in seconds, monotonic.
 
-    received: when the deliveries came.
-    extended: when their time began again, of the boottime clock, as a delivery's.
+    received, extended: when the deliveries came, and when their time began again.
     started: when the handler was called; None = not yet.
     ends: whether the consumer takes no more messages.
     abandoned, cut: whether it was given up; and that as the consumer stopped.
@@ -100,7 +99,7 @@ class Runs:
     def begin(self, delivery: Delivery) -> HandlerCall | None:
         """Return a run of one message, whose handler begins now; None if nothing may begin any more."""
         now = self._seams.monotonic()
-        run = HandlerCall([delivery], now, self._seams.boottime(), self._state.ends, started=now)
+        run = HandlerCall([delivery], now, now, self._state.ends, started=now)
         with self._lock:
             if self._over:
                 return None
@@ -111,8 +110,8 @@ class Runs:
 
     def open(self, deliveries: Sequence[Delivery], on_given_up: Callable[[bool], object] | None = None) -> HandlerCall:
         """Keep these deliveries alive from now on; their handler starts with `start`."""
-        received, extended = self._seams.monotonic(), self._seams.boottime()
-        run = HandlerCall(list(deliveries), received, extended, self._state.ends, on_given_up=on_given_up)
+        now = self._seams.monotonic()
+        run = HandlerCall(list(deliveries), now, now, self._state.ends, on_given_up=on_given_up)
         stop_by(deliveries, run.why_end)
         with self._lock:
             self._runs.append(run)
@@ -150,12 +149,12 @@ class Runs:
 
     def keep(self) -> None:
         """Extend what is due, give up what has run too long."""
-        now, at = self._seams.monotonic(), self._seams.boottime()
+        now = self._seams.monotonic()
         for run in self._open_runs():
             if run.started is not None and now - run.started > self._timeout:
                 self.abandon(run, f"ran longer than {self._timeout:g} s")
-            elif at - run.extended > self._sweep / EXTENSIONS:
-                run.extended = at
+            elif now - run.extended > self._sweep / EXTENSIONS:
+                run.extended = now
                 extend(_open(run.deliveries))
 
     def abandon_all(self, why: str) -> None:

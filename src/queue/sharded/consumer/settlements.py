@@ -188,8 +188,8 @@ class Settlements:
             self._again_at = at + AGAIN.pause(self._tries + 1, self._seams)
             owed, self._owed = self._owed, {}
         # 1. Leave to the sweep what it may have taken, by this process's clock.
-        since = self._seams.boottime() - self._queue.config.sweep_duration.total_seconds()
-        over = [one for one in owed if max(one.received, one.extended) <= since]
+        sweep = self._queue.config.sweep_duration.total_seconds()
+        over = [one for one in owed if at >= max(one.received, one.extended) + sweep]
         self._state.hand.let_go(over)
         if over:
             log.warning(

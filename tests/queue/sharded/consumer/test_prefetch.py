@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from latchwork.errors import InvalidRequest, LeaseLost, OutcomeUnknown, Unavailable
+from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Shovel, Worker
 from latchwork.queue.sharded.active import ActiveShards
 from latchwork.queue.sharded.consumer.prefetch import PREFETCH, SPAN, WAIT, Pace
@@ -389,51 +389,6 @@ def test_what_a_sweep_took_while_the_process_was_paused_is_not_handled(queue, cl
     for _ in range(15):
         consumer._turns.take()
     assert seen == [0, *range(2, 16)]
-
-
-class Suspended(OneThread):
-    """A machine that was suspended: that time does not count on its monotonic clock."""
-
-    lost = 0.0
-
-    def monotonic(self):
-        return super().monotonic() - self.lost
-
-    def suspend(self, seconds):
-        self.advance(seconds)
-        self.lost += seconds
-
-
-@pytest.fixture
-def suspended():
-    """A queue, three of its messages, which were claimed and not begun when the machine was suspended and others have
-    handled the first one, and a consumer with these.
-    """
-    clock, began = Suspended(), []
-    queue = made(CountingStore(MemoryStore(clock)))
-    queue.publish_many(["a", "b", "c"])
-    consumer, claimed = Consumer(queue, began.append, upkeep=False), queue.receive(3)
-    consumer._prefetched.put(claimed)
-    clock.suspend(SWEEP + 1)
-    queue.pointers.stamp([claimed[0].held.slot], "a sweep")
-    return queue, claimed, consumer
-
-
-def test_what_others_took_while_the_machine_was_suspended_is_not_begun(suspended):
-    _, _, consumer = suspended
-    taken = [consumer._prefetched.take() for _ in range(3)]
-    assert [one and one.delivery.payload for one in taken] == ["b", "c", None]
-
-
-def test_what_others_took_while_the_machine_was_suspended_is_not_handed_back_nor_stored_as_it_fails(suspended):
-    queue, (first, other, _), consumer = suspended
-    with pytest.raises(LeaseLost):
-        first.nack()
-    assert queue.depth().sideline == 0
-    with pytest.raises(LeaseLost):
-        other.check()
-    consumer._prefetched.hand_back()
-    assert waiting(queue) == [("b", 1), ("c", 1)]
 
 
 def test_what_could_not_be_extended_and_a_sweep_took_is_not_handled(queue, clock, store):
