@@ -207,7 +207,7 @@ class SQLitePool:
     def after_fork(self) -> None:
         """Reset the pool in a forked child; refuse its use where a connection of the parent's was open."""
         if self.lent or self._idle or self._idle_late or self._watcher:
-            _INHERITED.add(self.path)
+            _OF_THE_PARENT.add(self.path)
         for group in self.lent:
             if isinstance(group, SharedTransaction) and group.over is not None:
                 group.over.set()  # nobody else will: where this thread waits for its end, that is the parent's
@@ -374,13 +374,13 @@ class SQLitePool:
             while (connection := idle.pop()).file != file:
                 connection.close()  # it was lent while another file was put in place of its own
             return connection
-        if self.path in _INHERITED:
+        if self.path in _OF_THE_PARENT:
             raise of_the_parent(self.path)
         return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()
-_INHERITED: set[Path] = set()
+_OF_THE_PARENT: set[Path] = set()
 """Files that this process has its parent's connections to."""
 _forking = threading.RLock()
 """One thread forks at a time, so that none releases what another one holds."""

@@ -326,21 +326,26 @@ class QueueTimers:
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
         expired |= moved.keys()
         # One whose entry could not be deleted stays in the bucket: the next look finds it published, and deletes it.
-        done = sorted(expired)
-        _, kept = self._store.delete_many([Removal(delayed.entry(one)) for one in done], repeatable=True).sift(done)
+        kept = self._delete(expired)
         expired -= kept.keys()
         failures |= unmoved | kept
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
         put_off |= self._asked_again(settled.later)
         over = (expired | gone | cancelled | put_off) - stays
         if over:
-            self._store.repeat_many([
-                Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),)),
-                # What it has deleted: an id may be in two buckets, and who cancels or withdraws an entry counts it.
-                *([self._counting(place, expired - foreign)] if expired else []),
-                *([delayed.told_no_more(gone | cancelled)] if gone | cancelled else []),
-            ])  # fmt: skip
+            rows = [Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),))]
+            if expired:  # what it has deleted: an id may be in two buckets, and who cancels an entry counts it
+                rows.append(self._counting(place, expired - foreign))
+            if gone | cancelled:
+                rows.append(delayed.told_no_more(gone | cancelled))
+            self._store.repeat_many(rows)
         return len(over) == len(set(ids))
+
+    def _delete(self, names: Collection[str]) -> dict[str, LatchworkError]:
+        """Delete entries; return the errors of those that stay. One call."""
+        ordered = sorted(names)
+        removals = [Removal(self._delayed.entry(one)) for one in ordered]
+        return self._store.delete_many(removals, repeatable=True).sift(ordered)[1]
 
     def _leave_batches(self, cancelled: Sequence[str]) -> bool:
         """Take cancelled messages, of these, out of their batches. False if the store failed: the next look tries it
