@@ -166,6 +166,8 @@ def main() -> None:
     """Print the table of the folders, then the numbers of the whole."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1] / "src").resolve()
     files = sorted(root.rglob("*.py"))
+    if not files:
+        sys.exit(f"no Python file in {root}; usage: python tools/shape.py [FOLDER]")
     graph = {path: imports_of(path, root) for path in files}
     print(f"{'folder':32}{'files':>6}{'code':>8}{'floors':>8}{'arrows':>8}")
     for folder in sorted({path.parent for path in files}):
