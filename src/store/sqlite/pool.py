@@ -139,10 +139,7 @@ class SQLitePool:
             sound = True
             self._idle.append(connection)
             self.lent.discard(change)
-            try:
-                self._writing.release()
-            except RuntimeError:
-                """A child that was forked meanwhile: it is nobody's turn."""
+            self.end_turn()
             free = True
             return changed > 0
         except FAILURES as failure:
