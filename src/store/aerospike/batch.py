@@ -83,7 +83,8 @@ def _row_fault(row: Any, batch: int, *, sent: bool) -> ClientFault | None:
 
 
 def _removes_bins(row: Any) -> bool:
-    return any(op.get("val", row) is None for op in getattr(row, "ops", ()))
+    """Whether it writes None into a bin, which removes it."""
+    return any("val" in op and op["val"] is None for op in getattr(row, "ops", ()))
 
 
 def _undecoded(client: Any, rows: list[Any], policy: dict[str, Any]) -> list[ClientFault | None]:
