@@ -327,6 +327,8 @@ _WAITING = {MAIN: State.READY, SIDE: State.RETRYING, PARKED: State.PARKED}
 
 
 def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) -> Status | None:
+    if entry.moved:
+        return None
     if entry.cancelled is not None:
         return Status(State.GONE, cancelled=True) if name == message_id else None
     message = entry.message

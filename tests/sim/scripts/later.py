@@ -19,7 +19,7 @@ from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.upkeep import scheduling, timers
 from latchwork.queue.sharded.upkeep.scheduling import Scheduling
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
-from latchwork.store import MapRemove, MemoryStore, Update
+from latchwork.store import MapRemove, MemoryStore, Removal, Update
 from latchwork.store.model.expr import Const
 from latchwork.store.rows import Rows
 from latchwork.testing.clock import ManualClock
@@ -241,6 +241,55 @@ def cancel_meets_a_move():
     return True
 
 
+def create_meets_a_move():
+    """P16.16: a request to make the entry of a failed message arrives once that was moved, and was handled."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    queue, requests, send = queue_on(store), list[Update](), store.repeat_many
+
+    def heard(updates, *more):
+        requests.extend(one for one in updates if one.key.name.startswith("E/"))
+        return send(updates, *more)
+
+    of = queue.publish("m")
+    with mock.patch.object(store, "repeat_many", heard):
+        queue.receive(1)[0].nack(delay=1)
+    run(queue, clock, 20)
+    came = delivered(queue)
+    send(requests)
+    return came == ["m"] and queue.status(of).state == "done"
+
+
+def stored_for_later_again():
+    """P16.17: a consumer that had no answer fails its message again, when that was moved and handled."""
+    clock = ManualClock()
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    queue.publish("m")
+    (delivery,) = queue.receive(1)
+    store.plan = {store._number + 4 + n: "dropped" for n in range(20)}
+    with suppress(Unavailable):
+        delivery.nack(delay=1)
+    store.plan = {}
+    run(queue, clock, 5)
+    came = delivered(queue)
+    delivery.nack(delay=1)
+    run(queue, clock, 5)
+    return [*came, *delivered(queue)] == ["m"]
+
+
+def deleted(self, updates):
+    """Delete entries whose messages were moved."""
+    names = sorted(updates)
+    removals = [Removal(updates[one].key) for one in names]
+    return self._store.delete_many(removals, repeatable=True).sift(names)[1]
+
+
+def made_once_more(self, made, row, by, *, once, real=delayed.DelayedMessages._ours):
+    """Replace the entry of a failed message that was moved, or cancelled."""
+    return real(self, made, row, by)
+
+
 def counted_whoever_did(self, place, brought):
     """Count what was brought, though the note of it is gone, or leave the note as it is."""
     return Update(self._delayed.control, delayed.counting(delayed.OUT, delayed.RETRY_OUT, brought))
@@ -354,6 +403,8 @@ RULES = [
         killed_while_it_stores_for_later,
         patched(delayed.DelayedMessages, "enter_found", taken_for_entered),
     ),
+    ("P16.16 late", create_meets_a_move, patched(QueueTimers, "_drop", deleted)),
+    ("P16.17 once", stored_for_later_again, patched(delayed.DelayedMessages, "_ours", made_once_more)),
     ("P14.2 order", leader_dies_at_a_tick, noted_first),
     ("P14.2 ledger", leader_dies_at_a_tick, each_attempt_for_itself),
 ]

@@ -2,12 +2,12 @@
 
 Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due` (ms, server), its `shard` (-1 = any)
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
-`cancelled` once it never will be; `if` and `sure` of one that goes with a write (P28). A bucket, key
+`cancelled` once it never will be, or was moved; `if` and `sure` of one that goes with a write (P28). A bucket, key
 `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
 and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
 buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
 out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id ->
-`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being deleted, not counted yet.
+`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being dropped, not counted yet.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ from ..shards import Shards
 from ..slots import Stamped
 from .stored import (
     IF,
+    MOVED,
     SURE,
     Entry,
     LastRetry,
@@ -114,6 +115,10 @@ WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
 )
 """Not on its way: one that goes with a write is not before it is sure, though it was looked at (P28)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
+_AS_MARKED = (exists("moving") & Bin("moving").eq(Param("mark"))) | (
+    exists("cancelled") & Bin("cancelled", str).eq(Param("by", str))
+)
+_DROPPED = tuple(Put(bin, None) for bin in ("data", "headers", "lastError", "progress", "batch", "moving"))
 _THERE = (Compute(SERVER_NOW),)
 AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 """How far the leader may have come, for `may_have_passed`."""
@@ -122,6 +127,10 @@ _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled", IF, S
 
 SEALED = "sealed"
 """Stands in `cancelled` where no message was, and none will be (P30)."""
+LATE = 900
+"""Seconds for which an entry stays whose message was moved: longer than a request to make it can be on its way, as TCP
+gives up after less.
+"""
 
 
 class Due(NamedTuple):
@@ -176,7 +185,7 @@ def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Targe
         named = zip(envelopes, held, strict=True)
         names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery) for envelope, one in named]
         try:
-            rows = delayed.publish(envelopes, shards, dues, names=names)
+            rows = delayed.publish(envelopes, shards, dues, names=names, once=True)
         except InvalidRequest as failure:  # of a message that another program has written: it alone is refused
             if len(held) == 1:
                 return Rows([failure])
@@ -237,11 +246,13 @@ class DelayedMessages:
         due: Due | Sequence[Due],
         *,
         names: Sequence[str] | None = None,
+        once: bool = False,
     ) -> Rows[str]:
         """Store messages, up to 1,000, for later; return for each the name of its entry once it is safe, or the error.
 
         due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
+        once: an entry of that name stands for the message for good, also once it was cancelled or moved.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
         id is in no bucket was never acknowledged. Two calls; one more for a process's first message, if a record of the
@@ -271,7 +282,7 @@ class DelayedMessages:
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
         sent = self.store.repeat_many([*made, *noted.values(), *beside.updates])
         uncounted = beside.taken_from(sent)
-        rows = Rows(map(self._ours, made, sent[: len(made)], tokens))
+        rows = Rows(self._ours(*each, once=once) for each in zip(made, sent[: len(made)], tokens, strict=True))
         # 2. Put their ids into the buckets of these times.
         moments = {n: moment for n, (moment,) in rows.sift(range(len(rows)))[0].items()}
         buckets = self._buckets(moments, dues)
@@ -344,16 +355,17 @@ class DelayedMessages:
                 self.store.repeat(Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER))
             self._has_control = True
 
-    def _ours(self, made: Update, row: Row, by: str) -> Row:
+    def _ours(self, made: Update, row: Row, by: str, *, once: bool = False) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
-        it; if it was cancelled, it is replaced.
+        it; if it was cancelled or moved, it is replaced, unless that is to be done once.
         """
         if not isinstance(row, AlreadyExists):
             return row
         key, name = made.key, made.key.name.split("/", 2)[2]  # an id may have a slash
         try:
             found = self._entry_at(key)
-            if found and found.by != by and found.cancelled not in (None, "", SEALED) and not found.moving:
+            is_over = found is not None and found.cancelled not in (None, "", SEALED) and not found.moving
+            if found and found.by != by and is_over and not once:
                 # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
                 self.counting.gone([found.batch])
                 again = Bound(_AS_CANCELLED, {"by": found.cancelled})
@@ -563,6 +575,16 @@ class DelayedMessages:
         """Return the update that cancels an entry, and reads its place in a batch."""
         mark = (Put("cancelled", by), Put("data", ""), Read("batch"))
         return Update(self.entry(name), mark, Bound(WAITS, {"by": by}))
+
+    def dropping(self, name: str, entry: Entry, mark: int) -> Update:
+        """Return the update that drops an entry whose message was moved, or is over, and leaves that it was there: so
+        a request to make it that arrives late does not bring it back.
+
+        mark: its `moving`; if another process has marked it since, it is refused.
+        """
+        by = MOVED + entry.by
+        ops = (Put("cancelled", by), *_DROPPED)
+        return Update(self.entry(name), ops, Bound(_AS_MARKED, {"mark": mark, "by": by}), ttl=LATE)
 
     def left(self, names: Sequence[str], texts: Sequence[object]) -> None:
         """Count entries that were cancelled, and remove cancelled messages from the count of their batches."""

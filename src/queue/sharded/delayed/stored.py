@@ -20,6 +20,8 @@ IF, SURE = "if", "sure"
 """The condition that a message waits for, and whether that has come true."""
 ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group", IF, SURE)
 """The bins of an entry that are read."""
+MOVED = "moved "
+"""What `cancelled` begins with where a message was moved, or is over, and not cancelled."""
 DAY_MS = 86_400_000
 
 
@@ -32,7 +34,7 @@ class Entry:
     by: the attempt that made it, which ends with the entry's number among all of its process.
     shard: of the message's key, -1 = any.
     moving: whether it is on its way.
-    cancelled: by whom, None = not.
+    cancelled: by whom, None = not; or that it was moved.
     group: the tag of the group that put it off, None = of a queue.
     batch: its place in a batch, also of one that was cancelled.
     condition: the update that it goes with (P28), None = none, or it is damaged.
@@ -66,6 +68,11 @@ class Entry:
             Condition.of(bins.get(IF)),
             IF in bins and SURE not in bins,
         )
+
+    @property
+    def moved(self) -> bool:
+        """Whether its message went to the queue, or is over, and only that is left to be read here."""
+        return self.cancelled is not None and self.cancelled.startswith(MOVED)
 
     def waits(self, group: str | None) -> bool:
         """Whether it is delivered once it is due. group: the tag of the group, if it is one's."""

@@ -11,7 +11,7 @@ from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....logs import Log
-from ....store import Bin, Compute, MapRemove, Param, Put, Read, Removal, Update, exists, missing
+from ....store import Bin, Compute, MapRemove, Param, Put, Read, Record, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound, has
 from ....store.model.ops import MapPut, ReadAll
 from ....store.rows import Rows
@@ -47,6 +47,10 @@ _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= 
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
 _HAS_IDS = (Compute(exists(IDS)),)
 _UNCOUNTED = has(BROUGHT, Param("place"))
+
+
+def _is_dropped(row: Record | LatchworkError) -> bool:
+    return isinstance(row, Record) and Entry.of(row.bins).moved
 
 
 def is_for_good(failure: LatchworkError) -> bool:
@@ -102,7 +106,7 @@ class Look(NamedTuple):
     full: the buckets that have ids, or records that are not known yet, with the ids of the records that were read.
     lowered: whether a late publisher has lowered the horizon, and so may have put ids into buckets that were already
         read: then the horizon is not moved, and the buckets are read again.
-    brought: what earlier passes have noted before they deleted it, and not counted: the bin as it is stored.
+    brought: what earlier passes have noted before they dropped it, and not counted: the bin as it is stored.
     """
 
     horizon: int
@@ -244,15 +248,15 @@ class QueueTimers:
         return Update(self._delayed.control, counted, Bound(_UNCOUNTED, {"place": place}))
 
     def _count_brought(self, stored: Any) -> None:
-        """Count the entries that an earlier pass has deleted: its process died before it did that, or a call failed.
+        """Count the entries that an earlier pass has dropped: its process died before it did that, or a call failed.
 
         Two calls. Those that are still there will be brought by a later pass, which counts them.
         """
         brought = brought_in(stored)
         if brought is not None:
             ids = list(dict.fromkeys(one for some in brought.values() for one in some))
-            records = read_each(self._store, [self._delayed.entry(one) for one in ids], "by")
-            gone = {one for one, record in zip(ids, records, strict=True) if record is None}
+            records = read_each(self._store, [self._delayed.entry(one) for one in ids], "by", "cancelled")
+            gone = {one for one, has in zip(ids, records, strict=True) if has is None or _is_dropped(has)}
             rows = self._store.repeat_many(
                 [self._counting(at, gone.intersection(some)) for at, some in brought.items()]
             )
@@ -278,7 +282,7 @@ class QueueTimers:
             k += 1
 
     def _move(self, number: int, k: int, ids: Sequence[str]) -> bool:
-        """Publish these messages, then forget them; return whether all are gone.
+        """Publish these messages, then drop them here; return whether all are gone.
 
         They are marked first: a marked message cannot be cancelled any more, and a cancelled one is not marked. They
         are published through the ledger, so a process that was paused or died in between, and starts again, publishes
@@ -292,7 +296,7 @@ class QueueTimers:
         guard = Bound(_DUE, {"end": number * WIDTH})
         taken, failures = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids]).sift(ids)
         gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
-        # Their entries stay until they expire, so that no late request can create them again; or they are due later.
+        # Or moved: their entries stay, so that no late request can create them again. Or they are due later.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
@@ -325,8 +329,8 @@ class QueueTimers:
         ).sift(wanted)
         stays = cancelled if cancelled and not self._leave_batches(sorted(cancelled)) else set[str]()
         expired |= moved.keys()
-        # One whose entry could not be deleted stays in the bucket: the next look finds it published, and deletes it.
-        kept = self._delete(expired)
+        # One that could not be dropped stays in the bucket: the next look finds it published, and drops it.
+        kept = self._drop({one: delayed.dropping(one, found[one], taken[one][0]["moving"]) for one in expired})
         expired -= kept.keys()
         failures |= unmoved | kept
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
@@ -334,18 +338,18 @@ class QueueTimers:
         over = (expired | gone | cancelled | put_off) - stays
         if over:
             rows = [Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),))]
-            if expired:  # what it has deleted: an id may be in two buckets, and who cancels an entry counts it
+            if expired:  # what it has dropped: an id may be in two buckets, and who cancels an entry counts it
                 rows.append(self._counting(place, expired - foreign))
             if gone | cancelled:
                 rows.append(delayed.told_no_more(gone | cancelled))
             self._store.repeat_many(rows)
         return len(over) == len(set(ids))
 
-    def _delete(self, names: Collection[str]) -> dict[str, LatchworkError]:
-        """Delete entries; return the errors of those that stay. One call."""
-        ordered = sorted(names)
-        removals = [Removal(self._delayed.entry(one)) for one in ordered]
-        return self._store.delete_many(removals, repeatable=True).sift(ordered)[1]
+    def _drop(self, updates: Mapping[str, Update]) -> dict[str, LatchworkError]:
+        """Drop entries by these updates; return the errors of those that stay. One call."""
+        names = sorted(updates)
+        _, failed = self._store.repeat_many([updates[one] for one in names]).sift(names)
+        return {one: failure for one, failure in failed.items() if not isinstance(failure, NotFound)}
 
     def _leave_batches(self, cancelled: Sequence[str]) -> bool:
         """Take cancelled messages, of these, out of their batches. False if the store failed: the next look tries it

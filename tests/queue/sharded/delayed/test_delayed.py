@@ -16,13 +16,14 @@ from latchwork.errors import (
     LeaseLost,
     OutcomeUnknown,
     RecordTooBig,
+    Refused,
     Unavailable,
 )
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
 from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
-from latchwork.store import MemoryStore, Param, Put
+from latchwork.store import MemoryStore, Param, Put, Update
 from latchwork.store.rows import Rows
 from latchwork.testing import CountingStore, inject_everywhere
 from latchwork.testing.clock import ManualClock
@@ -489,24 +490,22 @@ def test_at_whatever_call_a_pass_is_struck_the_next_one_takes_few_calls_for_hund
 
 
 @pytest.mark.parametrize("ids", [["m"], ["m", "n"]], ids=len)
-def test_a_message_whose_entry_could_not_be_deleted_is_forgotten_by_the_next_look(ids):
+def test_a_message_whose_entry_could_not_be_dropped_is_dropped_by_the_next_look(ids):
     """Else its state is "ready" for days after it was acknowledged, and its id and its key are taken."""
     clock = ManualClock()
-    memory = MemoryStore(clock)
-    queue = queue_on(memory)
-    store = FaultyStore(memory)
-    timers = Timers(Farms(queue_on(store)))
+    queue = queue_on(MemoryStore(clock))
+    timers = Timers(Farms(queue))
     for name in ids:
         queue.publish(name, delay=1, message_id=name)
     clock.advance(2)
 
-    def away(removals):
-        raise Unavailable("away")
+    def away(duty, updates):
+        return dict.fromkeys(updates, Unavailable("away"))
 
-    with mock.patch.object(store, "_delete_many", away), mock.patch.object(store, "_delete", away):
+    with mock.patch.object(QueueTimers, "_drop", away):
         run_until(timers, clock, 1)
     assert payloads(queue) == ids
-    assert queue.depth().delayed == len(ids), "not counted before they are deleted"
+    assert queue.depth().delayed == len(ids), "not counted before they are dropped"
     run_until(timers, clock, 3)
     assert (payloads(queue), queue.depth().delayed) == ([], 0)
     for name in ids:
@@ -691,7 +690,7 @@ def test_a_damaged_horizon_keeps_no_other_queue_waiting(store, clock, horizon, c
 
 
 @pytest.mark.parametrize("brought", ["x", 5, [], {5: []}, {"": []}, {"1/0": 5}, {"1/0": [5, ""]}, {"x": ["gone"] * 3}])
-def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_forgotten(store, clock, brought):
+def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_dropped(store, clock, brought):
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     queue.publish("x", delay=5)
@@ -750,6 +749,95 @@ def test_a_create_that_comes_after_the_cancel_brings_nothing_back(store, clock):
         store.repeat_many(updates)
     run_until(Timers(Farms(queue)), clock, 10)
     assert payloads(queue) == []
+
+
+@pytest.mark.parametrize("is_done", [True, False], ids=["done", "parked"])
+@pytest.mark.parametrize("has_failed", [True, False], ids=["failed", "delayed"])
+def test_a_create_that_comes_after_the_message_was_moved_brings_nothing_back(store, clock, has_failed, is_done):
+    """Else it is said to wait, and a new message of its key is not published, until the entry expires."""
+    requests, send = list[Update](), store.repeat_many
+    queue = queue_on(store, retry=True, max_deliveries=1 + has_failed)
+
+    def heard(updates, *more):
+        requests.extend(one for one in updates if one.key.name.startswith("E/"))
+        return send(updates, *more)
+
+    with mock.patch.object(store, "repeat_many", heard):
+        if has_failed:
+            of = queue.publish("m", unique="key")
+            queue.receive()[0].nack(delay=1)
+        else:
+            of = queue.publish("m", unique="key", delay=1)
+    run_until(Timers(Farms(queue)), clock, 5)
+    (delivery,) = queue.receive()
+    delivery.ack() if is_done else delivery.nack()
+    assert {type(row) for row in send(requests)} == {AlreadyExists}
+    assert queue.status(of).state == ("done" if is_done else "parked")
+    assert queue.publish("next", unique="key") != of
+    assert (payloads(queue), queue.depth().delayed) == (["next"], 0)
+    clock.advance(entries.LATE + 1)
+    assert store.get_many([one.key for one in requests]) == [None] * len(requests)
+
+
+@pytest.mark.parametrize("meanwhile", ["moved", "discarded"])
+def test_a_failed_message_that_is_stored_for_later_again_stays_moved_or_discarded(clock, meanwhile):
+    """Its consumer has no answer, and fails it once more when the message has been handled again, or thrown away."""
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    of = queue.publish("m")
+    (delivery,) = queue.receive()
+    store.plan = {store._number + 4 + n: "dropped" for n in range(20)}
+    with suppress(Unavailable):
+        delivery.nack(delay=1)
+    store.plan = {}
+    if meanwhile == "discarded":
+        assert queue.delayed.discard([of]) == {of: Outcome.DONE}
+    run_until(Timers(Farms(queue)), clock, 5)
+    assert payloads(queue) == (["m"] if meanwhile == "moved" else [])
+    delivery.nack(delay=1)
+    run_until(Timers(Farms(queue)), clock, 5)
+    assert (payloads(queue), queue.depth().delayed) == ([], 0)
+
+
+def test_a_drop_that_comes_late_leaves_the_next_message_of_that_id(store, clock):
+    queue, requests, drop = queue_on(store), list[Update](), QueueTimers._drop
+
+    def heard(duty, updates):
+        requests.extend(updates.values())
+        return drop(duty, updates)
+
+    timers = Timers(Farms(queue))
+    queue.publish("old", delay=1, message_id="m")
+    with mock.patch.object(QueueTimers, "_drop", heard):
+        run_until(timers, clock, 3)
+    queue.publish("new", delay=1, message_id="m")
+    assert {type(row) for row in store.repeat_many(requests)} == {Refused}
+    run_until(timers, clock, 3)
+    assert sorted(payloads(queue)) == ["new", "old"]
+
+
+def test_a_message_that_came_is_never_said_to_be_cancelled_though_its_trace_is_lost(store, clock):
+    queue = queue_on(store)
+    queue.publish("x", delay=1, message_id="m")
+    run_until(Timers(Farms(queue)), clock, 3)
+    assert payloads(queue) == ["x"]
+    assert queue.status("m").state == "done"
+    store.delete(queue.delayed.places.key("m"))
+    status = queue.status("m")
+    assert (status.state, status.cancelled) == ("unknown", False)
+
+
+def test_a_message_of_a_batch_that_two_buckets_name_is_moved_and_counted_once(store, clock):
+    queue = queue_on(store)
+    batch = queue.batch("b")
+    of = batch.publish("m", delay=60)
+    batch.close()
+    assert queue.delayed.redrive([of]) == {of: Outcome.DONE}
+    run_until(Timers(Farms(queue)), clock, 5)
+    progress = batch.progress()
+    assert (progress.waiting, progress.discarded) == (1, 0)
+    assert payloads(queue) == ["m"]
+    assert batch.progress().done == 1
 
 
 def test_a_message_that_was_moved_there_and_back_comes_once(store, clock):
