@@ -1,6 +1,6 @@
 """Rules taken out of what is unique until it is done (P30), one at a time, as `mutants.py` lists them.
 
-P30.3 and P30.7 to P30.9 are too rare for chance: `tests/queue/sharded/test_unique.py` shows them.
+P30.3 and P30.7 to P30.10 are too rare for chance: `tests/queue/sharded/test_unique.py` shows them.
 """
 
 from __future__ import annotations

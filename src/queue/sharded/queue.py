@@ -119,7 +119,7 @@ class ShardedQueue(Subscription):
         on_duplicate: str = "keep",
     ) -> str:
         """Publish one message; return its id once it is safe. Two calls; with `dedup` five, or one if the key has a
-        message; with `unique` four, or two to four if the key has one, and six or seven after one that was not
+        message; with `unique` four, or two to four if the key has one, and six to nine after one that was not
         acknowledged.
 
         key: messages of one key go to one shard, where an ordered consumer handles messages that were published one

@@ -90,11 +90,15 @@ class Status:
 
 
 class Finder:
-    """The places of one message, by its id."""
+    """The places of one message, by its id.
+
+    server_ms: the server's time, where who looks for the message has read it; None = the time of this machine counts.
+    """
 
     def __init__(self, sides: Sequence[Shards], delayed: DelayedMessages, places: Places, message_id: str) -> None:
         self.sides, self.delayed = {shards.side: shards for shards in sides}, delayed
         self.places, self.message_id = places, message_id
+        self.server_ms: int | None = None
         first = first_slot(sides[0].name, message_id)
         self.first = first if first is not None and first.slot.shard < sides[0].shards else None
 
@@ -102,6 +106,10 @@ class Finder:
         """Return the places that the id itself names: its first slot, and the delayed entry of this id."""
         entry = Place(0, DELAYED, None, self.message_id)
         return [entry] if self.first is None else [Place(self.first.at * 1000, MAIN, self.first.slot), entry]
+
+    def now_ms(self) -> int:
+        """Return the time by which it is told whether a life is over."""
+        return int(self.delayed.store.seams.wall() * 1000) if self.server_ms is None else self.server_ms
 
     def key(self, place: Place) -> Key:
         """Return the key of the record at a place."""
@@ -260,12 +268,12 @@ def _read_and_sealed(
 
 
 _LIVES = (State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED)
-_ORDER = (*_LIVES, State.DONE, State.GONE)
+_ORDER = (*_LIVES, State.DONE, State.GONE, State.EXPIRED)
 
 
 def _gone(find: Finder, trace: Trace | None, shard: ShardPointers) -> Status:
     """Return what is known of a message that is nowhere."""
-    now = find.delayed.store.seams.wall()
+    now = find.now_ms() / 1000
     if trace is not None and trace.places:
         last = trace.places[-1]
         life = find.delayed.kept if last.slot is None else find.sides[last.side].ttl
@@ -301,7 +309,7 @@ _SHORT = re.compile(rf"{UNIQUE}([0-9a-f]{{4}})?")
 def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | None:
     """Return what a record says of the message; None where it holds none of this id."""
     if place.slot is None:
-        return _delayed(place.entry, Entry.of(bins), bins, find.message_id)
+        return _delayed(find, place.entry, Entry.of(bins), bins)
     if bins.get("msgId") != find.message_id:
         return None
     envelope = from_bins(bins)
@@ -326,17 +334,19 @@ def at_place(find: Finder, place: Place, bins: Mapping[str, Any]) -> Status | No
 _WAITING = {MAIN: State.READY, SIDE: State.RETRYING, PARKED: State.PARKED}
 
 
-def _delayed(name: str, entry: Entry, bins: Mapping[str, Any], message_id: str) -> Status | None:
+def _delayed(find: Finder, name: str, entry: Entry, bins: Mapping[str, Any]) -> Status | None:
     if entry.moved:
         return None
     if entry.cancelled is not None:
-        return Status(State.GONE, cancelled=True) if name == message_id else None
+        return Status(State.GONE, cancelled=True) if name == find.message_id else None
     message = entry.message
-    if message is None or message.msg_id != message_id:
+    if message is None or message.msg_id != find.message_id:
         return None
     # One that waits for its write (P28) may have been looked at; it is not on its way before that is known.
     on_its_way = entry.moving and not entry.unsure
     state = State.READY if on_its_way else State.RETRYING if is_retry(name) else State.DELAYED
+    if entry.is_over(find.delayed.config.message_expiry, find.now_ms()):
+        state = State.EXPIRED
     due = date(entry.due) if entry.due else None
     since = _date(bins.get("modified_at")) or date(message.enqueued_at)
     error = message.last_error or message.reason

@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from latchwork.errors import Cancelled, InvalidRequest, Refused
+from latchwork.errors import Cancelled, Expired, InvalidRequest, Refused
 from latchwork.queue import BatchingConfig, Consumer, Outcome, Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.places import PLACES, Trace, first_slot, named
 from latchwork.queue.sharded.slots import Slot, slot_text
@@ -264,6 +264,20 @@ def test_what_is_over_is_done_expired_or_unknown(store, clock):
     assert queue.status(acked).state is State.UNKNOWN
     assert queue.status(expired).state is State.EXPIRED
     assert queue.cancel(expired) is NOT_THERE
+
+
+@pytest.mark.parametrize("state", ["delayed", "retrying"])
+def test_what_nobody_brought_in_its_life_has_expired(store, clock, state):
+    queue = made(store, message_expiry=3600, results=60)
+    of = on_its_way(queue, clock, state)
+    due_at = queue.status(of).due
+    clock.advance((due_at - queue.status(of).since).total_seconds() + 3590)
+    assert queue.status(of).state is (State.DELAYED if state == "delayed" else State.RETRYING)
+    clock.advance(20)
+    found, n = calls(store, queue.status, of)
+    assert (found.state, found.due, n) == (State.EXPIRED, due_at, 3 if state == "retrying" else 2)
+    with pytest.raises(Expired):
+        queue.result(of, timeout=0)
 
 
 def test_an_id_names_the_first_slot_and_stays_where_that_is_spent(store):

@@ -104,6 +104,35 @@ def test_a_key_is_free_once_its_message_has_ended(store, clock, end):
     assert [one.payload for one in queue.receive(10)] == ["new"]
 
 
+@pytest.mark.parametrize("ahead", [0, 7200, -7200])
+@pytest.mark.parametrize("state", ["delayed", "retrying"])
+def test_a_key_is_free_once_the_life_of_a_message_that_waits_is_over(store, clock, state, ahead):
+    """By the server's time, whatever this machine's clock says, and though nobody does the upkeep."""
+    queue = made(store, message_expiry=3600, retry=True)
+    of, _ = in_state(queue, clock, state)
+    life = (queue.status(of).due - queue.status(of).since).total_seconds() + 3600
+    publisher = made(CountingStore(store, seams=clock.skewed(ahead)), message_expiry=3600, retry=True)
+    clock.advance(life - 10)
+    assert kept(publisher, of)
+    clock.advance(20)
+    other, n = calls(store, again, publisher)
+    assert other != of
+    assert n == (9 if state == "retrying" else 8)
+    assert kept(publisher, other)
+    assert queue.depth().retrying == queue.depth().delayed == 0
+    assert [one.payload for one in due(queue, clock, 100)] == ["new"]
+
+
+def test_a_message_whose_life_is_over_does_not_come_beside_the_next_one_of_its_key(store, clock):
+    """The server that has its record may be behind: the leader would take it for one that is due."""
+    queue = made(store, message_expiry=3600)
+    of = queue.publish("m", unique="k", delay=60)
+    clock.advance(3670)
+    assert again(queue) != of
+    clock.step(-60)
+    assert [one.payload for one in due(queue, clock, 20)] == ["new"]
+
+
 def test_what_it_costs(store, clock):
     queue = made(store)
     assert calls(store, queue.publish, "m")[1] == 2

@@ -119,6 +119,10 @@ _AS_MARKED = (exists("moving") & Bin("moving").eq(Param("mark"))) | (
     exists("cancelled") & Bin("cancelled", str).eq(Param("by", str))
 )
 _DROPPED = tuple(Put(bin, None) for bin in ("data", "headers", "lastError", "progress", "batch", "moving"))
+_AS_READ = (
+    missing("moving") & missing("cancelled") & Bin("by", str).eq(Param("entry", str)) & Bin("due").eq(Param("due"))
+)
+_STATE = ("by", "due", "moving", "cancelled", "batch", IF, SURE)
 _THERE = (Compute(SERVER_NOW),)
 AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 """How far the leader may have come, for `may_have_passed`."""
@@ -357,22 +361,26 @@ class DelayedMessages:
 
     def _ours(self, made: Update, row: Row, by: str, *, once: bool = False) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
-        it; if it was cancelled or moved, it is replaced, unless that is to be done once.
+        it; if it was cancelled or moved, or its life is over, it is replaced, unless that is to be done once.
         """
         if not isinstance(row, AlreadyExists):
             return row
         key, name = made.key, made.key.name.split("/", 2)[2]  # an id may have a slash
         try:
-            found = self._entry_at(key)
-            is_over = found is not None and found.cancelled not in (None, "", SEALED) and not found.moving
-            if found and found.by != by and is_over and not once:
+            found, is_over = self._entry_at(key)
+            is_free = found is not None and (is_over or found.cancelled not in (None, "", SEALED))
+            if found and found.by != by and is_free and not found.moving and not once:
                 # By what was read, so that a request that arrives late brings back nothing that was cancelled since.
-                self.counting.gone([found.batch])
-                again = Bound(_AS_CANCELLED, {"by": found.cancelled})
+                again = Bound(_AS_READ, {"entry": found.by, "due": found.due})
+                if not is_over:
+                    self.counting.gone([found.batch])
+                    again = Bound(_AS_CANCELLED, {"by": found.cancelled})
                 (row,) = self.store.repeat_many([Update(key, (*_EMPTY, *made.ops), again, ttl=made.ttl)])
                 if not isinstance(row, Refused | NotFound):
+                    if is_over and not isinstance(row, LatchworkError):
+                        self.left([name], ())  # who cancels an entry counts it; of this one nobody has
                     return row
-                found = self._entry_at(key)
+                found, _ = self._entry_at(key)
         except LatchworkError as failure:
             return OutcomeUnknown(f"{key}: {failure}; the message may be delivered")
         if found is None:
@@ -381,9 +389,15 @@ class DelayedMessages:
             return (found.due,)
         return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
 
-    def _entry_at(self, key: Key) -> Entry | None:
-        record = self.store.get(key, "by", "due", "moving", "cancelled", "batch")
-        return None if record is None else Entry.of(record.bins)
+    def _entry_at(self, key: Key) -> tuple[Entry | None, bool]:
+        """Return the entry there without its message, and whether its life is over. One call."""
+        try:
+            *values, now = self.store.operate(key, *map(Read, _STATE), Compute(SERVER_NOW), repeatable=True)
+        except NotFound:
+            return None, False
+        read = zip(_STATE, values, strict=True)
+        entry = Entry.of({bin: value for bin, value in read if value is not None})
+        return entry, entry.cancelled is None and entry.is_over(self.config.message_expiry, now)
 
     def _enter(
         self,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from ....coord.effects.attempts import Condition
@@ -77,6 +78,13 @@ class Entry:
     def waits(self, group: str | None) -> bool:
         """Whether it is delivered once it is due. group: the tag of the group, if it is one's."""
         return self.message is not None and not self.moving and self.cancelled is None and self.is_of(group)
+
+    def is_over(self, life: timedelta, now: int) -> bool:
+        """Whether its life, which begins when it is due, had ended by this time of the server, in ms, and nobody had
+        begun to deliver it. Not of one that waits for its update (P28), whose record has to be asked.
+        """
+        waits = bool(self.due) and not self.moving and not self.unsure
+        return waits and self.due + life.total_seconds() * 1000 < now
 
     def is_of(self, group: str | None) -> bool:
         """Whether it is of this group, and not of one that had its name before and was dropped."""

@@ -110,6 +110,8 @@ class _Attempt:
                         return self._ended(holder.message_id)
                     self._seams.sleep(PAUSES.pause(turn, self._seams))
                     continue
+                if not self._is_over(found):
+                    continue
             # 2. It is over, or never was: the key names this message from now on, or another publisher's.
             name = self._named()
             if not self._keys.claim(self._unique, name, holder.message_id if holder else None, self._ahead):
@@ -133,6 +135,7 @@ class _Attempt:
         now = self._seams.monotonic()
         is_young = holder.is_young and now - self._seen.setdefault(holder.message_id, now) < YOUNG / 1000
         find, seal = self._find(holder.message_id), None
+        find.server_ms = holder.now
         if not is_young:
             queue, at = self._queue, find.first
             later = int(queue.pointers.sweep) + 1
@@ -158,6 +161,14 @@ class _Attempt:
             f"{shown(self._queue.name)} {why}; nothing was published",
             message_id=holder.message_id, message_ids=[holder.message_id],
         )  # fmt: skip
+
+    def _is_over(self, found: Found) -> bool:
+        """Whether a message that does not live never comes again. A delayed one whose life is over is cancelled, with
+        two calls: by the clock of another server it may not be over yet. False where it is on its way meanwhile.
+        """
+        if found.status.state is not State.EXPIRED or found.place is None:
+            return True
+        return self._queue.delayed.cancel(found.place.entry)
 
     def _is_out_of_reach(self, found: Found) -> bool:
         """Whether it cannot be replaced: a handler has it, somebody has cancelled it, or others read it as well."""

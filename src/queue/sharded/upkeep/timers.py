@@ -286,7 +286,7 @@ class QueueTimers:
 
         They are marked first: a marked message cannot be cancelled any more, and a cancelled one is not marked. They
         are published through the ledger, so a process that was paused or died in between, and starts again, publishes
-        none a second time. What will be forgotten is noted before it is published, so that the next leader counts it if
+        none a second time. What will be dropped is noted before it is published, so that the next leader counts it if
         this process dies before it does: a message may kill the process that has brought it.
         """
         if not ids:

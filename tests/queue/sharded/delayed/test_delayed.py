@@ -281,6 +281,25 @@ def test_an_id_that_waits_is_not_taken_twice(store, clock):
     queue.publish("c", delay=5, message_id="order/x")
 
 
+@pytest.mark.parametrize("redriven", [False, True])
+def test_the_id_of_a_message_whose_life_was_over_before_anybody_moved_it_is_taken_again(store, clock, redriven):
+    queue = queue_on(store, message_expiry=timedelta(hours=1))
+    queue.publish("a", delay=60, message_id="x")
+    clock.advance(3650)
+    with pytest.raises(AlreadyExists):
+        queue.publish("b", delay=60, message_id="x")
+    clock.advance(20)
+    if redriven:
+        queue.delayed.redrive(["x"])
+    assert queue.publish("b", delay=60, message_id="x") == "x"
+    assert queue.depth().delayed == 1
+    run_until(Timers(Farms(queue)), clock, 50)
+    assert payloads(queue) == []
+    run_until(Timers(Farms(queue)), clock, 20)
+    assert payloads(queue) == ["b"]
+    assert queue.depth().delayed == 0
+
+
 def test_the_id_of_a_message_that_waits_for_its_next_attempt_is_taken_again(store, clock):
     """It waits under another name (P16)."""
     queue = queue_on(store)
