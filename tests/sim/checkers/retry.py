@@ -31,6 +31,7 @@ class Seen:
         self.world, self.backoff, self.stored = world, backoff, stored
         self.begun: defaultdict[str, set[str]] = defaultdict(set)
         self.uncounted: defaultdict[str, set[str]] = defaultdict(set)
+        self.failed: defaultdict[str, set[str]] = defaultdict(set)
         self.loaded: set[str] = set()
         self.copied: set[str] = set()
         """Messages of which there was a second copy, as a move in doubt leaves it, or a late one: each has attempts of
@@ -64,7 +65,8 @@ class Seen:
             # The first stamp of many comes late, after its repeat, which bears the same id: both count.
             self._counts_again(message, now)
         elif after.get("interrupted") is not None and _taken_back(after) != _taken_back(before):
-            self.uncounted[message] |= {after["interrupted"], after["interrupted"] + LATE_STAMP}
+            cut = after["interrupted"]  # counts all the same if it was stored as failed before: its time was over
+            self.uncounted[message] |= {cut + LATE_STAMP, *({cut} - self.failed[message])}
         if now not in (None, was, SEEN):
             if now.startswith("sweep-"):
                 self.cut[change.who, message].add("interrupted" in before)
@@ -112,6 +114,7 @@ class Seen:
 
     def _failed(self, message: str, attempts: int, delivery: str) -> None:
         """A message was stored for later."""
+        self.failed[message].add(delivery)  # messages that were received together have one delivery
         self.uncounted[message].discard(delivery)  # it was interrupted, and failed after that
         if all(bins.get("delivery") != delivery for bins in self.stored(message)):
             # Who failed it was paused meanwhile: a sweep has moved it, so this is one more copy.
