@@ -118,6 +118,7 @@ _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
 _AS_MARKED = (exists("moving") & Bin("moving").eq(Param("mark"))) | (
     exists("cancelled") & Bin("cancelled", str).eq(Param("by", str))
 )
+"""As its leader has marked it, or as an earlier attempt of the same update has left it."""
 _DROPPED = tuple(Put(bin, None) for bin in ("data", "headers", "lastError", "progress", "batch", "moving"))
 _AS_READ = (
     missing("moving") & missing("cancelled") & Bin("by", str).eq(Param("entry", str)) & Bin("due").eq(Param("due"))

@@ -296,7 +296,7 @@ class QueueTimers:
         guard = Bound(_DUE, {"end": number * WIDTH})
         taken, failures = self._store.repeat_many([Update(delayed.entry(one), _TAKE, guard) for one in ids]).sift(ids)
         gone = {one for one, row in failures.items() if isinstance(row, NotFound)}
-        # Or moved: their entries stay, so that no late request can create them again. Or they are due later.
+        # Or moved: their entries stay for a while, so that no late request makes them again. Or they are due later.
         cancelled = {one for one, row in failures.items() if isinstance(row, Refused)}
         expired: set[str] = set()
         wanted: dict[str, KeyedMessage] = {}
