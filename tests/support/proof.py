@@ -19,7 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "random faults": SIMULATED,
     "single faults": ("sites", *SIMULATED),
     "pairs of faults": SIMULATED,
-    "mutants": ("seeded", "caught"),
+    "mutants": ("seeded", "caught", "searched"),
     "rules, by script": ("held", "broken without"),
     "not promised, by script": ("shown",),
     "processes": ("killed", "stopped"),
