@@ -105,7 +105,7 @@ class Seen:
             return
         if name not in self.created:
             self.created[name] = self.world.now
-            self._failed(_payload(change.after), int(parts[1]), parts[2])
+            self._failed(_payload(change.after), int(parts[1]), parts[2].partition("~")[0])
         elif "moving" in change.after and "moving" not in change.before:
             pause = min(self.backoff.low * self.backoff.factor ** (int(parts[1]) - 1), self.backoff.high)
             waited = self.world.now - self.created[name]

@@ -181,14 +181,14 @@ def bucket_of(due: int) -> int:
 def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Target:
     """Return the delayed messages of a queue as a target for messages in hand, each due then. Two calls.
 
-    An entry has the delivery in its name, so it is stored once, however often that is asked for. Three calls more, or
-    as many as `DelayedMessages.enter_found` says, if it was there already.
+    An entry has the delivery and the slot in its name, so it is stored once, however often that is asked for. Three
+    calls more, or as many as `DelayedMessages.enter_found` says, if it was there already.
     """
 
     def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[str]:
         shards = [queue.home(one.slot.shard) for one in held]
         named = zip(envelopes, held, strict=True)
-        names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery) for envelope, one in named]
+        names = [name_of_retry(envelope.msg_id, envelope.attempts, one.delivery, one.slot) for envelope, one in named]
         try:
             rows = delayed.publish(envelopes, shards, dues, names=names, once=True)
         except InvalidRequest as failure:  # of a message that another program has written: it alone is refused

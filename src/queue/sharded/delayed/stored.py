@@ -14,9 +14,10 @@ from ....coord.effects.attempts import Condition
 from ....inputs import is_int
 from ....store.decode import MAX_COUNTER
 from ..envelope import BINS, MAX_ID, MAX_TIME, Envelope, from_bins, storable
+from ..slots import Slot
 
-MAX_NAME = MAX_ID + 64
-"""Characters of an entry's id: that of a message that was put off has its attempts and its delivery's id, too."""
+MAX_NAME = MAX_ID + 96
+"""Characters of an entry's id: that of a message that was put off has its attempts, its delivery's id and its slot."""
 IF, SURE = "if", "sure"
 """The condition that a message waits for, and whether that has come true."""
 ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group", IF, SURE)
@@ -139,9 +140,12 @@ class Waiting(NamedTuple):
     is_damaged: bool = False
 
 
-def name_of_retry(message_id: str, attempts: int, delivery: str) -> str:
-    """Return the name of the entry of a message that was handed out, which has its id from its publisher already."""
-    return f"{message_id}#{attempts}#{delivery}"
+def name_of_retry(message_id: str, attempts: int, delivery: str, slot: Slot) -> str:
+    """Return the name of the entry of a message that was handed out, which has its id from its publisher already.
+
+    Two messages of one id that were received together have one delivery: their slots tell them apart.
+    """
+    return f"{message_id}#{attempts}#{delivery}~{slot.shard}.{slot.pointer}"
 
 
 def was_handed_out(name: str, message: Envelope) -> bool:

@@ -311,6 +311,18 @@ def test_the_id_of_a_message_that_waits_for_its_next_attempt_is_taken_again(stor
     assert sorted(payloads(queue)) == ["a", "b"]
 
 
+@pytest.mark.parametrize("message_id", ["x", "~" * 256])
+def test_messages_of_one_id_that_fail_together_all_come_again(store, clock, message_id):
+    queue = queue_on(store)
+    ids = [queue.publish(payload, message_id=message_id, key="k") for payload in "abc"]
+    assert ids == [message_id] * 3
+    for delivery in queue.receive(3):
+        delivery.nack(delay=5)
+    assert queue.depth().delayed == 3
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert sorted(payloads(queue)) == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize("delay", [5, 0.1])
 def test_a_message_that_was_stored_in_part_comes_once_it_is_published_again_by_its_id(clock, delay):
     """Its entry was there, in no bucket: it was said to wait, and never came."""
