@@ -13,7 +13,7 @@ from itertools import groupby, zip_longest
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from ...store import Bin, Key, MapPut, MapTrim, Param, Put, Read, RecordStore, Update, exists, missing
+from ...store import Bin, Key, MapPut, MapRemove, MapTrim, Param, Put, Read, RecordStore, Update, exists, missing
 from ...store.model.expr import Bound
 from ...store.model.form import Form
 from ...store.model.ops import Op
@@ -160,6 +160,14 @@ class Places:
         put: tuple[Op, ...] = (MapPut(PLACES, f"{now_ms:014d} {place}", 1), MapTrim(PLACES, MOST))
         also: Op = Put(CANCELLED, None) if fresh else Read(CANCELLED)
         return Update(self.key(message_id), (*put, also), exists=Exists.ANY, ttl=self.ttl)
+
+    def renewing(self, message_id: str) -> Update:
+        """Return the update by which a former cancel of an id does not count; `NotFound` where it has no trace."""
+        return Update(self.key(message_id), (Put(CANCELLED, None),))
+
+    def forgetting(self, message_id: str, place: str, now_ms: int) -> Update:
+        """Return the update that takes back what `putting` has noted."""
+        return Update(self.key(message_id), (MapRemove(PLACES, (f"{now_ms:014d} {place}",)),))
 
     def marking(self, message_id: str, me: str, *, make: bool) -> Update:
         """Return the update that notes that somebody cancels a message, and reads its places.

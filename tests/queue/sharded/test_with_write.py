@@ -98,6 +98,23 @@ def test_it_costs_two_calls_more_than_the_write_and_in_hundreds_two_in_all(world
     assert shop.sent() == Counter({"paid": 2} | dict.fromkeys(range(100), 1))
 
 
+def test_a_message_whose_update_was_given_up_meanwhile_is_counted_once(world, order, monkeypatch):
+    """The upkeep drops it before its writer, which was stopped, withdraws it."""
+    shop, applied, is_first = Shop(world), with_write._applied, [True]
+    shop.mails.publish("waits", delay=3600)
+
+    def late(*given):
+        if is_first:
+            is_first.clear()
+            shop.sent(PATIENCE + 2)
+        return applied(*given)
+
+    monkeypatch.setattr(with_write, "_applied", late)
+    shop.pay(order)
+    assert shop.sent() == Counter({"paid": 1})
+    assert shop.mails.depth().delayed == 1
+
+
 @pytest.mark.parametrize(
     ("how", "error"),
     [({"when": Bin("state", str).eq("sent")}, Refused), ({"exists": Exists.CREATE}, AlreadyExists)],

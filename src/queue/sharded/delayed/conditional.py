@@ -86,7 +86,9 @@ class ConditionalMessages(DelayedMessages):
 
         A failure is harmless, and so is a request to store one of them that arrives later: the upkeep asks the records.
         """
-        rows = self.store.delete_many([Removal(self.entry(one)) for one in names], repeatable=True)
+        # What was cancelled, or dropped by the upkeep, is counted by who did that, and stays.
+        removals = [Removal(self.entry(one), _NOT_CANCELLED) for one in names]
+        rows = self.store.delete_many(removals, repeatable=True).settled()
         gone = [name for name, row in zip(names, rows, strict=True) if row is True]
         if gone:
             self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, gone)), self.told_no_more(gone)])

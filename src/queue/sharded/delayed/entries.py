@@ -115,7 +115,7 @@ WAITS = (missing("moving") | (exists(IF) & missing(SURE))) & (
 )
 """Not on its way: one that goes with a write is not before it is sure, though it was looked at (P28)."""
 _AS_CANCELLED = missing("moving") & Bin("cancelled", str).eq(Param("by", str))
-_AS_MARKED = (exists("moving") & Bin("moving").eq(Param("mark"))) | (
+_AS_MARKED = (exists("moving") & missing("cancelled") & Bin("moving").eq(Param("mark"))) | (
     exists("cancelled") & Bin("cancelled", str).eq(Param("by", str))
 )
 """As its leader has marked it, or as an earlier attempt of the same update has left it."""
@@ -252,11 +252,14 @@ class DelayedMessages:
         *,
         names: Sequence[str] | None = None,
         once: bool = False,
+        given: bool = False,
     ) -> Rows[str]:
         """Store messages, up to 1,000, for later; return for each the name of its entry once it is safe, or the error.
 
         due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
+        given: whether their publisher gave the ids: former messages of these may have been cancelled, which does not
+            count for the new ones.
         once: an entry of that name stands for the message for good, also once it was cancelled or moved.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
@@ -285,8 +288,11 @@ class DelayedMessages:
         ]
         noted = self._noted(names, envelopes, now)
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
-        sent = self.store.repeat_many([*made, *noted.values(), *beside.updates])
+        renewals = [self.places.renewing(one) for one in names] if given and self.places else []
+        sent = self.store.repeat_many([*made, *noted.values(), *renewals, *beside.updates])
         uncounted = beside.taken_from(sent)
+        traced, renewed = sent[len(made) :][: len(noted)], sent[len(made) + len(noted) :]
+        unsafe = {**uncounted, **_not_renewed(renewed)}
         rows = Rows(self._ours(*each, once=once) for each in zip(made, sent[: len(made)], tokens, strict=True))
         # 2. Put their ids into the buckets of these times.
         moments = {n: moment for n, (moment,) in rows.sift(range(len(rows)))[0].items()}
@@ -299,10 +305,13 @@ class DelayedMessages:
             one = envelopes[retries[-1]]
             last = LastRetry(moments[retries[-1]], one.msg_id, (one.last_error or one.reason or "")[:ERROR_SHOWN])
         failures = self._enter(ids, ttl, last)
-        # 3. Drop what was cancelled while it came here.
-        if cancelled := [list(noted)[n] for n in cancelled_in(sent[len(made) :])]:
+        # 3. Of what came here before, and went on, take back the trace; drop what was cancelled while it came here.
+        if gone_on := [n for n in noted if _has_gone_on(rows[n])]:
+            with suppress(LatchworkError):  # else its last place is said to be here
+                self._take_back(names, envelopes, gone_on, now)
+        if cancelled := [list(noted)[n] for n in cancelled_in(traced)]:
             self._drop([names[n] for n in cancelled])
-        return rows.then(lambda places: [failures.get(buckets[n]) or uncounted.get(n) or names[n] for n in places])
+        return rows.then(lambda places: [failures.get(buckets[n]) or unsafe.get(n) or names[n] for n in places])
 
     def _creating(
         self, name: str, message: tuple[Op, ...], token: str, shard: int | None, *more: Op, ttl: int
@@ -320,6 +329,12 @@ class DelayedMessages:
             for n, (name, one) in enumerate(zip(names, envelopes, strict=True))
             if one.msg_id and name != one.msg_id
         }
+
+    def _take_back(self, names: Sequence[str], envelopes: Sequence[Envelope], some: Sequence[int], now: int) -> None:
+        """Take back the traces of `_noted` of some messages. One call."""
+        places = self.places
+        assert places is not None  # noqa: S101 - they were noted
+        self.store.repeat_many([places.forgetting(envelopes[n].msg_id, f"{DELAYED} {names[n]}", now) for n in some])
 
     def _drop(self, names: Sequence[str]) -> None:
         """Cancel entries whose messages were cancelled while they came here. Two calls, more with batches."""
@@ -388,7 +403,8 @@ class DelayedMessages:
             return Unavailable(f"the delayed message {name!r} of {self.name!r} expired just now: publish it again")
         if found.by == by:
             return (found.due,)
-        return AlreadyExists(f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id")
+        text = f"a delayed message {name!r} waits in {self.name!r} already: cancel it, or use another id"
+        return AlreadyExists(text, moved=found.moved)
 
     def _entry_at(self, key: Key) -> tuple[Entry | None, bool]:
         """Return the entry there without its message, and whether its life is over. One call."""
@@ -595,9 +611,9 @@ class DelayedMessages:
         """Return the update that drops an entry whose message was moved, or is over, and leaves that it was there: so
         a request to make it that arrives late does not bring it back.
 
-        mark: its `moving`; if another process has marked it since, it is refused.
+        mark: its `moving`; if another process has marked it since, or it was cancelled, it is refused.
         """
-        by = MOVED + entry.by
+        by = f"{MOVED}{entry.by} {mark}"
         ops = (Put("cancelled", by), *_DROPPED)
         return Update(self.entry(name), ops, Bound(_AS_MARKED, {"mark": mark, "by": by}), ttl=LATE)
 
@@ -629,6 +645,19 @@ class DelayedMessages:
         """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
         record = self.store.get(self.control, *WAITING_BINS)
         return waiting_by(record.bins if record else {}, self.store.seams.wall())
+
+
+def _not_renewed(rows: Sequence[Row]) -> dict[int, LatchworkError]:
+    """Return by place what to answer for messages whose ids could not be renewed."""
+    return {
+        n: OutcomeUnknown(f"the message may be delivered, unless a former one of its id was cancelled: {row}")
+        for n, row in enumerate(rows)
+        if isinstance(row, LatchworkError) and not isinstance(row, NotFound)
+    }
+
+
+def _has_gone_on(row: object) -> bool:
+    return isinstance(row, AlreadyExists) and row.details.get("moved") is True
 
 
 def may_have_passed(horizon: Any, now: int) -> int | None:

@@ -199,7 +199,8 @@ def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due)
     for part in chunked(messages, CHUNK):
         envelopes = [message.envelope for message in part]
         try:
-            rows = queue.delayed.publish(envelopes, [one.shard for one in part], due)
+            given = any(one.id_is is IdIs.GIVEN for one in part)
+            rows = queue.delayed.publish(envelopes, [one.shard for one in part], due, given=given)
         except LatchworkError:
             note_published(queue, 0, len(part))
             raise

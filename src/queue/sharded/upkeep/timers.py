@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ....background import FailureLog
 from ....coord.election.term import Leadership
-from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
+from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
 from ....logs import Log
 from ....store import Bin, Compute, MapRemove, Param, Put, Read, Record, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound, has
@@ -338,7 +338,9 @@ class QueueTimers:
         over = (expired | gone | cancelled | put_off) - stays
         if over:
             rows = [Update(delayed.bucket(number, k), (MapRemove(IDS, tuple(sorted(over))),))]
-            if expired:  # what it has dropped: an id may be in two buckets, and who cancels an entry counts it
+            # What it has dropped: an id may be in two buckets, and who cancels an entry counts it. Where that is not
+            # known of one, the note stays, and the next look counts them all.
+            if expired and not any(isinstance(row, OutcomeUnknown) for row in kept.values()):
                 rows.append(self._counting(place, expired - foreign))
             if gone | cancelled:
                 rows.append(delayed.told_no_more(gone | cancelled))

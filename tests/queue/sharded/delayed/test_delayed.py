@@ -616,7 +616,7 @@ def test_a_mover_that_was_paused_after_it_looked_moves_nothing_twice(clock):
 
 
 def test_a_cancel_whose_reply_was_lost_for_good_is_unknown():
-    stage = Stage({"canceller": {n: Fault(Kind.REPLY_LOST) for n in range(6, 14)}})
+    stage = Stage({"canceller": {n: Fault(Kind.REPLY_LOST) for n in range(7, 15)}})
 
     def canceller(store):
         queue = queue_on(store, shards=1)
@@ -828,6 +828,35 @@ def test_a_failed_message_that_is_stored_for_later_again_stays_moved_or_discarde
     delivery.nack(delay=1)
     run_until(Timers(Farms(queue)), clock, 5)
     assert (payloads(queue), queue.depth().delayed) == ([], 0)
+    assert queue.status(of).state == ("done" if meanwhile == "moved" else "gone")
+
+
+@pytest.mark.parametrize("was_delayed", [True, False], ids=["delayed", "at once"])
+def test_an_id_that_was_cancelled_is_published_with_a_delay_and_comes(store, clock, was_delayed):
+    """The cancel of the former message of that id does not count for the next one."""
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("a", message_id="x", delay=1 if was_delayed else None)
+    run_until(timers, clock, 3)
+    assert queue.cancel("x") is Outcome.DONE
+    queue.publish("b", message_id="x", delay=5)
+    status = queue.status("x")
+    assert (status.state, status.cancelled) == ("delayed", False)
+    run_until(timers, clock, 10)
+    assert payloads(queue) == ["b"]
+
+
+def test_the_number_that_waits_is_right_though_the_drop_of_one_message_is_in_doubt(store, clock):
+    queue, drop, doubts = queue_on(store), QueueTimers._drop, ["a"]
+
+    def in_doubt(duty, updates):
+        return drop(duty, updates) | {doubts.pop(): OutcomeUnknown("no reply") for _ in doubts[:1]}
+
+    queue.publish("waits", delay=3600)
+    queue.publish_many(["a", "b"], message_ids=["a", "b"], delay=1)
+    with mock.patch.object(QueueTimers, "_drop", in_doubt):
+        run_until(Timers(Farms(queue)), clock, 10)
+    assert (sorted(payloads(queue)), queue.depth().delayed) == (["a", "b"], 1)
 
 
 def test_a_drop_that_comes_late_leaves_the_next_message_of_that_id(store, clock):
