@@ -169,7 +169,8 @@ class QueueBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no types
             found = find_message(queue._find(result_id))  # noqa: SLF001 - as `status`, with the message
             if found.status.kept is not None:
                 return self._done(result_id, opened(found.status.kept, result_id))
-            if (envelope := from_bins(found.bins)) is not None:
+            envelope = None if found.status.state is State.EXPIRED else from_bins(found.bins)
+            if envelope is not None:
                 return self._not_done(queue, found.status, found.bins.get("modified_at"), envelope)
             if found.status.state is not State.UNKNOWN:
                 why = f"its message is {found.status.state.value}"

@@ -339,6 +339,16 @@ def test_a_result_is_awaited_too(keeping):
     assert async_to_sync(story)() == ({"total": 1}, {"total": 1})
 
 
+def test_a_task_that_was_to_run_later_and_was_not_taken_in_time_has_no_result(keeping, clock):
+    later = datetime.fromtimestamp(clock.wall() + 60, timezone.utc)
+    result = total.using(run_after=later).enqueue(1)
+    result.refresh()
+    assert result.status == "READY"
+    clock.advance(61 + keeping.get("default").config.message_expiry.total_seconds())
+    with pytest.raises(TaskResultDoesNotExist, match="expired"):
+        result.refresh()
+
+
 def test_a_task_that_is_not_there_has_no_result(keeping):
     with pytest.raises(TaskResultDoesNotExist, match="not known"):
         total.get_result("1")
