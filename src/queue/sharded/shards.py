@@ -177,9 +177,10 @@ class Shards(SubqueuePointers):
         """Create the data records, and ring the bell where that is due. One call, and another where something is there
         already.
 
-        fired: they come from another queue, so they carry the time of this move in `fireTS`, and leave a trace.
+        fired: they were in a queue, or a part of it, before, so they carry the time of this move in `fireTS`, and leave
+            a trace.
         traced: the messages that leave a trace, though they come from none (P26).
-        fresh: these are published now, so that a former cancel of their ids does not count.
+        fresh: they are new in this queue, so that a former cancel of their ids does not count.
 
         Nothing is written into a slot of which it cannot be read who waits for it.
         """
@@ -204,7 +205,7 @@ class Shards(SubqueuePointers):
             )
             for slot, envelope, names in zip(slots, envelopes, others.values(()), strict=True)
         ]  # fmt: skip
-        noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh and not fired)
+        noted = self._noted(slots, envelopes, range(len(slots)) if fired else traced, now, fresh=fresh)
         beside = RowsBeside({} if fired else self.counting.rows(envelopes))
         rows_sent = [*rows, *noted.values(), *beside.updates] if noted or beside.updates else rows
         sent: Rows[Any] = self.bell.settle(rows_sent) if self.bell.ring_due else self.store.repeat_many(rows_sent)

@@ -230,7 +230,7 @@ class SideView(Subqueue):
         if away:  # the groups there have not had it, unless it is a copy for one of them
             known = self._main.config.of == queue.config.name
             envelopes = [replace(one, batch=None, known=known) for one in envelopes]
-        moved = move(held, into(queue.pointers, queue.active.loaded), envelopes, remove)
+        moved = move(held, into(queue.pointers, queue.active.loaded, renewed=away), envelopes, remove)
         rows: list[tuple[str, Outcome | LatchworkError]] = [*unread]
         rows += [(one.message_id, failure) for one, failure in others.items()]
         rows += [(one.message_id, row) for one, row in taken.items() if isinstance(row, Outcome)]

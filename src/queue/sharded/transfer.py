@@ -59,6 +59,7 @@ def load(
     shards: Sequence[int],
     *,
     moved: bool = False,
+    renewed: bool = False,
     bound: Collection[int] = (),
     names: Collection[int] = (),
     given: Collection[int] = (),
@@ -67,7 +68,8 @@ def load(
     messages.
 
     shards: the shard of each. If it is damaged, and its place is not among `bound`, the next one that is not.
-    moved: whether they come from another queue.
+    moved: whether they were in a queue, or a part of it, before.
+    renewed: whether that was another queue, so that a cancel of a former message of their ids does not count here.
     names: the ones, by their places, that get ids which name their first slots, in the list `envelopes` (P26).
     given: the ones whose ids their publishers gave: they leave traces.
 
@@ -76,11 +78,11 @@ def load(
     reservation was sent. `OutcomeUnknown` means that it may be delivered nevertheless.
     """
     if len(envelopes) == 1:  # as nearly always
-        return _loaded(_Loading(queue, envelopes, shards, moved, bound, names, given))
+        return _loaded(_Loading(queue, envelopes, shards, moved, renewed, bound, names, given))
     outcomes: Rows[Slot] = Rows()
     for chunk in _chunks(envelopes):
         some = envelopes if chunk.stop - chunk.start == len(envelopes) else envelopes[chunk]
-        part = _Loading(queue, some, shards[chunk], moved, _within(bound, chunk))
+        part = _Loading(queue, some, shards[chunk], moved, renewed, _within(bound, chunk))
         part.names, part.given = _within(names, chunk), _within(given, chunk)
         outcomes += _loaded(part)
         if names and some is not envelopes:
@@ -120,10 +122,11 @@ def move(held: Sequence[Stamped], target: Target, envelopes: Sequence[Envelope],
     return target(held, envelopes).then(gone)
 
 
-def into(target: Shards, tell: Callable[[set[int]], None] | None = None) -> Target:
+def into(target: Shards, tell: Callable[[set[int]], None] | None = None, *, renewed: bool = False) -> Target:
     """Return the tail of a queue as a target: each message goes to the shard there that belongs to its own.
 
     tell: is told to which shards messages have come.
+    renewed: as in `load`.
 
     No slot is reserved for a message that no record can hold; one that is too big with its last error goes without it.
     """
@@ -131,7 +134,7 @@ def into(target: Shards, tell: Callable[[set[int]], None] | None = None) -> Targ
     def store(held: Sequence[Stamped], envelopes: Sequence[Envelope]) -> Rows[Slot]:
         def loaded(places: Iterable[int], *, whole: bool = True) -> Rows[Slot]:
             some = [envelopes[n] if whole else replace(envelopes[n], last_error=None) for n in places]
-            return load(target, some, [target.home(held[n].slot.shard) for n in places], moved=True)
+            return load(target, some, [target.home(held[n].slot.shard) for n in places], moved=True, renewed=renewed)
 
         keepable = Rows(_unkeepable(envelope) or envelope for envelope in envelopes)
         slots = keepable.then(loaded).recover(RecordTooBig, lambda places: loaded(places, whole=False))
@@ -162,6 +165,7 @@ class _Loading(Struct, eq=False):
     envelopes: Sequence[Envelope]
     shards: Sequence[int]
     moved: bool
+    renewed: bool
     bound: Collection[int]
     names: Collection[int] = ()
     given: Collection[int] = ()
@@ -191,7 +195,8 @@ class _Loading(Struct, eq=False):
             # 2. Write. An id names the first slot; a message that comes to another one leaves a trace.
             traced = self._named(slots)
             envelopes = [self.envelopes[place] for place in slots]
-            written = queue.write(list(slots.values()), envelopes, fired=self.moved, traced=traced)
+            fresh = self.renewed or not self.moved
+            written = queue.write(list(slots.values()), envelopes, fired=self.moved, traced=traced, fresh=fresh)
             # 3. A slot that is spent does not count, nor one that was written too late: another one.
             late = not self.at_once and seams.boottime() - sent > queue.sweep / 2
             if not late and written.count(WriteResult.DONE) == len(pending):  # all of them, as nearly always

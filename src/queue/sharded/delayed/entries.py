@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -258,8 +258,8 @@ class DelayedMessages:
 
         due: of all, or of each.
         names: of the entries, if they are not the ids of the messages.
-        given: whether their publisher gave the ids: former messages of these may have been cancelled, which does not
-            count for the new ones.
+        given: whether their publisher gave the ids, or they come from another queue: a former message of an id may have
+            been cancelled here, which does not count for the new one.
         once: an entry of that name stands for the message for good, also once it was cancelled or moved.
 
         Entries come first, then their ids. An id without an entry was cancelled, moved, or has expired; an entry whose
@@ -286,13 +286,13 @@ class DelayedMessages:
             self._creating(name, one.ops(now), token, shard, Put("due", values[at]), group, Read("due"), ttl=ttl)
             for name, token, one, shard, at in zip(names, tokens, envelopes, shards, dues, strict=True)
         ]
-        noted = self._noted(names, envelopes, now)
+        noted = self._noted(names, envelopes, now, fresh=given)
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
-        renewals = [self.places.renewing(one) for one in names] if given and self.places else []
-        sent = self.store.repeat_many([*made, *noted.values(), *renewals, *beside.updates])
+        renewals = self._renewals(envelopes, set(noted)) if given else {}
+        sent = self.store.repeat_many([*made, *noted.values(), *renewals.values(), *beside.updates])
         uncounted = beside.taken_from(sent)
         traced, renewed = sent[len(made) :][: len(noted)], sent[len(made) + len(noted) :]
-        unsafe = {**uncounted, **_not_renewed(renewed)}
+        unsafe = {**uncounted, **_not_renewed(renewals, renewed)}
         rows = Rows(self._ours(*each, once=once) for each in zip(made, sent[: len(made)], tokens, strict=True))
         # 2. Put their ids into the buckets of these times.
         moments = {n: moment for n, (moment,) in rows.sift(range(len(rows)))[0].items()}
@@ -320,12 +320,20 @@ class DelayedMessages:
         ops = (*message, Put("by", token), Put("shard", -1 if shard is None else shard), *more)
         return Update(self.entry(name), ops, exists=Exists.CREATE, ttl=ttl)
 
-    def _noted(self, names: Sequence[str], envelopes: Sequence[Envelope], now: int) -> dict[int, Update]:
+    def _renewals(self, envelopes: Sequence[Envelope], noted: Collection[int]) -> dict[int, Update]:
+        """Return the rows by which former cancels of ids do not count, but for those that are noted anew."""
+        if self.places is None:
+            return {}
+        return {n: self.places.renewing(one.msg_id) for n, one in enumerate(envelopes) if n not in noted}
+
+    def _noted(
+        self, names: Sequence[str], envelopes: Sequence[Envelope], now: int, *, fresh: bool
+    ) -> dict[int, Update]:
         """Return the rows by which messages leave a trace: those whose entries have other names than their ids."""
         if self.places is None:
             return {}
         return {
-            n: self.places.putting(one.msg_id, f"{DELAYED} {name}", now, fresh=False)
+            n: self.places.putting(one.msg_id, f"{DELAYED} {name}", now, fresh=fresh)
             for n, (name, one) in enumerate(zip(names, envelopes, strict=True))
             if one.msg_id and name != one.msg_id
         }
@@ -647,11 +655,11 @@ class DelayedMessages:
         return waiting_by(record.bins if record else {}, self.store.seams.wall())
 
 
-def _not_renewed(rows: Sequence[Row]) -> dict[int, LatchworkError]:
+def _not_renewed(places: Iterable[int], rows: Sequence[Row]) -> dict[int, LatchworkError]:
     """Return by place what to answer for messages whose ids could not be renewed."""
     return {
         n: OutcomeUnknown(f"the message may be delivered, unless a former one of its id was cancelled: {row}")
-        for n, row in enumerate(rows)
+        for n, row in zip(places, rows, strict=True)
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound)
     }
 

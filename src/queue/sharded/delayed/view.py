@@ -261,7 +261,7 @@ class DelayedView(ConditionalMessages):
             away = structs.replace(as_new(entry.message) if is_retry(name) else entry.message, batch=None)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
             try:
-                (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name])
+                (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name], given=True)
             except LatchworkError as failure:  # of this one alone: others are stored there by now
                 row = failure
             outcomes.append((name, outcome_of(row)))

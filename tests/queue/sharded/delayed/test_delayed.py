@@ -911,6 +911,31 @@ def test_a_message_that_was_moved_there_and_back_comes_once(store, clock):
     assert payloads(there) == []
 
 
+@pytest.mark.parametrize("was_running", [True, False])
+@pytest.mark.parametrize("where", ["delayed", "retrying", "parked", "sideline"])
+def test_a_message_that_was_moved_comes_though_a_former_one_of_its_id_was_cancelled_there(
+    store, clock, where, was_running
+):
+    there = queue_on(store)
+    options = {"max_deliveries": 1} if where == "parked" else {}
+    here = there.registry.create(QueueConfig("here", shards=1, retry=where != "sideline", **options))
+    timers = Timers(Farms(here, there))
+    there.publish("old", message_id="x")
+    if was_running:
+        (delivery,) = there.receive()
+        assert there.cancel("x") is Outcome.ASKED
+        delivery.nack()
+    else:
+        assert there.cancel("x") is Outcome.DONE
+    here.publish("new", message_id="x", delay=5 if where == "delayed" else None)
+    for delivery in here.receive():
+        delivery.nack()
+    view = here.delayed if where in ("delayed", "retrying") else getattr(here, where)
+    assert view.move(["x"], there) == {"x": Outcome.DONE}
+    run_until(timers, clock, 60)
+    assert payloads(there) == ["new"]
+
+
 def test_what_a_dropped_group_has_put_off_comes_to_no_group_of_its_name(store, clock):
     queue = queue_on(store)
     old = queue.group("g")
