@@ -321,7 +321,7 @@ class DelayedMessages:
         return Update(self.entry(name), ops, exists=Exists.CREATE, ttl=ttl)
 
     def _renewals(self, envelopes: Sequence[Envelope], noted: Collection[int]) -> dict[int, Update]:
-        """Return the rows by which former cancels of ids do not count, but for those that are noted anew."""
+        """Return the rows by which former cancels of ids do not count, but for those that `_noted` writes."""
         if self.places is None:
             return {}
         return {n: self.places.renewing(one.msg_id) for n, one in enumerate(envelopes) if n not in noted}
