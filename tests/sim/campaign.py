@@ -46,7 +46,7 @@ def every_single_fault(
     The first call of each site is always struck, its others as far as the time allows.
     beside: a primitive whose call sites are left out, as they are struck there.
     seeds: faultless runs that are surveyed.
-    day: a sample is taken: one fault at a third of the calls, other ones each day.
+    day: a sample is taken: one fault at half of the calls, other ones each day.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
     known = _sites_of(beside) if beside else ()

@@ -73,12 +73,12 @@ def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = No
     """Yield a run for every call and every fault, for every batch without a node (F15), and for every step of a thread
     of the library that fails of itself (F16).
 
-    day: a third of the calls are struck, by one of the faults only; each day by another one, and other calls.
+    day: half of the calls are struck, by one of the faults only; each day by another one, and other calls.
     """
     chance = Random(f"{day} {kind.name}")
     if day is not None:
         every = list(calls)
-        calls = chance.sample(every, max(min(2, len(every)), len(every) // 3))
+        calls = chance.sample(every, max(min(2, len(every)), len(every) // 2))
     for call in calls:
         faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
         if call.batch:

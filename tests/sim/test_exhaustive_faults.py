@@ -1,6 +1,6 @@
 """Every call site of every primitive, struck by every single fault.
 
-A run at a smaller scale than 1 takes a sample, another one each day: five of the surveyed runs, a third of the sites
+A run at a smaller scale than 1 takes a sample, another one each day: five of the surveyed runs, half of the sites
 that they reach, and at each of those one of the faults.
 """
 

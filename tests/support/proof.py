@@ -39,7 +39,7 @@ FLOORS: dict[str, dict[str, int]] = {
 }
 """What a run of all tests must come to, at any scale."""
 SCALED_FLOORS: dict[str, dict[str, int]] = {
-    "single faults": {"runs": 1_200},
+    "single faults": {"runs": 1_700},
     "processes": {"killed": 150, "stopped": 20},
     "random faults": {"runs": 15_000, "histories": 5_000},
     "crashed disks": {"states": 50_000},

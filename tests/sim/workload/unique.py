@@ -70,9 +70,9 @@ class Unique(Messages):
         if unique is None or not after.get("data") or "cancelled" in after or PARKED in key.name:
             if of is not None:
                 self.alive[of].discard(key)
-            moved_at = change.before.get("moving")
+            moved_at = change.before.get("moving") if self.config in SHORT else None
             if moved_at and "moving" not in after and change.before["due"] + LIFE * 1000 < moved_at:
-                self.expired.add(of)  # its time was over before anybody moved it, where messages have so short a life
+                self.expired.add(of)  # its time was over before anybody moved it
             return
         self.expire()
         others = {one: self.keys_of[one] for one, places in self.alive.items() if places and one != of}

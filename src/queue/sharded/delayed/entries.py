@@ -288,7 +288,7 @@ class DelayedMessages:
         ]
         noted = self._noted(names, envelopes, now, fresh=given)
         beside = RowsBeside(self.counting.rows(envelopes) if is_new else {})
-        renewals = self._renewals(envelopes, set(noted)) if given else {}
+        renewals = self._renewals(envelopes, noted) if given else {}
         sent = self.store.repeat_many([*made, *noted.values(), *renewals.values(), *beside.updates])
         uncounted = beside.taken_from(sent)
         traced, renewed = sent[len(made) :][: len(noted)], sent[len(made) + len(noted) :]

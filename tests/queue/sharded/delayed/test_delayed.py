@@ -721,7 +721,7 @@ def test_a_damaged_horizon_keeps_no_other_queue_waiting(store, clock, horizon, c
 
 
 @pytest.mark.parametrize("brought", ["x", 5, [], {5: []}, {"": []}, {"1/0": 5}, {"1/0": [5, ""]}, {"x": ["gone"] * 3}])
-def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_dropped(store, clock, brought):
+def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_forgotten(store, clock, brought):
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     queue.publish("x", delay=5)
