@@ -8,15 +8,17 @@ from typing import Any
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
-from .places import ASKING, TAKEN, Place, Trace, dropping
+from .places import ASKING, MAIN, PLACES, TAKEN, Place, Trace, dropping
 from .rules import GROUPS
 from .selection import Outcome
-from .status import Finder
+from .status import LIVING, Finder, copies
 
-ROUNDS = 6
+ROUNDS = 7
 """How often the places of a message are tried, while it moves from one to another."""
 _LOOK = (Read("msgId"), Read(TAKEN), Read("batch"), Compute(exists("data")), Compute(exists(GROUPS)))
 _LOOK_LATER = (Read("moving"), Read("cancelled"))
+_LOOK_AT_TRACE = (Read(PLACES),)
+_LOOK_FOR_GROUPS = (Read(GROUPS),)
 
 
 class Cancelling:
@@ -29,26 +31,30 @@ class Cancelling:
         self._failures: list[LatchworkError] = []
         self._entries: list[str] = []
         self._batches: list[object] = []
+        self._has_groups = False
 
     def run(self) -> Outcome:
         """Make sure that the message does not come again; return the outcome."""
         tried, marked, open_ = set[object](), False, self._find.known()
         for look in range(ROUNDS):
-            # 1. Drop it, or ask who has it, at each place; note in its trace that it is cancelled, and read that.
-            before, asked = open_, Outcome.ASKED in self._answers
-            again, trace = self._round(open_, make=asked, later=look > 1)
-            marked = marked or trace is not None
+            # 1. Drop it, or ask who has it, at each place. From the second round on, when it is known that no groups
+            #    wait for it, note in its trace that it is cancelled, in the update that reads the trace.
+            before = open_
+            again, trace = self._round(open_, look, make=self._did(Outcome.ASKED))
+            if look == 0 and self._has_groups and not self._did(Outcome.DONE, Outcome.ASKED) and self._is_shared():
+                raise self._refusal()
+            marked = marked or (look > 0 and trace is not None)
             # 2. The trace may name others. Who moves the message from now on finds it cancelled.
             tried.update(place[1:] for place in before)
             open_ = again + [place for place in (trace.places if trace else ()) if place[1:] not in tried]
-            asked = Outcome.ASKED in self._answers
-            if not open_ and (marked if asked else Outcome.DONE in self._answers or not before):
+            is_noted = marked or (trace is None and not self._did(Outcome.ASKED))
+            if not open_ and (is_noted if self._did(Outcome.DONE, Outcome.ASKED) else not before):
                 break
         else:
             self._answers.append(Outcome.UNKNOWN)
         self._find.delayed.left(self._entries, self._batches)
         for outcome in (Outcome.UNKNOWN, Outcome.ASKED, Outcome.DONE):
-            if outcome in self._answers:
+            if self._did(outcome):
                 return outcome
         if marked:  # nothing was there to be cancelled
             self._store.repeat_many([self._find.places.unmarking(self._find.message_id, self._me)])
@@ -56,26 +62,47 @@ class Cancelling:
             raise failure
         return Outcome.NOT_THERE
 
-    def _round(self, places: Sequence[Place], *, make: bool, later: bool) -> tuple[list[Place], Trace | None]:
+    def _round(self, places: Sequence[Place], look: int, *, make: bool) -> tuple[list[Place], Trace | None]:
         """Try these places; return the ones that are to be tried again, and the trace, None where there is none."""
         find = self._find
         rows = [row for place in places for row in self._rows(place)]
-        *found, row = self._store.repeat_many([*rows, find.places.marking(find.message_id, self._me, make=make)])
+        if look == 0:
+            shard = find.first.slot.shard if find.first else 0
+            rows.append(Update(find.sides[MAIN].pointers_key(shard), _LOOK_FOR_GROUPS))
+            rows.append(Update(find.places.key(find.message_id), _LOOK_AT_TRACE))
+        else:
+            rows.append(find.places.marking(find.message_id, self._me, make=make))
+        *found, row = self._store.repeat_many(rows)
         again, left = list[Place](), iter(found)
         for place in places:
             mine = [next(left) for _ in range(2 if place.slot is None else 3)]
-            outcome = self._entry(place, mine) if place.slot is None else self._slot(mine, later=later)
+            outcome = self._entry(place, mine) if place.slot is None else self._slot(mine, later=look > 1)
             if outcome is None:
                 again.append(place)
             elif isinstance(outcome, LatchworkError):
                 self._failures.append(outcome)
             else:
                 self._answers.append(outcome)
+        self._has_groups = any(pointers != (None,) and not isinstance(pointers, NotFound) for pointers in left)
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
             self._failures.append(row)
             if make:  # who moves it may not find that it is cancelled
                 self._answers.append(Outcome.UNKNOWN)
         return again, Trace.of({"places": row[0]}) if isinstance(row, tuple) else None
+
+    def _did(self, *outcomes: Outcome) -> bool:
+        return any(one in outcomes for one in self._answers)
+
+    def _is_shared(self) -> bool:
+        """Whether groups wait for it where the queue's own consumers have failed it. Two calls, or three."""
+        found = copies(self._find)
+        return any(GROUPS in one.bins for one in found) and any(one.status.state in LIVING for one in found)
+
+    def _refusal(self) -> Refused:
+        return Refused(
+            f"groups wait for the message {shown(self._find.message_id)}, or have had it: it cannot be cancelled for "
+            "all of them; where it has failed, `delayed.discard` or `parked.discard` ends it for the queue alone"
+        )
 
     def _rows(self, place: Place) -> list[Update]:
         key, of = self._find.key(place), self._find.message_id
@@ -98,11 +125,9 @@ class Cancelling:
         elif isinstance(asked, tuple):
             outcome = Outcome.ASKED
         elif isinstance(look, tuple) and look[0] == self._find.message_id:
-            name, by, batch, there, shared = look
+            _, by, batch, there, shared = look
             if shared and there:
-                return Refused(
-                    f"groups wait for the message {shown(name)}, or have had it: it cannot be cancelled for all of them"
-                )
+                return self._refusal()
             if by is not None and not there:
                 self._batches.append(batch)  # who left the tombstone may have died before this
                 outcome = Outcome.DONE if later or by == self._me else outcome

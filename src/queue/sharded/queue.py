@@ -210,14 +210,15 @@ class ShardedQueue(Subscription):
         return status(self._find(message_id))
 
     def cancel(self, message_id: str) -> Outcome:
-        """Make sure that a message does not come again, in whatever state it is. Two calls; some more where it moves
-        meanwhile, or is of a batch.
+        """Make sure that a message does not come again, in whatever state it is. Two to five calls; some more where it
+        moves meanwhile, is of a batch, or the queue has groups.
 
         DONE: it waited, and is gone. ASKED: a consumer has it, whose handler's next `Delivery.check` raises `Cancelled`
         once the message was extended; if the handler fails instead, it is not tried again. NOT_THERE: no such message
         waits or runs. UNKNOWN: ask again. Only DONE is true as a condition.
 
-        Raises `Refused` where groups wait for it, and the store's errors, with nothing done.
+        Raises `Refused` where groups wait for it, also if it has failed here, and the store's errors, with nothing
+        done.
         """
         return Cancelling(self._find(message_id)).run()
 

@@ -67,7 +67,8 @@ class Status:
     progress, note: as the handler of this attempt has said, up to its last extension; the fraction is 0 to 1.
     due: when it comes, of one that is delayed or retrying.
     error: of its last failure, or the reason.
-    cancelled: whether it is known that somebody has cancelled or discarded it.
+    cancelled: whether it is known that somebody has cancelled, discarded or moved it. One that is gone may have been
+        discarded, or moved, without that being known.
     reason: why it has failed, or was parked: one of the closed set.
     kept: what is stored of its result (`ShardedQueue.result` reads it); None = nothing.
     hint: of an id that is unknown, what may be wrong with it; None = nothing is to be seen.
@@ -130,7 +131,7 @@ class Found(NamedTuple):
 
 
 def status(find: Finder) -> Status:
-    """Return where the message is, as `found` does."""
+    """Return where the message is, as `find_message` does."""
     return find_message(find).status
 
 
@@ -151,6 +152,16 @@ def find_message(find: Finder, seal: Update | None = None) -> Found:
     else:
         search.certain = False
     return search.answer()
+
+
+def copies(find: Finder) -> list[Found]:
+    """Return what every record says of the message, also where it is over. Two calls, or three."""
+    search = _Search(find)
+    for _ in range(LOOKS):
+        records = find.delayed.store.get_many(search.keys())
+        if search.over([record.bins if record else None for record in records]):
+            break
+    return search.found
 
 
 def find_messages(finds: Sequence[Finder]) -> Rows[Found]:
@@ -190,7 +201,7 @@ class _Search:
 
     def __init__(self, find: Finder) -> None:
         self._find, self._open = find, find.known()
-        self._seen, self._found = set[object](), list[Found]()
+        self._seen, self.found = set[object](), list[Found]()
         self._trace: Trace | None = None
         self._shard = ShardPointers(0, 0, 0, None, 0)
         self._pointers = [] if find.first is None else [find.sides[MAIN].pointers_key(find.first.slot.shard)]
@@ -207,7 +218,7 @@ class _Search:
         again: whether the same places have to be read once more.
         """
         find, before = self._find, self._open
-        self._found += [
+        self.found += [
             Found(one, place, has)
             for place, has in zip(before, bins, strict=False)
             if has and (one := at_place(find, place, has))
@@ -222,7 +233,7 @@ class _Search:
         places = self._trace.places if self._trace else ()
         self._open = [place for place in places if place[1:] not in self._seen] + (before if again else [])
         return not self._open and (
-            not before or any(one.status.state in _LIVES or one.status.kept is not None for one in self._found)
+            not before or any(one.status.state in LIVING or one.status.kept is not None for one in self.found)
         )
 
     def answer(self) -> Found:
@@ -234,8 +245,8 @@ class _Search:
         last = trace.places[-1][1:] if trace and trace.places else None
         counts = [
             one
-            for one in self._found
-            if one.status.state in _LIVES or one.status.kept is not None or last in (None, one.place and one.place[1:])
+            for one in self.found
+            if one.status.state in LIVING or one.status.kept is not None or last in (None, one.place and one.place[1:])
         ]
         newest: dict[object, int] = {place[1:]: n for n, place in enumerate(trace.places if trace else ())}
         best = min(
@@ -267,8 +278,8 @@ def _read_and_sealed(
     return [None if isinstance(row, LatchworkError) else row[0] for row in rows], isinstance(sealed, AlreadyExists)
 
 
-_LIVES = (State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED)
-_ORDER = (*_LIVES, State.DONE, State.GONE, State.EXPIRED)
+LIVING = (State.RUNNING, State.READY, State.RETRYING, State.DELAYED, State.PARKED)
+_ORDER = (*LIVING, State.DONE, State.GONE, State.EXPIRED)
 
 
 def _gone(find: Finder, trace: Trace | None, shard: ShardPointers) -> Status:

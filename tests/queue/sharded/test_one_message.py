@@ -440,6 +440,39 @@ def test_a_group_has_no_messages_of_its_own_and_none_that_groups_wait_for_is_can
     assert group.cancel("nobody") is NOT_THERE
 
 
+@pytest.mark.parametrize("side", ["delayed", "parked"])
+@pytest.mark.parametrize("given", [None, "theirs"])
+def test_one_that_has_failed_is_not_cancelled_while_groups_wait_for_it(store, given, side):
+    queue = made(store, max_deliveries=1 if side == "parked" else 2)
+    group = queue.group("audit")
+    of = queue.publish("m", message_id=given)
+    queue.receive()[0].nack()
+    trace = queue.pointers.places.key(of)
+    before = store.get(trace)
+    with pytest.raises(Refused, match="discard"):
+        queue.cancel(of)
+    assert store.get(trace).generation == before.generation  # who moves it meanwhile does not drop it
+    assert queue.status(of).state is (State.PARKED if side == "parked" else State.RETRYING)
+    assert not queue.status(of).cancelled
+    (held,) = group.receive()
+    with pytest.raises(Refused, match="discard"):
+        queue.cancel(of)
+    held.ack()
+    assert queue.cancel(of) is DONE
+    assert queue.status(of).state is State.GONE
+
+
+@pytest.mark.parametrize("side", ["delayed", "parked"])
+def test_one_that_groups_wait_for_can_be_discarded_for_the_queue_alone(store, clock, side):
+    queue = made(store, max_deliveries=1 if side == "parked" else 2)
+    group = queue.group("audit")
+    of = queue.publish("m")
+    queue.receive()[0].nack()
+    assert getattr(queue, side).discard([of]) == {of: DONE}
+    assert due(queue, clock, 20) == []
+    assert [delivery.payload for delivery in group.receive()] == ["m"]
+
+
 def test_a_batch_waits_no_more_for_a_message_that_was_cancelled(store):
     queue = made(store)
     made(store, "then")
