@@ -49,14 +49,17 @@ def test_as_many_handlers_run_at_a_time_as_concurrency_says_and_none_has_a_threa
         queue = await queue_of(memory)
         await queue.publish_many(list(range(400)))
         now = most = done = 0
-        threads = set()
+        threads, full = set(), asyncio.Event()
 
         async def handle(delivery):
             nonlocal now, most, done
             now += 1
             most = max(most, now)
             threads.add(threading.current_thread())
-            await asyncio.sleep(0.05 if now < 200 else 0.2)
+            if now == 200:
+                full.set()
+            await full.wait()
+            await asyncio.sleep(0.05)  # in which one more than that could begin
             now, done = now - 1, done + 1
 
         before = threading.active_count()

@@ -41,8 +41,11 @@ class Cancelling:
             #    wait for it, note in its trace that it is cancelled, in the update that reads the trace.
             before = open_
             again, trace = self._round(open_, look, make=self._did(Outcome.ASKED))
-            if look == 0 and self._has_groups and not self._did(Outcome.DONE, Outcome.ASKED) and self._is_shared():
-                raise self._refusal()
+            if look == 0 and self._has_groups and not self._did(Outcome.DONE, Outcome.ASKED):
+                if self._did(Outcome.UNKNOWN):
+                    return Outcome.UNKNOWN
+                if self._is_shared():
+                    raise self._refusal()
             marked = marked or (look > 0 and trace is not None)
             # 2. The trace may name others. Who moves the message from now on finds it cancelled.
             tried.update(place[1:] for place in before)

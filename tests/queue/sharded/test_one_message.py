@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from contextlib import suppress
 
 import pytest
 
@@ -14,7 +15,7 @@ from latchwork.queue.sharded.places import PLACES, Trace, first_slot, named
 from latchwork.queue.sharded.slots import Slot, slot_text
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
-from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back
+from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back, inject_everywhere
 from tests.support.waiting import until
 
 from .consumer.alone import OneThread
@@ -460,6 +461,26 @@ def test_one_that_has_failed_is_not_cancelled_while_groups_wait_for_it(store, gi
     held.ack()
     assert queue.cancel(of) is DONE
     assert queue.status(of).state is State.GONE
+
+
+def test_a_cancel_that_is_refused_has_done_nothing_whatever_fails_in_it():
+    def prepare(store):
+        queue = made(store)
+        queue.group("audit")
+        queue.publish("m", message_id="m")
+        queue.receive()[0].nack()
+
+    def cancel(store, _):
+        with suppress(Refused):
+            assert made(store).cancel("m") is Outcome.UNKNOWN
+
+    def check(store):
+        found = made(store).status("m")
+        assert (found.state, found.cancelled) == (State.RETRYING, False)
+
+    report = inject_everywhere(cancel, prepare=prepare, check=check)
+    assert not report.troubles, report
+    assert report.calls >= 3
 
 
 @pytest.mark.parametrize("side", ["delayed", "parked"])

@@ -616,7 +616,7 @@ def test_a_mover_that_was_paused_after_it_looked_moves_nothing_twice(clock):
 
 
 def test_a_cancel_whose_reply_was_lost_for_good_is_unknown():
-    stage = Stage({"canceller": {n: Fault(Kind.REPLY_LOST) for n in range(7, 15)}})
+    stage = Stage({"canceller": {n: Fault(Kind.REPLY_LOST) for n in range(7, 60)}})
 
     def canceller(store):
         queue = queue_on(store, shards=1)
