@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import LatchworkError, NotFound, OutcomeUnknown, Refused
 from ...plain import shown
 from ...store import Compute, Read, Update, exists
+from .delayed.stored import is_retry
 from .places import ASKING, MAIN, PLACES, TAKEN, Place, Trace, dropping
 from .rules import GROUPS
 from .selection import Outcome
@@ -41,11 +42,9 @@ class Cancelling:
             #    wait for it, note in its trace that it is cancelled, in the update that reads the trace.
             before = open_
             again, trace = self._round(open_, look, make=self._did(Outcome.ASKED))
-            if look == 0 and self._has_groups and not self._did(Outcome.DONE, Outcome.ASKED):
-                if self._did(Outcome.UNKNOWN):
-                    return Outcome.UNKNOWN
-                if self._is_shared():
-                    raise self._refusal()
+            if look == 0 and self._has_groups and self._may_be_shared():
+                self._failures.insert(0, self._refusal())
+                break
             marked = marked or (look > 0 and trace is not None)
             # 2. The trace may name others. Who moves the message from now on finds it cancelled.
             tried.update(place[1:] for place in before)
@@ -77,6 +76,9 @@ class Cancelling:
             rows.append(find.places.marking(find.message_id, self._me, make=make))
         *found, row = self._store.repeat_many(rows)
         again, left = list[Place](), iter(found)
+        if look == 0:
+            pointers = found[-1]
+            self._has_groups = pointers != (None,) and not isinstance(pointers, NotFound)
         for place in places:
             mine = [next(left) for _ in range(2 if place.slot is None else 3)]
             outcome = self._entry(place, mine) if place.slot is None else self._slot(mine, later=look > 1)
@@ -86,7 +88,6 @@ class Cancelling:
                 self._failures.append(outcome)
             else:
                 self._answers.append(outcome)
-        self._has_groups = any(pointers != (None,) and not isinstance(pointers, NotFound) for pointers in left)
         if isinstance(row, LatchworkError) and not isinstance(row, NotFound | Refused):
             self._failures.append(row)
             if make:  # who moves it may not find that it is cancelled
@@ -96,15 +97,18 @@ class Cancelling:
     def _did(self, *outcomes: Outcome) -> bool:
         return any(one in outcomes for one in self._answers)
 
-    def _is_shared(self) -> bool:
-        """Whether groups wait for it where the queue's own consumers have failed it. Two calls, or three."""
+    def _may_be_shared(self) -> bool:
+        """Whether groups may wait for it, also where the queue's own consumers have failed it. Two calls, or three."""
+        if self._did(Outcome.UNKNOWN) or any(isinstance(failure, Refused) for failure in self._failures):
+            return True
         found = copies(self._find)
         return any(GROUPS in one.bins for one in found) and any(one.status.state in LIVING for one in found)
 
     def _refusal(self) -> Refused:
         return Refused(
             f"groups wait for the message {shown(self._find.message_id)}, or have had it: it cannot be cancelled for "
-            "all of them; where it has failed, `delayed.discard` or `parked.discard` ends it for the queue alone"
+            "all of them; where it has failed, a discard ends it for the queue alone: of its `delayed`, `sideline` or "
+            "`parked` messages"
         )
 
     def _rows(self, place: Place) -> list[Update]:
@@ -145,7 +149,8 @@ class Cancelling:
             self._batches += cancelled if isinstance(cancelled, tuple) else ()
             return Outcome.DONE
         if isinstance(look, tuple) and look[0] is not None and look[1] is None:
-            return Outcome.ASKED  # on its way: who moves it drops it
+            # On its way: who moves it drops it, unless groups get it there. They have had one that is tried again.
+            return self._refusal() if self._has_groups and not is_retry(place.entry) else Outcome.ASKED
         return _failed(rows)
 
 

@@ -463,6 +463,30 @@ def test_one_that_has_failed_is_not_cancelled_while_groups_wait_for_it(store, gi
     assert queue.status(of).state is State.GONE
 
 
+@pytest.mark.parametrize("given", [None, "theirs"])
+def test_a_delayed_message_on_its_way_to_groups_is_not_cancelled(store, clock, given):
+    queue = made(store)
+    group = queue.group("audit")
+    of = queue.publish("m", delay=1, message_id=given)
+    store.operate(queue.delayed.entry(of), Put("moving", int(store.seams.wall() * 1000)))
+    with pytest.raises(Refused, match="groups wait"):
+        queue.cancel(of)
+    (delivery,) = due(queue, clock)
+    assert [one.payload for one in group.receive()] == ["m"]
+    delivery.nack()
+    assert [one.message_id for one in due(queue, clock, 20)] == [of]
+
+
+def test_of_two_messages_of_one_id_the_one_that_groups_wait_for_is_tried_again_after_a_cancel(store, clock):
+    queue = made(store)
+    queue.group("audit")
+    queue.publish("shared", message_id="theirs")
+    queue.publish("later", message_id="theirs", delay=60)
+    assert queue.cancel("theirs") is DONE
+    queue.receive()[0].nack()
+    assert [one.payload for one in due(queue, clock, 70)] == ["shared"]
+
+
 def test_a_cancel_that_is_refused_has_done_nothing_whatever_fails_in_it():
     def prepare(store):
         queue = made(store)
@@ -483,12 +507,14 @@ def test_a_cancel_that_is_refused_has_done_nothing_whatever_fails_in_it():
     assert report.calls >= 3
 
 
-@pytest.mark.parametrize("side", ["delayed", "parked"])
+@pytest.mark.parametrize("side", ["delayed", "parked", "sideline"])
 def test_one_that_groups_wait_for_can_be_discarded_for_the_queue_alone(store, clock, side):
-    queue = made(store, max_deliveries=1 if side == "parked" else 2)
+    queue = made(store, max_deliveries=1 if side == "parked" else 2, retry=side != "sideline")
     group = queue.group("audit")
     of = queue.publish("m")
     queue.receive()[0].nack()
+    with pytest.raises(Refused, match=side):
+        queue.cancel(of)
     assert getattr(queue, side).discard([of]) == {of: DONE}
     assert due(queue, clock, 20) == []
     assert [delivery.payload for delivery in group.receive()] == ["m"]
