@@ -42,7 +42,8 @@ class QueueDepth:
     sideline, parked: as `ready`, for messages that failed and for parked ones. Of up to 100 slots each is looked at; of
         more the number is an upper bound, as single messages may have been discarded or redriven.
     expired: slots, received or the oldest that wait, that held no message: it had expired unread, was discarded,
-        redriven or moved alone, or its publisher never wrote it there. For a group also the queue's own messages that
+        redriven or moved alone, or its publisher never wrote it there; and delayed messages that expired before
+        anybody delivered them, roughly. For a group also the queue's own messages that
         failed, were brought back for the queue alone, and were acknowledged before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used. A message has another one for each
         retry, each redrive, and each time that a sweep brought it back.

@@ -78,6 +78,8 @@ class QueueStats:
     oldest_parked: the message that was parked first; None where nothing is parked, or it cannot be read.
     delayed_late: seconds by which the delivery of delayed messages is behind; None = there are none. A few seconds are
         usual.
+    delayed_expired: delayed messages, and retries, that expired before anybody delivered them, since the queue's name
+        was first used; delayed_expired_ago: seconds since that was noticed last; None = there are none. Roughly.
     unsettled: messages that wait, for more than a minute, for the write with which they go; the oldest first.
     in_order: whether ordered consumers work on it, or have; each shard has one handler at a time then.
     balance: the fullest shard against the mean of all, or of as many as there were messages: 1.0 = even. For a group,
@@ -99,6 +101,8 @@ class QueueStats:
     oldest_parked: Parked | None = None
     unsettled: tuple[Unsettled, ...] = ()
     in_order: bool = False
+    delayed_expired: int = 0
+    delayed_expired_ago: float | None = None
 
     @property
     def is_streamed(self) -> bool:
@@ -178,7 +182,8 @@ def _stats(
     elif control is not None:
         delayed = waiting_by(control.bins, queue.store.seams.wall())
         damaged = depth.damaged + delayed.is_damaged
-        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying, damaged=damaged)
+        expired = depth.expired + delayed.expired
+        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying, damaged=damaged, expired=expired)
     ready, left, given_up = _sides(queue, states)
     # A group's own shards, behind these, have only messages that came back.
     loaded = [max(0, state.loaded - state.before) for state in main[: queue.config.shards]]
@@ -190,8 +195,13 @@ def _stats(
         balance=max(loaded) * min(len(loaded), messages) / messages if messages else None,
         last_sweep=last_sweep_of(bins), last_retry=delayed.last_retry if delayed.retrying else None,
         oldest_parked=_oldest_parked(queue, parked), unsettled=delayed.unsettled,
-        in_order=any(state.in_order for state in main),
+        in_order=any(state.in_order for state in main), delayed_expired=delayed.expired,
+        delayed_expired_ago=_ago(queue, delayed.expired_at) if delayed.expired else None,
     )  # fmt: skip
+
+
+def _ago(queue: Subscription, at: int) -> float:
+    return max(0.0, queue.store.seams.wall() - at / 1000)
 
 
 def _oldest_parked(queue: Subscription, states: Sequence[ShardPointers]) -> Parked | None:

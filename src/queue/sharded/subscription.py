@@ -193,7 +193,8 @@ class Subscription(Subqueue):
         try:
             waiting = self.delayed.waiting()
             damaged = depth.damaged + waiting.is_damaged
-            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying, damaged=damaged)
+            expired = depth.expired + waiting.expired
+            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying, damaged=damaged, expired=expired)
         except (Corrupt, Unreadable):  # all the rest is known
             return replace(depth, damaged=depth.damaged + 1)
 

@@ -93,7 +93,8 @@ MARGIN = 5_000
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
 UNSETTLED, BROUGHT = "unsettled", "brought"
-WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED)
+EXPIRED, EXPIRED_AT = "expired", "expired-at"
+WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED, EXPIRED, EXPIRED_AT)
 """The bins of the control record that `waiting_by` reads."""
 ERROR_SHOWN = 200
 """Characters of the last error that the control record has."""
@@ -686,7 +687,10 @@ def waiting_by(bins: Mapping[str, Any], now: float) -> Waiting:
     retrying = min(messages, waiting_in(again, tried))
     unsettled = unsettled_in(bins.get(UNSETTLED))
     is_damaged = any(type(one) is not int for one in (came, went, again, tried))
-    return Waiting(messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled, is_damaged)
+    lost: list[int] = [one if type(one) is int else 0 for one in (bins.get(EXPIRED), bins.get(EXPIRED_AT))]
+    return Waiting(
+        messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled, is_damaged, *lost
+    )
 
 
 def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:

@@ -242,6 +242,14 @@ class ScheduleState:
         except Misconfigured:
             return 0
 
+    def unknown_here(self) -> str:
+        """Return why this machine cannot tell when it ticks; empty if it can."""
+        try:
+            next(self.schedule.ticks(self.now), None)
+        except Misconfigured as failure:
+            return str(failure)
+        return ""
+
 
 class Stored(NamedTuple):
     """The record of schedules: stored texts, ticks settled last in ms, pauses in ms and who has paused, by name; the

@@ -130,6 +130,8 @@ class Waiting(NamedTuple):
     retrying: how many of them have failed and are tried again, roughly.
     unsettled: those that wait for their update for more than a minute, the oldest first; at most 20.
     is_damaged: whether the numbers are not known, as their record is damaged: then they are 0.
+    expired: how many have expired before they could be delivered, roughly; expired_at: when the last of these was
+        dropped, in ms by the server's clock, 0 = none was.
     """
 
     messages: int = 0
@@ -138,6 +140,8 @@ class Waiting(NamedTuple):
     last_retry: LastRetry | None = None
     unsettled: tuple[Unsettled, ...] = ()
     is_damaged: bool = False
+    expired: int = 0
+    expired_at: int = 0
 
 
 def name_of_retry(message_id: str, attempts: int, delivery: str, slot: Slot) -> str:

@@ -11,12 +11,13 @@ from ....background import FailureLog
 from ....coord.election.term import Leadership
 from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
 from ....logs import Log
-from ....store import Bin, Compute, MapRemove, Param, Put, Read, Record, Update, exists, missing
+from ....plain import counted
+from ....store import Add, Bin, Compute, MapRemove, Param, Put, Read, Record, Update, exists, missing
 from ....store.model.expr import SERVER_NOW, Bound, has
 from ....store.model.ops import MapPut, ReadAll
 from ....store.rows import Rows
 from ...rows import read_each, readable
-from ..delayed.entries import BROUGHT, HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
+from ..delayed.entries import BROUGHT, EXPIRED, EXPIRED_AT, HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
 from ..delayed.stored import Entry, brought_in, horizon_in, ids_in, in_order, was_handed_out
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD
@@ -242,10 +243,14 @@ class QueueTimers:
 
     # ---- what was brought and not counted
 
-    def _counting(self, place: str, brought: Collection[str]) -> Update:
-        """Return the update that counts what was brought of a bucket's record, once, and takes away its note."""
-        counted = (*counting(OUT, RETRY_OUT, brought), MapRemove(BROUGHT, (place,)))
-        return Update(self._delayed.control, counted, Bound(_UNCOUNTED, {"place": place}))
+    def _counting(self, place: str, brought: Collection[str], expired: int = 0) -> Update:
+        """Return the update that counts what was brought of a bucket's record, once, and takes away its note.
+
+        expired: how many of these had expired.
+        """
+        noted = (Add(EXPIRED, expired), Put(EXPIRED_AT, SERVER_NOW)) if expired else ()
+        ops = (*counting(OUT, RETRY_OUT, brought), *noted, MapRemove(BROUGHT, (place,)))
+        return Update(self._delayed.control, ops, Bound(_UNCOUNTED, {"place": place}))
 
     def _count_brought(self, stored: Any) -> None:
         """Count the entries that an earlier pass has dropped: its process died before it did that, or a call failed.
@@ -333,6 +338,9 @@ class QueueTimers:
         kept = self._drop({one: delayed.dropping(one, found[one], taken[one][0]["moving"]) for one in expired})
         expired -= kept.keys()
         failures |= unmoved | kept
+        if dead := (late & expired) - foreign:
+            lost = counted(len(dead), "delayed message")
+            log.warning("%s of %s expired before anybody delivered them: no upkeep ran", lost, self.queue.name)
         put_off = self._put_off({one: row for one, row in failures.items() if one not in gone | cancelled})
         put_off |= self._asked_again(settled.later)
         over = (expired | gone | cancelled | put_off) - stays
@@ -341,7 +349,7 @@ class QueueTimers:
             # What it has dropped: an id may be in two buckets, and who cancels an entry counts it. Where that is not
             # known of one, the note stays, and the next look counts them all.
             if expired and not any(isinstance(row, OutcomeUnknown) for row in kept.values()):
-                rows.append(self._counting(place, expired - foreign))
+                rows.append(self._counting(place, expired - foreign, len(dead)))
             if gone | cancelled:
                 rows.append(delayed.told_no_more(gone | cancelled))
             self._store.repeat_many(rows)
