@@ -7,7 +7,7 @@ import json
 import pytest
 
 from latchwork import connect
-from latchwork.queue import QueueRegistry
+from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.slots import Slot
 
 
@@ -154,3 +154,20 @@ def test_a_cancelled_batch_that_was_never_closed_asks_nobody_to_close_it(lw, ord
     orders.batch("load-7").publish_many(range(2))
     assert lw("queue", "batch", "cancel", "orders", "load-7", "--client", "shop").code == 0
     assert "close it" not in lw("queue", "batch", "show", "orders", "load-7", "--client", "shop").out
+
+
+def test_a_batch_that_is_done_says_why_its_follow_up_has_not_come_with_the_remedy(lw, orders):
+    where = ("--client", "shop")
+    registry = orders.registry
+    registry.create(QueueConfig("reports", shards=1))
+    with orders.batch("load-7", then=Publish("over", queue="reports")) as batch:
+        batch.publish(1)
+    registry.deactivate("reports")
+    orders.receive(1)[0].ack()
+    show = ("queue", "batch", "show", "orders", "load-7", *where)
+    said = lw(*show).out
+    assert "all of it is done, and its follow-up is not published: queue reports is deactivated" in said
+    assert "latchwork queue activate reports --client shop" in said
+    assert lw("queue", "activate", "reports", *where).code == 0
+    assert "the upkeep publishes it within 25 s" in lw(*show).out
+    assert "follow-up" not in lw("--json", *show).out

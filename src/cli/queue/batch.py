@@ -13,6 +13,7 @@ from ...observe.findings.words import of_client
 from ...plain import counted, word
 from ...queue import QueueBatch, ShardedQueue
 from ...queue.sharded.in_flight import in_flight
+from ...queue.sharded.record import LIVE_BINS, live_of
 from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
 from ..audit import noted
 from ..jsontext import to_json
@@ -23,6 +24,8 @@ from .facts import lines_of
 
 app = typer.Typer(help="Batches: messages that are counted as they are done.", no_args_is_help=True)
 
+_ENDS_WITHIN = 25.0
+"""Seconds within which the upkeep ends a batch whose last consumer died before it did."""
 Batch = Annotated[str, typer.Argument(help="the batch")]
 
 
@@ -49,6 +52,21 @@ def _lost_now(batch: QueueBatch, queue: ShardedQueue) -> int:
     held = in_flight(queue, queue.registry.records.read(queue.name, pointer_bin(SubqueueKind.MAIN)))
     there = depth.ready + depth.sideline + depth.delayed + held.messages
     return max(0, progress.waiting - there) if held.is_all and not depth.damaged else 0
+
+
+def _why_no_follow_up(queue: ShardedQueue, batch: str) -> str:
+    """Return why the follow-up of a batch that is done has not come, with the remedy. Two calls or three."""
+    registry = queue.registry
+    there = of_client(registry.client_id, registry.farm_id)
+    target = (queue.batches.read(batch).then or {}).get("queue")
+    if isinstance(target, str):
+        try:
+            bins = registry.records.read(target, *LIVE_BINS)
+        except NotFound:
+            return f"there is no queue {target}: latchwork queue create {word(target)} {there}"
+        if not live_of(target, bins).active:
+            return f"queue {target} is deactivated: latchwork queue activate {word(target)} {there}"
+    return f"the upkeep publishes it within {_ENDS_WITHIN:.0f} s; if it does not, the log of its leader says why"
 
 
 @app.command("list")
@@ -87,6 +105,8 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
             f"it is not closed, and none of its messages waits{but}: it ends once its publisher closes it; where that "
             f"has died, publish the rest, or close it: latchwork queue batch close {here}"
         )
+    if facts["complete"] and not (facts["ended"] or facts["cancelled"]):
+        lines.append(f"all of it is done, and its follow-up is not published: {_why_no_follow_up(queue, batch)}")
     session.say(*lines, **facts, lost=lost)
 
 
