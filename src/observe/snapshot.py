@@ -489,6 +489,8 @@ class ClientView:
         rows = registry.store.repeat_many([*election.reading, schedules.reading, *reads_of_queues])
         leader, candidates = election.found(rows[:2])
         scheduled, damaged = _schedules(schedules, rows[2])
+        if self._only is not None:  # those of other queues say nothing of this one
+            scheduled = tuple(one for one in scheduled if one.schedule.queue == self._only)
         about, minutes = Rows(rows[3 : 3 + len(listed)]), noted.found(Rows(rows[3 + len(listed) :]))
         reports, stops = reports_in(about), stops_in(about)
         at = leader.now if leader else self._seams.wall()

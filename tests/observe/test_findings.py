@@ -21,11 +21,13 @@ from latchwork.queue.sharded.delayed import schedules
 from latchwork.queue.sharded.delayed.stored import Unsettled
 from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
 from latchwork.queue.sharded.stream import release, take
+from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
 from latchwork.store import Key, MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
+from tests.queue.sharded.delayed.test_delayed import Farms, run_until
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -1483,3 +1485,142 @@ def test_an_id_that_publish_has_made_is_told_in_full(registry, queue, clock):
     made = "3f0c9ab1d2e4f50617289c77~6b09dfef.121.1234567890"
     reports(queue, "web-1:7", running=1, longest=(Running(made, 600.0),))
     assert f" {made} on web-1:7" in told(registry)["long_running"][1]
+
+
+# ---- what was silent, or said the wrong thing
+
+
+def leads(store, clock, name="w@f"):
+    """A process leads the upkeep, since an hour ago."""
+    lock = FencedLock(store, "shop-sweeper", owner=name, lease=10_000)
+    lock.acquire(1)
+    clock.advance(3600)
+    return lock
+
+
+def test_the_view_of_one_queue_says_nothing_of_the_schedules_of_others(registry, queue, store, clock):
+    other = registry.create(QueueConfig("other", shards=1))
+    registry.schedule(Schedule("tick", "q", every=10))
+    leads(store, clock)
+    reports(other)
+    assert {one.kind for one in findings_of(view_of(registry, only="other").look())} <= {"upkeep"}
+    assert "schedule" in {one.kind for one in findings_of(view_of(registry, only="q").look())}
+
+
+def test_a_leader_that_reports_and_has_not_led_for_minutes_is_a_problem_if_work_is_undone(
+    registry, queue, store, clock
+):
+    FencedLock(store, "shop-sweeper", owner="w@f", lease=10).acquire(1)
+    queue.publish("m", delay=5)
+    clock.advance(60)
+    reports(queue, "w@f")
+    assert told(registry)["upkeep"][0] == WARNING
+    clock.advance(600)
+    reports(queue, "w@f")
+    state, what = told(registry)["upkeep"]
+    assert (state, "w reports, and leads no more" in what) == (PROBLEM, True)
+
+
+def test_a_schedule_whose_time_zone_this_machine_does_not_know_is_told(registry, queue, store, clock, monkeypatch):
+    registry.schedule(Schedule("tick", "q", cron="* * * * *", tz="Europe/Berlin"))
+    reports(queue)
+    assert "schedule" not in told(registry)
+
+    known = schedules._zone_of
+
+    def unknown(name):
+        if name != "Europe/Berlin":
+            return known(name)
+        raise Misconfigured(f"this machine does not know the time zone {name!r}: install tzdata")
+
+    monkeypatch.setattr(schedules, "_zone_of", unknown)
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "schedule"]
+    assert (one.state, "whether it publishes is not known here" in one.what) == (WARNING, True)
+    assert "install tzdata" in one.remedy
+
+
+def test_a_sideline_that_its_shovel_does_not_empty_is_told(registry, queue, store, clock):
+    leads(store, clock)
+    reports(queue)
+    queue.publish("m")
+    queue.receive()[0].nack()
+    clock.advance(120)
+    reports(queue)
+    assert "stranded" not in told(registry)
+    clock.advance(300)
+    reports(queue)
+    state, what = told(registry)["stranded"]
+    assert (state, "1 message in the sideline, the oldest for 7 min: its shovel moves nothing" in what) == (
+        PROBLEM,
+        True,
+    )
+
+
+@pytest.mark.parametrize("how", ["paused", "streamed", "worked"])
+def test_the_remedy_of_a_message_that_expires_soon_is_one_that_helps(registry, clock, how):
+    queue = registry.create(QueueConfig("q", shards=1, message_expiry=3600))
+    queue.publish("m")
+    if how == "streamed":
+        take(queue.pointers, "events")
+    elif how == "paused":
+        with pytest.warns(UserWarning, match="paused"):
+            queue.pause()
+    reports(queue)
+    clock.advance(1900)
+    reports(queue)
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "expiring"]
+    wanted = {"paused": "latchwork queue resume q", "streamed": "start it again", "worked": "start more workers"}
+    assert wanted[how] in one.remedy
+
+
+def test_the_sweep_that_is_named_sweeps_each_queue_in_time(registry, clock):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        queue = registry.create(QueueConfig("q", shards=1, sweep_duration=300))
+    queue.publish("m", delay=5)
+    clock.advance(3600)
+    (one,) = [one for one in findings_of(of_client(registry)) if "queue sweep" in one.remedy]
+    assert one.remedy.endswith("latchwork queue sweep --client shop --every 150`")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_cancel_is_named_for_a_handler_that_runs_for_long_only_where_it_works(registry, queue, clock, shared):
+    of = queue.publish("m")
+    if shared:
+        queue.group("audit")
+    reports(queue, running=1, longest=(Running(of, 4_000.0),))
+    (one,) = [one for one in findings_of(of_client(registry)) if one.kind == "long_running"]
+    assert ("latchwork queue cancel" in one.remedy) is not shared
+
+
+def test_what_a_queue_does_not_bring_back_and_what_waits_for_its_write_is_not_said_to_come(registry, store, clock):
+    queue = registry.create(QueueConfig("q", shards=1, retry=False))
+    leads(store, clock)
+    queue.publish("m")
+    queue.receive()[0].nack()
+    reports(queue)
+    taken = of_client(registry)
+    assert "nothing brings back what is in its sideline" in why_it_waits(taken.queues[0], taken, is_retry=True)
+    assert why_it_waits(taken.queues[0], taken, waits_for="orders/7") == (
+        "it comes once the write with which it goes is made"
+    )
+
+
+def test_delayed_messages_that_expired_as_no_upkeep_ran_are_counted_logged_and_told(registry, store, clock, caplog):
+    queue = registry.create(QueueConfig("q", shards=1, message_expiry=60))
+    queue.publish_many(["a", "b"], delay=5)
+    queue.publish("kept", delay=200)
+    clock.advance(150)
+    timers = Timers(Farms(queue))
+    run_until(timers, clock, 10)
+    assert "2 delayed messages of q expired before anybody delivered them" in caplog.text
+    assert (queue.depth().expired, queue.depth().delayed) == (2, 1)
+    reports(queue)
+    state, what = told(registry)["expired"]
+    assert state == WARNING
+    assert what.endswith(
+        "delayed messages and retries that expired, as no upkeep ran: 2; the last were noticed 10 s ago"
+    )
+    clock.advance(90_000)
+    reports(queue)
+    assert "expired" not in told(registry)

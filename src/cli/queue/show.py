@@ -91,9 +91,12 @@ def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence
     # 3. A row for each, and below them what a person should know.
     rows = [_row(queue, one, statuses.get(one), taken, now, json_value=session.json) for one in ids]
     session.table(rows)
+    waits_for = {row["message_id"]: row["waits_for"] for row in rows}
     for state in taken.queues if taken else ():
         for one, how in late.items():
-            why = why_it_waits(state, taken, is_ready=statuses[one].state is State.READY) if taken else ""
+            at, write = statuses[one].state, waits_for.get(one)
+            retry, ready = at is State.RETRYING, at is State.READY
+            why = why_it_waits(state, taken, is_ready=ready, is_retry=retry, waits_for=write) if taken else ""
             note(f"{one}: {how}; {why}")
     tell_of_dead(queue, client, workers, taken)
     if any(row["state"] in (None, State.UNKNOWN.value) and not row["steps"] for row in rows):

@@ -141,8 +141,11 @@ def long_running(queue: QueueState, taken: Snapshot) -> OfQueue:
     worker, run = running[0]
     host, _, pid = short_name(worker.worker).rpartition(":")
     cancel = f"latchwork queue cancel {words.of_queue(queue.name, taken)} --id {word(run.message_id)}"
-    remedy = f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; where its handler calls check(),"
-    remedy += f" this ends it: {cancel}"
+    remedy = f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; "
+    if queue.group_of is not None or queue.has_groups:  # no cancel there
+        remedy += "where that process has to be ended, its message comes again"
+    else:
+        remedy += f"where its handler calls check(), this ends it: {cancel}"
     yield WARNING if is_far or longest > limit / 2 else OK, "long_running", what, remedy
 
 

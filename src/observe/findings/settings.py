@@ -58,7 +58,8 @@ def threads(queue: QueueState, taken: Snapshot) -> OfQueue:
 
 def schedules(taken: Snapshot) -> Iterator[Finding]:
     """Yield the schedules that publish nothing: they are paused, their queue is deactivated or gone, or the process
-    that leads the upkeep does not publish them. Where nobody leads, that is `upkeep`.
+    that leads the upkeep does not publish them; and those whose time zone this machine does not know. Where nobody
+    leads, that is `upkeep`.
     """
     client, not_active = taken.client, {queue.name for queue in taken.queues if not queue.live.active}
     for one in taken.schedules:
@@ -71,6 +72,8 @@ def schedules(taken: Snapshot) -> Iterator[Finding]:
             state, (what, remedy) = PROBLEM, unpublished
         elif one.overdue() and (why := _why_overdue(one, taken)):
             state, what, remedy = why
+        elif unknown := one.unknown_here():
+            state, what, remedy = WARNING, "whether it publishes is not known here", unknown
         else:
             continue
         yield Finding(state, f"schedule {name} of {client}: {what}", remedy, "schedule", client, (one.schedule.queue,))

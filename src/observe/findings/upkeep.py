@@ -16,6 +16,8 @@ from .waiting_messages import comes_back, late_delivery, side_count
 
 SUCCEEDED_WITHIN = 20.0
 """Seconds from the last renewal of a leader that died within which another one must lead; 15 are usual."""
+ELECTED_WITHIN = 120.0
+"""Seconds from the last renewal of a leader that reports, after which it is not about to be elected again."""
 CLOCK_AHEAD = 60.0
 """Seconds by which the time of records must be ahead of this machine's clock for that to be a finding."""
 
@@ -80,13 +82,16 @@ def upkeep(taken: Snapshot) -> Finding | None:
     soon = "a candidate" if taken.candidates else ""
     working = {one.worker for queue in taken.queues for one in queue.at_work if not one.is_overdue}
     if leader is not None and leader.held and leader.name in working:
+        if undone and not soon and leader.renewed_ago > max(ELECTED_WITHIN, 4 * leader.lease):
+            what += f"; {short_name(leader.name)} reports, and leads no more"
+            return Finding(PROBLEM, what, "its log says why; restart it", "upkeep", client, queues)
         what += f"; {short_name(leader.name)} reports, so the store was away or restarted, or that process was paused: "
         what += f"an election follows within {SUCCEEDED_WITHIN:.0f} s"
         soon = "that process"
     if soon:
         remedy = f"wait {SUCCEEDED_WITHIN:.0f} s; if it stays so, the log of {soon} says why"
         return Finding(WARNING, what, remedy, "upkeep", client, queues)
-    sweep = f"latchwork queue sweep {words.of_client(client, taken.farm)} --every 900"
+    sweep = words.sweep(taken)
     remedy = f"run a worker or a consumer of {client}, or `{sweep}`"
     if working:
         remedy += "; the ones that run are without upkeep, or their logs say why they do none"

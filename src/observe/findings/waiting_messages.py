@@ -24,6 +24,8 @@ GROWS_BY, GROWS_SHARE = 10, 0.01
 """Messages, and part of the backlog, by which it must have grown in that time at least; a third of that in each part of
 it, so that one burst does not count.
 """
+PASSES = 3
+"""Passes of a shovel after which what is still in the sideline is a finding."""
 EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
 _IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
@@ -141,8 +143,13 @@ def _start_stream(stream: str) -> str:
 def expiring(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield the messages that have waited for more than half of their life."""
     name = words.of_queue(queue.name, taken)
+    read = "start more workers" if queue.at_work else words.START_ONE
+    if queue.stats.stream is not None:
+        read = _start_stream(queue.stats.stream)
+    elif queue.paused:
+        read = f"latchwork queue resume {name}"
     for part, side, remedy in (
-        ("ready", queue.stats.ready, "start more workers" if queue.at_work else words.START_ONE),
+        ("ready", queue.stats.ready, read),
         ("sideline", queue.stats.sideline, f"bring back what is due: latchwork queue shovel {name}"),
         ("parked", queue.stats.parked, f"latchwork queue redrive {name}, or discard them"),
     ):
@@ -167,17 +174,26 @@ def expired(queue: QueueState, taken: Snapshot) -> OfQueue:
                 noticed = "when is not known, as nobody has taken messages from there since"
             what = f"{part} messages that {how}: {side.expired:,} since the queue was made; {noticed}"
             yield WARNING, "expired", what, f"these are gone; {remedy}"
+    ago = queue.stats.delayed_expired_ago
+    if ago is not None and ago < EXPIRED_LATELY:
+        what = f"delayed messages and retries that expired, as no upkeep ran: {queue.stats.delayed_expired:,}"
+        what += f"; the last were noticed {shown_time(ago)} ago"
+        yield WARNING, "expired", what, "these are gone; let a worker, or a sweep, run all the time"
 
 
 def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield the messages that nothing brings back, though a process does the upkeep."""
     leader, name = taken.leader, words.of_queue(queue.name, taken)
-    sweep = f"`latchwork queue sweep {words.of_client(taken.client, taken.farm)} --every 900`"
     if queue.stats.sideline.waiting and not comes_back(queue):
         messages = side_count(queue.stats.sideline, "message")
         what = f"{messages} in the sideline, which nothing brings back: the queue does not retry"
         remedy = f"once: latchwork queue shovel {name}; from now on: latchwork queue set {name} --retry"
         yield PROBLEM, "stranded", what, remedy
+    if leader is not None and leader.leads and not leader.is_new and (stays := _stays_in_sideline(queue)):
+        remedy = "the log of the process that leads says why"
+        if leader.only_sweeps:
+            stays, remedy = f"{stays}; {words.only_sweeps(leader.name, 'runs no shovel')}", words.end_sweeper(taken)
+        yield PROBLEM, "stranded", stays, remedy
     if leader is not None and leader.leads and (late := late_delivery(queue)):
         who, remedy = words.new_leader(taken), "the log of the process that leads says why"
         if leader.only_sweeps:
@@ -188,7 +204,7 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
             f"{counted(queue.unreported, 'message')} in hand of nobody that reports: of a program that calls receive() "
         )
         what += "itself, or of a worker that is gone"
-        remedy = f"a worker, or {sweep}, brings back the messages of one that is gone"
+        remedy = f"a worker, or `{words.sweep(taken)}`, brings back the messages of one that is gone"
         yield WARNING, "stranded", what, f"{remedy}, within {shown_time(queue.returns_within)}"
     if queue.stats.unsettled:
         first, more = queue.stats.unsettled[0], len(queue.stats.unsettled) - 1
@@ -211,6 +227,19 @@ def comes_back(queue: QueueState) -> bool:
     return queue.live.shovel is not None or queue.retries
 
 
+def _stays_in_sideline(queue: QueueState) -> str:
+    """Return that its shovel has left a message in the sideline for several passes; empty if it has not. A pass stores
+    again what is not due yet, so each message there is younger than a few passes.
+    """
+    shovel, side = queue.live.shovel, queue.stats.sideline
+    if shovel is None or queue.paused or side.left is None:
+        return ""
+    here = side.life - side.left
+    if here <= PASSES * shovel.interval.total_seconds() + DELIVERED_WITHIN:
+        return ""
+    return f"{side_count(side, 'message')} in the sideline, the oldest for {shown_time(here)}: its shovel moves nothing"
+
+
 def late_delivery(queue: QueueState) -> str:
     """Return that the delivery of its delayed messages is behind; empty if it is not."""
     late = queue.stats.delayed_late
@@ -220,10 +249,14 @@ def late_delivery(queue: QueueState) -> str:
     return f"{messages}, and for {shown_time(late)} nobody has looked at what is due"
 
 
-def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) -> str:
+def why_it_waits(
+    queue: QueueState, taken: Snapshot, *, is_ready: bool = False, is_retry: bool = False, waits_for: str | None = None
+) -> str:
     """Return why a message that is due has not come to a handler yet, with the remedy where there is one.
 
     is_ready: whether it waits for a worker alone; else the upkeep has to bring it first.
+    is_retry: whether it has failed, and waits to be tried again.
+    waits_for: the record whose write it waits for, if it goes with one.
     """
     late, leader = queue.stats.delayed_late or 0.0, taken.leader
     if queue.stats.stream is not None:
@@ -236,9 +269,13 @@ def why_it_waits(queue: QueueState, taken: Snapshot, *, is_ready: bool = False) 
     elif not is_ready and (leader is None or not leader.leads):
         start = words.START_ONE
         if taken.has_workers:
-            client = words.of_client(taken.client, taken.farm)
-            start = f"the workers there are without it: latchwork queue sweep {client} --every 900"
+            start = f"the workers there are without it: {words.sweep(taken)}"
         why = f"nobody does the upkeep, which brings it: {taken.upkeep}{'' if taken.candidates else f'; {start}'}"
+    elif not is_ready and waits_for:
+        why = "it comes once the write with which it goes is made"
+    elif is_retry and queue.stats.sideline.waiting and not comes_back(queue):
+        shovel = f"latchwork queue shovel {words.of_queue(queue.name, taken)}"
+        why = f"the queue does not retry, so nothing brings back what is in its sideline: {shovel}"
     elif not is_ready and late > DELIVERED_WITHIN:
         why = f"for {shown_time(late)} the upkeep has not looked at what is due: the log of its leader says why"
         why = words.only_sweeps(leader.name) if leader is not None and leader.only_sweeps else why

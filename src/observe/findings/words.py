@@ -79,6 +79,12 @@ def clock_time(at: float, now: float) -> str:
     return f"{moment.strftime(form)} UTC, {shown_time(max(0.0, now - at))} ago"
 
 
+def sweep(taken: Snapshot) -> str:
+    """Return the command that does the upkeep, which sweeps each queue as often as it has to be."""
+    every = min([900.0, *(queue.sweep_interval for queue in taken.queues)])
+    return f"latchwork queue sweep {of_client(taken.client, taken.farm)} --every {max(1, int(every))}"
+
+
 def only_sweeps(name: str, not_done: str = "delivers no delayed messages") -> str:
     """Return that a process leads that does only a part of the upkeep. not_done: what it leaves out."""
     return f"{name} leads, a sweeper without the upkeep of a worker: it {not_done}"
@@ -86,7 +92,7 @@ def only_sweeps(name: str, not_done: str = "delivers no delayed messages") -> st
 
 def end_sweeper(taken: Snapshot) -> str:
     """Return what to do about such a process."""
-    return f"end it: then a worker leads, or `latchwork queue sweep {of_client(taken.client, taken.farm)} --every 900`"
+    return f"end it: then a worker leads, or `{sweep(taken)}`"
 
 
 def new_leader(taken: Snapshot) -> str:
