@@ -24,8 +24,8 @@ GROWS_BY, GROWS_SHARE = 10, 0.01
 """Messages, and part of the backlog, by which it must have grown in that time at least; a third of that in each part of
 it, so that one burst does not count.
 """
-PASSES = 3
-"""Passes of a shovel after which what is still in the sideline is a finding."""
+PASSES, PASSED_WITHIN = 3, 600.0
+"""Passes of a shovel, and seconds that they may take, after which what is still in the sideline is a finding."""
 EXPIRED_LATELY = 86_400.0
 """Seconds for which messages that have expired are a finding."""
 _IN_ORDER = "its consumers keep an order, so each shard has one handler at a time"
@@ -193,7 +193,7 @@ def stranded(queue: QueueState, taken: Snapshot) -> OfQueue:
         remedy = "the log of the process that leads says why"
         if leader.only_sweeps:
             stays, remedy = f"{stays}; {words.only_sweeps(leader.name, 'runs no shovel')}", words.end_sweeper(taken)
-        yield PROBLEM, "stranded", stays, remedy
+        yield WARNING, "stranded", stays, remedy
     if leader is not None and leader.leads and (late := late_delivery(queue)):
         who, remedy = words.new_leader(taken), "the log of the process that leads says why"
         if leader.only_sweeps:
@@ -229,15 +229,16 @@ def comes_back(queue: QueueState) -> bool:
 
 def _stays_in_sideline(queue: QueueState) -> str:
     """Return that its shovel has left a message in the sideline for several passes; empty if it has not. A pass stores
-    again what is not due yet, so each message there is younger than a few passes.
+    again what is not due yet, so no message there should be older than a few passes.
     """
     shovel, side = queue.live.shovel, queue.stats.sideline
     if shovel is None or queue.paused or side.left is None:
         return ""
     here = side.life - side.left
-    if here <= PASSES * shovel.interval.total_seconds() + DELIVERED_WITHIN:
+    if here <= PASSES * shovel.interval.total_seconds() + PASSED_WITHIN:
         return ""
-    return f"{side_count(side, 'message')} in the sideline, the oldest for {shown_time(here)}: its shovel moves nothing"
+    of = side_count(side, "message")
+    return f"{of} in the sideline, the oldest for {shown_time(here)}: its shovel has not come to it"
 
 
 def late_delivery(queue: QueueState) -> str:
