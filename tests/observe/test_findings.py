@@ -23,7 +23,7 @@ from latchwork.queue.sharded.history import NOT_FAILING, Failing, noting
 from latchwork.queue.sharded.stream import release, take
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.queue.sharded.workers import WORKERS, Running, WorkerReport, reporting, settling, stopping
-from latchwork.store import Key, MapPut, MemoryStore, Put, SQLiteStore
+from latchwork.store import Exists, Key, MapPut, MemoryStore, Put, SQLiteStore
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
@@ -728,6 +728,15 @@ def test_workers_of_which_no_handler_begins_are_told_with_how_long_it_has_been_s
     assert "saturated" not in told(registry), "one was done since"
 
 
+def test_workers_of_which_no_handler_begins_are_told_also_where_they_keep_an_order(registry, queue, clock):
+    goes_on(queue, clock, 3, comes=0, taken=0, threads=2)
+    queue.publish("m")
+    queue.store.operate(next(iter(queue.pointers.state_keys(range(2)))), Put("in-hand", 0), exists=Exists.ANY)
+    clock.advance(31)
+    reports(queue, "vm:7:ab@f", threads=2)
+    assert told(registry)["saturated"][0] == WARNING
+
+
 def test_workers_that_begin_again_after_a_pause_or_an_outage_are_not_said_to_do_nothing(registry, queue, clock):
     goes_on(queue, clock, 6, comes=0, taken=0, threads=2)
     queue.publish_many(range(9))
@@ -1199,7 +1208,10 @@ def test_expired_messages_are_told_of_for_a_day_with_their_side(registry, queue,
     clock.advance(queue.config.message_expiry.total_seconds() + 1)
     reports(queue)
     state, what = told(registry)["expired"]
-    assert (state, "ready messages that expired unread: 3 since the queue was made" in what) == (WARNING, True)
+    assert (
+        state,
+        "ready messages that expired unread, or were cancelled or never written: 3 since the queue was made" in what,
+    ) == (WARNING, True)
     assert what.endswith("; when is not known, as nobody has taken messages from there since"), (
         "not `just now` for ever"
     )

@@ -46,7 +46,8 @@ def not_taken(queue: QueueState, taken: Snapshot) -> OfQueue:
     runs = max((run.seconds for one in workers for run in one.longest), default=0.0)
     waited = min(ready.oldest_age or 0.0, runs if queue.busy else _idle(queue, taken))
     is_idle = queue.busy < queue.threads and not any(one.acked or one.failed or one.is_saturated for one in workers)
-    has_reason = queue.paused or queue.stats.in_order or queue.rate_limited or queue.stats.is_streamed
+    is_held = queue.stats.in_order and queue.busy  # by the handlers that run: where none does, the order holds nothing
+    has_reason = queue.paused or is_held or queue.rate_limited or queue.stats.is_streamed
     if ready.waiting and waited > WAITED and is_idle and not has_reason:
         busy = f"taken, though only {queue.busy} of {counted(queue.threads, 'thread')} "
         busy += f"{'is' if queue.busy == 1 else 'are'} busy"

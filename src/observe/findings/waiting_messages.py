@@ -162,8 +162,9 @@ def expired(queue: QueueState, taken: Snapshot) -> OfQueue:
     """Yield how many messages have expired lately, of a queue that is older than a message lives."""
     age = taken.at - queue.made if queue.made else float("inf")
     removed = "expired, or were removed one by one"
+    unread = "expired unread, or were cancelled or never written"  # a publisher may have died
     for part, side, how, remedy in (
-        ("ready", queue.stats.ready, "expired unread", "more workers, or a new queue with a longer message_expiry"),
+        ("ready", queue.stats.ready, unread, "more workers, or a new queue with a longer message_expiry"),
         ("sideline", queue.stats.sideline, removed, "bring back what is left before it expires too"),
         ("parked", queue.stats.parked, removed, "redrive or discard what is left before it expires too"),
     ):
