@@ -19,6 +19,7 @@ from datetime import timedelta
 import pytest
 
 from latchwork import aio
+from latchwork.aio import consumer as aio_consumer
 from latchwork.aio.pool import Pool
 from latchwork.coord import RateLimiter
 from latchwork.errors import Interrupted, InvalidMessageHandler, InvalidRequest, TooManyConsumers
@@ -462,7 +463,6 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
         await aio.Consumer(queue, handle, concurrency=concurrency).start()
         await until(begun.is_set)
 
-    before = threading.active_count()
     asyncio.run(main())
 
     async def after():
@@ -470,7 +470,34 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
         return [(one.payload, one.attempts) for one in await queue.receive(1, timeout=5)]
 
     assert asyncio.run(after()) == [("x", 1)]
-    _until_threads(before + 40)
+    _until_threads()
+
+
+def test_a_loop_that_ends_before_a_worker_has_begun_leaves_no_thread(memory, monkeypatch):
+    class Lost(aio_consumer._Worker):
+        """Its task was asked for, and the loop has ended before it made it."""
+
+        def __init__(self, consumer, loop, name):
+            if not name.endswith("-2"):
+                super().__init__(consumer, loop, name)
+            else:
+                self._loop, self._over = loop, consumer.queue.store.seams.event()
+
+    monkeypatch.setattr(aio_consumer, "_Worker", Lost)
+    begun = threading.Event()
+
+    async def handle(delivery):
+        begun.set()
+        await asyncio.sleep(60)
+
+    async def main():
+        queue = await queue_of(memory)
+        await queue.publish("x")
+        await aio.Consumer(queue, handle, concurrency=3, upkeep=False).start()
+        await until(begun.is_set)
+
+    asyncio.run(main())
+    _until_threads()
 
 
 def test_a_loop_that_ends_lets_a_handler_in_a_thread_finish_and_takes_no_more_messages(sync_store):
@@ -518,8 +545,8 @@ def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memo
     assert loop() is None
 
 
-def _until_threads(most):
-    end = time.monotonic() + 15
+def _until_threads():
+    end = time.monotonic() + 60
     while [one for one in threading.enumerate() if "supervisor" in one.name or "loop-watch" in one.name]:
         assert time.monotonic() < end, threading.enumerate()
         time.sleep(0.05)

@@ -338,7 +338,7 @@ class Consumer(Unpicklable):
         timeout, sweep = config.handler_timeout.total_seconds(), config.sweep_duration.total_seconds()
         pause = min(SUPERVISE_EVERY, timeout / 10, sweep / 20)
         saturated = False
-        while not (self._stopping.is_set() and self._workers <= self.runs.stuck):
+        while not (self._stopping.is_set() and self._are_over()):
             self._survive(self._keep_alive)
             self._survive(self._move_on)
             self._survive(self._give_up_late)
@@ -351,6 +351,12 @@ class Consumer(Unpicklable):
                 log.error("%s is saturated: %d handlers hang, no more messages are taken", self, self.runs.stuck)
             saturated = self.saturated
             self._state.doze(pause, SUPERVISE_SOON, lambda: self._prefetched.waiting or self._settlements.collected)
+
+    def _are_over(self) -> bool:
+        """Whether no worker has anything left to do: those that hang have not, nor those that ended without a word, as
+        a task whose loop ended before it began.
+        """
+        return self._workers <= self.runs.stuck or not any(task.is_alive() for task in self._tasks)
 
     def _keep_alive(self) -> None:
         self.runs.keep()
