@@ -7,12 +7,15 @@ import select
 import signal
 import sys
 import threading
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from . import soak as soak_module
+from .campaign import expected_kinds
 from .commands import ROOT, Commands
+from .report.tally import Tally
 from .soak import FLOORS, PAIRS, RANDOM, REPEATED, SINGLES, Soak
 from .workload import SCENARIOS
 
@@ -42,6 +45,25 @@ def python(code):
 @pytest.fixture
 def soak():
     return Soak(minutes=0.001, jobs=1, first=0)
+
+
+@pytest.mark.parametrize("fires", [True, False])
+def test_a_kind_of_fault_that_had_no_turn_gets_more_runs_and_is_a_failure_if_it_does_not_fire_then(
+    soak, monkeypatch, fires
+):
+    kinds, asked = expected_kinds("latch"), []
+    soak.proof.add("random faults", "latch", {"runs": 1} | {kind.value: 1 for kind in kinds[1:]})
+    soak.proof.add("random faults", "lock", {"runs": 1} | {kind.value: 1 for kind in expected_kinds("lock")})
+
+    def tally(self, limit, command, file):
+        asked.append(command[:2])
+        figures = {"runs": 1} | ({kinds[0].value: 1} if fires else {})
+        return Tally("random faults", "latch", Counter(figures))
+
+    monkeypatch.setattr(Soak, "tally", tally)
+    soak.check_kinds()
+    assert asked == [["--primitive", "latch"]]
+    assert soak.failures == ([] if fires else [f"latch: {kinds[0].value} never fired"])
 
 
 def test_a_command_says_how_it_ended_and_what_it_printed():
