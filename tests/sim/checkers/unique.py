@@ -33,11 +33,16 @@ def _ended(run: Unique) -> set[str]:
 
 
 def one_message_of_a_key_lives(run: Unique) -> None:
-    """None is written while another one waits, or runs; unless its publisher was paused for a sweep duration."""
+    """None is written while another one waits, or runs; unless its publisher was paused for a sweep duration. Nor does
+    one wait that came so late itself that its slot was given up, and expired, before: nobody is handed that.
+    """
+    handed = {of for _, of, _ in run.handed}
     for when, unique, one, other in run.born:
         late = when - run.claimed.get(other, when) > run.lease
+        lost = one not in handed and run.wrote_at[one] - run.claimed.get(one, run.wrote_at[one]) > run.lease
         copied = one in run.doubled or other in run.doubled
-        run.require(late or copied, "one message of a key lives", f"{other} beside {one} of {unique} at {when:.3f}")
+        what = f"{other} beside {one} of {unique} at {when:.3f}"
+        run.require(late or lost or copied, "one message of a key lives", what)
 
 
 def _waiting(run: Unique) -> set[str]:

@@ -51,6 +51,8 @@ class Unique(Messages):
         self.doubled: set[str] = set()
         """Messages that were handed out, or written, while another copy of them lived."""
         self.keys_of: dict[str, str] = {}
+        self.wrote_at: dict[str, float] = {}
+        """When each message was written first."""
         self.last: dict[str, str] = {}
         super().setup()
 
@@ -77,7 +79,7 @@ class Unique(Messages):
         self.expire()
         others = {one: self.keys_of[one] for one, places in self.alive.items() if places and one != of}
         if of not in self.keys_of:
-            self.keys_of[of] = unique
+            self.keys_of[of], self.wrote_at[of] = unique, change.when
             self.born += [(change.when, unique, one, of) for one, its in others.items() if its == unique]
         else:
             handed = delivery not in (None, SEEN, change.before.get("delivery")) and len(self.alive[of]) > 1
