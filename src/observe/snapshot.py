@@ -176,6 +176,11 @@ class QueueState:
         return self.holders == ()
 
     @property
+    def is_shared(self) -> bool:
+        """Whether groups read its messages, or it is a group: then no `queue cancel` ends one that they have."""
+        return self.group_of is not None or self.has_groups
+
+    @property
     def is_empty(self) -> bool:
         """Whether no message waits for a worker or for the upkeep. The parked ones wait for a person."""
         return _is_empty(self.stats)

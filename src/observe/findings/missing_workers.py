@@ -147,7 +147,7 @@ def _die_again(taken: Snapshot, again: Mapping[str, list[WorkerReport]]) -> Iter
                 what += f"; the last message that failed so{f' in {queue.name}' if len(queues) > 1 else ''}"
                 what += f": {words.message_id(last.message_id)}{words.failure(last.error)}"
                 name = words.of_queue(queue.name, taken)
-                if queue.group_of is not None or queue.has_groups:  # no cancel there, but of one that waits
+                if queue.is_shared:
                     side = f"{name} --side delayed --id {word(last.message_id)}"
                     remedy += f"; if one message does it, while it waits: latchwork queue discard {side}"
                 else:

@@ -141,12 +141,12 @@ def long_running(queue: QueueState, taken: Snapshot) -> OfQueue:
         what += f"; none was done in the last minute, and {words.backlog([queue])}"
     worker, run = running[0]
     host, _, pid = short_name(worker.worker).rpartition(":")
-    cancel = f"latchwork queue cancel {words.of_queue(queue.name, taken)} --id {word(run.message_id)}"
     remedy = f"what it waits for: its log, or `py-spy dump --pid {pid}` on {host}; "
-    if queue.group_of is not None or queue.has_groups:  # no cancel there
+    if queue.is_shared:
         remedy += "where that process has to be ended, its message comes again"
     else:
-        remedy += f"where its handler calls check(), this ends it: {cancel}"
+        remedy += "where its handler calls check(), this ends it: "
+        remedy += f"latchwork queue cancel {words.of_queue(queue.name, taken)} --id {word(run.message_id)}"
     yield WARNING if is_far or longest > limit / 2 else OK, "long_running", what, remedy
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...errors import LatchworkError
 from ...store import Record
 from ..rows import read_each
+from .delayed.stored import Waiting
 from .pointers import ShardPointers
 from .shards import Shards
 from .slots import Slot
@@ -75,6 +76,14 @@ def depth_of(main: list[ShardPointers], sideline: list[ShardPointers], parked: l
         sum(state.fired for state in main),
         damaged=sum(state.damage is not None for state in main + sideline + parked),
     )
+
+
+def with_delayed(depth: QueueDepth, waiting: Waiting) -> QueueDepth:
+    """Return the depth with what is delayed."""
+    return replace(
+        depth, expired=depth.expired + waiting.expired, delayed=waiting.messages, retrying=waiting.retrying,
+        damaged=depth.damaged + waiting.is_damaged,
+    )  # fmt: skip
 
 
 def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:

@@ -14,7 +14,7 @@ from ...store.rows import chunked
 from ..rows import read_each
 from .delayed.entries import WAITING_BINS, waiting_by
 from .delayed.stored import LastRetry, Unsettled, Waiting
-from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through
+from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through, with_delayed
 from .envelope import MAX_TIME
 from .groups.pointers import GROUP_STATE_BINS
 from .pointers import ShardPointers
@@ -181,9 +181,7 @@ def _stats(
         depth = replace(depth, damaged=depth.damaged + 1)
     elif control is not None:
         delayed = waiting_by(control.bins, queue.store.seams.wall())
-        damaged = depth.damaged + delayed.is_damaged
-        expired = depth.expired + delayed.expired
-        depth = replace(depth, delayed=delayed.messages, retrying=delayed.retrying, damaged=damaged, expired=expired)
+        depth = with_delayed(depth, delayed)
     ready, left, given_up = _sides(queue, states)
     # A group's own shards, behind these, have only messages that came back.
     loaded = [max(0, state.loaded - state.before) for state in main[: queue.config.shards]]

@@ -143,6 +143,15 @@ def find_message(find: Finder, seal: Update | None = None) -> Found:
 
     Raises the store's errors, also that of a record that cannot be read.
     """
+    return _searched(find, seal).answer()
+
+
+def copies(find: Finder) -> list[Found]:
+    """Return what every record says of the message, also where it is over. Two calls, or three."""
+    return _searched(find).found
+
+
+def _searched(find: Finder, seal: Update | None = None) -> _Search:
     search = _Search(find)
     for _ in range(LOOKS):
         bins, refused = _read_and_sealed(find.delayed.store, search.keys(), seal)
@@ -151,17 +160,7 @@ def find_message(find: Finder, seal: Update | None = None) -> Found:
             break
     else:
         search.certain = False
-    return search.answer()
-
-
-def copies(find: Finder) -> list[Found]:
-    """Return what every record says of the message, also where it is over. Two calls, or three."""
-    search = _Search(find)
-    for _ in range(LOOKS):
-        records = find.delayed.store.get_many(search.keys())
-        if search.over([record.bins if record else None for record in records]):
-            break
-    return search.found
+    return search
 
 
 def find_messages(finds: Sequence[Finder]) -> Rows[Found]:

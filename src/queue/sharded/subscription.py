@@ -25,7 +25,7 @@ from .delayed.entries import Due, checked_due, later, limit_of
 from .delayed.view import DelayedView
 from .delivery import Delivery, failed, lost, raise_first, record_outcomes
 from .delivery import Outcome as Settled
-from .depth import QueueDepth, depth_of, looked_through
+from .depth import QueueDepth, depth_of, looked_through, with_delayed
 from .effects import MessageEffects
 from .envelope import Codec, Envelope, Message, Reason, checked_id, not_begun, reason_of
 from .handles import RegistryHandle
@@ -191,10 +191,7 @@ class Subscription(Subqueue):
         """
         depth = depth_of(*self.states_now())
         try:
-            waiting = self.delayed.waiting()
-            damaged = depth.damaged + waiting.is_damaged
-            expired = depth.expired + waiting.expired
-            return replace(depth, delayed=waiting.messages, retrying=waiting.retrying, damaged=damaged, expired=expired)
+            return with_delayed(depth, self.delayed.waiting())
         except (Corrupt, Unreadable):  # all the rest is known
             return replace(depth, damaged=depth.damaged + 1)
 

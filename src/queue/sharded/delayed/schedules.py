@@ -245,7 +245,7 @@ class ScheduleState:
     def unknown_here(self) -> str:
         """Return why this machine cannot tell when it ticks; empty if it can."""
         try:
-            next(self.schedule.ticks(self.now), None)
+            _zone_of(self.schedule.tz)
         except Misconfigured as failure:
             return str(failure)
         return ""
