@@ -8,6 +8,7 @@ import pytest
 
 from latchwork import connect
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.batches.records import BatchRecords
 from latchwork.queue.sharded.slots import Slot
 
 
@@ -171,3 +172,13 @@ def test_a_batch_that_is_done_says_why_its_follow_up_has_not_come_with_the_remed
     assert lw("queue", "activate", "reports", *where).code == 0
     assert "the upkeep publishes it within 25 s" in lw(*show).out
     assert "follow-up" not in lw("--json", *show).out
+
+
+def test_a_batch_without_a_follow_up_is_not_said_to_miss_one(lw, orders, monkeypatch):
+    monkeypatch.setattr(BatchRecords, "end", lambda *_: None)  # as if who was to end it had died
+    with orders.batch("load-7") as batch:
+        batch.publish(1)
+    orders.receive(1)[0].ack()
+    facts = lw("--json", "queue", "batch", "show", "orders", "load-7", "--client", "shop").json
+    assert (facts["complete"], facts["ended"]) == (True, False)
+    assert "follow-up" not in lw("queue", "batch", "show", "orders", "load-7", "--client", "shop").out

@@ -55,11 +55,16 @@ def _lost_now(batch: QueueBatch, queue: ShardedQueue) -> int:
 
 
 def _why_no_follow_up(queue: ShardedQueue, batch: str) -> str:
-    """Return why the follow-up of a batch that is done has not come, with the remedy. Two calls or three."""
+    """Return why the follow-up of a batch that is done has not come, with the remedy; empty if it has none.
+
+    One call, or two.
+    """
     registry = queue.registry
     there = of_client(registry.client_id, registry.farm_id)
-    target = (queue.batches.read(batch).then or {}).get("queue")
-    if isinstance(target, str):
+    then = queue.batches.read(batch).then
+    if then is None:
+        return ""
+    if isinstance(target := then.get("queue"), str):
         try:
             bins = registry.records.read(target, *LIVE_BINS)
         except NotFound:
@@ -105,8 +110,9 @@ def show(context: typer.Context, name: Name, batch: Batch, client: Client, farm:
             f"it is not closed, and none of its messages waits{but}: it ends once its publisher closes it; where that "
             f"has died, publish the rest, or close it: latchwork queue batch close {here}"
         )
-    if facts["complete"] and not (facts["ended"] or facts["cancelled"]):
-        lines.append(f"all of it is done, and its follow-up is not published: {_why_no_follow_up(queue, batch)}")
+    is_done = facts["complete"] and not (facts["ended"] or facts["cancelled"])
+    if is_done and (why := _why_no_follow_up(queue, batch)):
+        lines.append(f"all of it is done, and its follow-up is not published: {why}")
     session.say(*lines, **facts, lost=lost)
 
 
