@@ -129,6 +129,11 @@ class Away:
         self.store = AerospikeStore.from_url(
             f"aerospike://127.0.0.1:{self.proxy.port}/{server.namespace}?services_alternate=true"
         )
+        servers.until(self._is_there)  # the proxy is threads of this process: a busy machine may stop it for a second
+
+    def _is_there(self):
+        with suppress(LatchworkError):
+            return self.store.describe()
 
     def begin(self):
         self.proxy.close()
