@@ -30,11 +30,11 @@ SIGNALS_SOME_LONG = [
 ]
 """The same, where those that are handled as SIGTERM is are left to `make long`."""
 RUNNERS = {
-    "lock": ("lock", "run", "n", "--lease", "4", "--grace", "1", "--"),
-    "leader": ("leader", "run", "n", "--lease", "4", "--grace", "1", "--"),
-    "group": ("group", "run", "n", "--lease", "4", "--grace", "1", "--"),
-    "rwlock": ("rwlock", "write", "n", "--lease", "4", "--grace", "1", "--"),
-    "semaphore": ("semaphore", "run", "n", "--permits", "1", "--lease", "4", "--grace", "1", "--"),
+    "lock": ("lock", "run", "n", "--lease", "8", "--grace", "1", "--"),
+    "leader": ("leader", "run", "n", "--lease", "8", "--grace", "1", "--"),
+    "group": ("group", "run", "n", "--lease", "8", "--grace", "1", "--"),
+    "rwlock": ("rwlock", "write", "n", "--lease", "8", "--grace", "1", "--"),
+    "semaphore": ("semaphore", "run", "n", "--permits", "1", "--lease", "8", "--grace", "1", "--"),
 }
 WRITES = "while :; do echo {0} >> $OUT; sleep 0.02; done"
 JOBS = {

@@ -209,7 +209,7 @@ def test_doctor_names_members_that_died_or_are_silent(lw, store):
     group = Group(store, "g", farm_id="a")
     with pytest.raises(RuntimeError), group.join("p"):
         raise RuntimeError("no memory")
-    with group.join("q", lease=10):
+    with group.join("q", lease=10, keep_alive=False):
         silent(store, Key("latchwork_groups", "g"), "beat#a", lambda beats: {"q": beats["q"] - 60_000})
         silent(
             store,

@@ -40,7 +40,7 @@ def over_all(urls, zookeeper):
 
 
 def start(name, farm, over_all, *command, more=()):
-    words = [sys.executable, "-m", "latchwork.cli", "leader", "run", name, *over_all, "--farm", farm, "--lease", "2",
+    words = [sys.executable, "-m", "latchwork.cli", "leader", "run", name, *over_all, "--farm", farm, "--lease", "20",
              *more, "--", *command]  # fmt: skip
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

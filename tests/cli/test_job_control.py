@@ -57,11 +57,18 @@ def spawned(mark):
 
 
 @pytest.fixture
-def shell(spawned, sqlite_url):
-    """An interactive shell, in which `lw` is the command with its store."""
+def shell(spawned, sqlite_url, tmp_path):
+    """An interactive shell, in which `lw` is the command with its store.
+
+    It is no function of the shell: in a pipeline, that would be a process of its own between the shell and the command,
+    and the shell would say "Stopped" before the command has stopped.
+    """
+    script = tmp_path / "lw"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command(sqlite_url))} "$@"\n')
+    script.chmod(0o755)
     child = spawned(["bash", "--norc", "--noprofile", "-i"])
     child.expect_exact(PROMPT)
-    child.sendline(f"lw() {{ {shlex.join(command(sqlite_url))} \"$@\"; }}; bind 'set enable-bracketed-paste off'")
+    child.sendline(f"PATH={shlex.quote(str(tmp_path))}:$PATH; bind 'set enable-bracketed-paste off'")
     child.expect_exact(PROMPT)
     return child
 
@@ -70,13 +77,30 @@ def lock_run(job, lease=60):
     return ("lock", "run", "n", "--lease", str(lease), "--", "sh", "-c", job)
 
 
-def slow(seconds):
-    """A job that says "running", then sleeps, then says "over".
+@pytest.fixture
+def fifo(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
 
-    The process that sleeps is the one that says so. If the shell itself said so and then started `sleep`, Ctrl-Z could
-    come while the shell waits for that process to begin (vfork). Then it cannot be stopped, and nobody sees it stop.
+
+def waiting(fifo):
+    """A job that says "running", waits until `go_on`, then says "over".
+
+    The process that waits is the one that says so. If the shell itself said so and then started it, Ctrl-Z could come
+    while the shell waits for that process to begin (vfork). Then it cannot be stopped, and nobody sees it stop.
     """
-    return f"(echo running; exec sleep {seconds}); echo over"
+    return f"(echo running; exec cat {fifo}); echo over"
+
+
+def go_on(fifo):
+    def reads():
+        try:
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody reads yet
+            return False
+        return True
+
+    until(reads)
 
 
 def typed(words):
@@ -175,14 +199,15 @@ def test_a_command_in_the_background_that_wants_the_terminal_waits_for_fg(shell)
     assert code_of(shell) == 0
 
 
-def test_a_command_that_goes_on_in_the_background_leaves_the_terminal_to_the_shell(shell):
-    shell.sendline(typed(lock_run(slow(3))))
+def test_a_command_that_goes_on_in_the_background_leaves_the_terminal_to_the_shell(shell, fifo):
+    shell.sendline(typed(lock_run(waiting(fifo))))
     shell.expect("running")
     shell.send("\x1a")
     shell.expect("Stopped")
     shell.sendline("bg")
     shell.sendline("echo still-$((40+2))")
     shell.expect("still-42")
+    go_on(fifo)
     shell.expect("over")
 
 
@@ -204,12 +229,13 @@ def test_in_a_pipeline_ctrl_c_reaches_the_command(shell):
     assert not marked_jobs(shell)
 
 
-def test_in_a_pipeline_ctrl_z_stops_the_command_and_fg_lets_it_go_on(shell):
-    shell.sendline(f"{typed(lock_run(slow(1)))} | cat")
+def test_in_a_pipeline_ctrl_z_stops_the_command_and_fg_lets_it_go_on(shell, fifo):
+    shell.sendline(f"{typed(lock_run(waiting(fifo)))} | cat")
     shell.expect("running")
     shell.send("\x1a")
     shell.expect("Stopped")
     shell.sendline("fg")
+    go_on(fifo)
     shell.expect("over")
     shell.expect_exact(PROMPT)
 

@@ -526,11 +526,12 @@ def test_a_child_for_which_no_process_can_be_made_is_tried_again_and_ends_no_oth
         patch.setattr(subprocess, "Popen", none)
         with pytest.raises(BlockingIOError):  # the first of all: the command ends with the error
             parent._fill()
+        clock = with_clock(parent, monkeypatch)
         parent._proved, open_before = True, descriptors()
         parent._fill()
         parent._fill()
     assert (seat.child, seat.failures) == (None, 1)
-    assert seat.due > time.monotonic()
+    assert seat.due > clock.monotonic()
     assert "child 1: no process could be started ([Errno 11] Resource temporarily unavailable)" in caplog.text
     assert descriptors() <= open_before
     seat.due = 0.0

@@ -19,6 +19,7 @@ from contextlib import suppress
 import pytest
 
 import latchwork
+from latchwork.cli import serving
 from latchwork.cli.probe import Probe
 from latchwork.cli.serving import MOST_SLOW
 from latchwork.cli.worker import _found
@@ -279,7 +280,8 @@ SILENT = (
 """What a client says that then says, and reads, nothing more."""
 
 
-def test_a_thousand_silent_clients_delay_neither_the_answers_of_others_nor_the_end(probe):
+def test_a_thousand_silent_clients_delay_neither_the_answers_of_others_nor_the_end(probe, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 600.0)  # with which the server would end them in the end
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))  # both ends are in this process
     silent = []
@@ -293,12 +295,13 @@ def test_a_thousand_silent_clients_delay_neither_the_answers_of_others_nor_the_e
     assert get(probe.port, "/readyz") == (200, "ready\n")
     assert until(lambda: get(probe.port, "/scale/orders")[0] == 200)
     probe._server.stop()
-    assert not probe._server._task.is_alive()
+    until(lambda: not probe._server._task.is_alive())
     for one in silent:
         one.close()
 
 
-def test_a_store_that_is_silent_delays_neither_health_nor_the_end(probe):
+def test_a_store_that_is_silent_delays_neither_health_nor_the_end(probe, monkeypatch):
+    monkeypatch.setattr(serving, "PATIENCE", 600.0)  # with which the server would end its clients in the end
     asked, over = threading.Event(), threading.Event()
 
     def hang(*_):
@@ -315,7 +318,7 @@ def test_a_store_that_is_silent_delays_neither_health_nor_the_end(probe):
     assert get(probe.port, "/scale/orders")[0] == 503
     assert get(probe.port, "/healthz") == (200, "ok\n")
     probe._server.stop()
-    assert not probe._server._task.is_alive()
+    until(lambda: not probe._server._task.is_alive())
     over.set()
     for one in some:
         one.close()
