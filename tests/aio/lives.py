@@ -42,7 +42,7 @@ def life(prepare):
     return prepare
 
 
-def until(holds, seconds=5.0) -> bool:
+def until(holds, seconds=20.0) -> bool:
     """Whether it comes true in time."""
     end = time.monotonic() + seconds
     while not holds():
@@ -64,7 +64,7 @@ def succeeded(world, struck, name) -> None:
     if struck.cancelled is None:
         return
     with suppress(LatchworkError):
-        coord.LeaseElection(world.base, name, candidate="other", lease=LEASE).run(lambda term: term.check(), 5)
+        coord.LeaseElection(world.base, name, candidate="other").run(lambda term: term.check(), 20)
         world.must(until(lambda: not threads_of(f"latchwork-election-{name}")), "a campaign was left behind")
         return
     world.must(False, "nobody else was elected")

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import sys
 import threading
-import time
 
 import pytest
 
@@ -21,6 +20,7 @@ from latchwork.testing import FaultyStore, ManualClock
 
 from .striking import Striker, store_of
 from .table import plans_of, row_of
+from .test_loops import some_rounds
 from .verbs import CASES
 
 KEY = Key("things", "one")
@@ -72,26 +72,30 @@ def test_a_cancel_after_doubt_has_the_unknown_outcome():
 def test_a_call_that_is_under_way_is_finished_and_its_reply_is_of_no_other_call(run, memory):
     """What some clients of other stores get wrong: the next call on the connection gets the reply of the cancelled."""
 
-    class Slow(FaultyStore):
-        def _call(self, verb, request, *rest):
-            time.sleep(0.05)
-            return super()._call(verb, request, *rest)
-
-    store = aio.Store(Slow(MemoryStore(), {}))
+    faulty = FaultyStore(MemoryStore())
+    store = aio.Store(faulty)
     store.bridged._is_instant = False
+
+    async def cancelled_under_way():
+        begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+        faulty.next(lambda: (begun.set(), goes_on.wait(20)))
+        task = asyncio.ensure_future(store.get(Key("s", "a")))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        faulty.next(lambda: (goes_on.set(), ended.wait(20)))  # it has begun when the other one gets its reply
+        found = asyncio.ensure_future(store.get(Key("s", "b")))
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        ended.set()
+        assert aio.ended(cancelled.value).result.bins == {"n": 1}
+        assert (await found).bins == {"n": 2}
 
     async def main():
         await store.operate(Key("s", "a"), Put("n", 1), exists=_any())
         await store.operate(Key("s", "b"), Put("n", 2), exists=_any())
         for _ in range(5):
-            task = asyncio.ensure_future(store.get(Key("s", "a")))
-            await asyncio.sleep(0.01)
-            task.cancel()
-            found = await store.get(Key("s", "b"))
-            assert found.bins == {"n": 2}
-            with pytest.raises(asyncio.CancelledError) as cancelled:
-                await task
-            assert aio.ended(cancelled.value).result.bins == {"n": 1}
+            await cancelled_under_way()
         await store.close()
 
     run(main())
@@ -219,7 +223,7 @@ class _Hesitant(MemoryStore):
 @pytest.mark.parametrize("kind", ["a leader", "a handler", "a handler in a thread"])
 def test_a_users_function_has_its_own_time_to_clean_up_when_the_verb_that_awaits_it_is_cancelled(kind):
     base = _Hesitant()
-    begun, cleaned = threading.Event(), threading.Event()
+    begun, cancelled, cleaned = threading.Event(), threading.Event(), threading.Event()
 
     async def main():
         store, task = aio.Store(base), None
@@ -235,9 +239,7 @@ def test_a_users_function_has_its_own_time_to_clean_up_when_the_verb_that_awaits
         def in_a_thread(_):
             with coord.FencedLock(base, "x").acquire(timeout=1):
                 begun.set()
-                while not base.hesitates:
-                    time.sleep(0.01)
-                time.sleep(0.1)  # the cancel comes now
+                cancelled.wait(20)
             cleaned.set()
 
         if kind == "a leader":
@@ -253,6 +255,8 @@ def test_a_users_function_has_its_own_time_to_clean_up_when_the_verb_that_awaits
         if task is None:  # its worker, which the end of a loop cancels
             (task,) = (one for one in asyncio.all_tasks() if one.get_name().startswith("q-worker"))
         task.cancel()
+        await some_rounds()
+        cancelled.set()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(main(), 30))
@@ -263,11 +267,11 @@ def test_a_users_function_has_its_own_time_to_clean_up_when_the_verb_that_awaits
 
 def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
     async def main():
-        begun, ends = threading.Event(), []
+        begun, cancelled, ends = threading.Event(), threading.Event(), []
 
         def fails():
             begun.set()
-            time.sleep(0.05)
+            cancelled.wait(20)
             raise ValueError("of the user's")
 
         async def work():
@@ -276,14 +280,16 @@ def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
                     await aio.call(fails)
                 except Exception:  # as a program does that goes on after a failure
                     pass
-                except asyncio.CancelledError as cancelled:
-                    ends.append((aio.ended(cancelled), type(cancelled.__cause__)))
+                except asyncio.CancelledError as failure:
+                    ends.append((aio.ended(failure), type(failure.__cause__)))
                     raise
 
         task = asyncio.ensure_future(work())
         while not begun.is_set():
             await asyncio.sleep(0.001)
         task.cancel()
+        await some_rounds()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert ends == [(aio.Ended(), ValueError)]
@@ -291,18 +297,24 @@ def test_a_cancel_is_raised_though_the_users_function_fails_meanwhile(run):
     run(main())
 
 
-def test_a_message_given_to_a_publisher_is_published_though_its_wait_is_cancelled(store, run):
+def test_a_message_given_to_a_publisher_is_published_though_its_wait_is_cancelled(sync_store, run):
+    faulty, cancelled = FaultyStore(sync_store), threading.Event()
+
     async def main():
+        store = aio.Store(faulty)
         queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
-        async with queue.publisher(linger=0.05) as publisher:
+        faulty.next(lambda: cancelled.wait(20))  # the publisher's first call
+        async with queue.publisher() as publisher:
             publication = await publisher.publish(1)
             task = asyncio.ensure_future(publication.result())
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            cancelled.set()
             assert await publication == publication.message_id
         assert [one.payload for one in await queue.receive(5)] == [1]
+        store._pool.close()
 
     run(main())
 

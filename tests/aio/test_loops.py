@@ -56,6 +56,12 @@ class Gated(DelegatingStore):
         return super()._operate(update)
 
 
+async def some_rounds():
+    """Let the loop do all that is due, and what comes of that."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def done_on_a_free_loop(work, gated):
     """Run it. Each call goes on after some rounds of the loop, in which the other tasks get to the mutex."""
     task, let = asyncio.ensure_future(work), 0
@@ -71,19 +77,14 @@ async def done_on_a_free_loop(work, gated):
 
 
 def test_a_call_of_the_store_does_not_block_the_loop(run):
-    slow = Slow(MemoryStore(), 0.2)
-    store = aio.Store(slow)
+    gated = Gated(MemoryStore())
+    store = aio.Store(gated)
     store.bridged._is_instant = False
 
     async def main():
-        ticks = 0
-        task = asyncio.ensure_future(store.operate(KEY, Put("n", 1), exists=Exists.ANY))
-        while not task.done():
-            ticks += 1
-            await asyncio.sleep(0.001)
+        await done_on_a_free_loop(store.operate(KEY, Put("n", 1), exists=Exists.ANY), gated)
         await store.close()
-        assert ticks > 5
-        assert threading.current_thread() not in slow.threads
+        assert gated.begun == 1
 
     run(main())
 
@@ -248,9 +249,9 @@ def test_a_block_belongs_to_its_task_and_a_second_one_of_it_is_refused(memory, r
 
 def test_a_task_that_waits_for_the_loss_of_a_grant_is_woken_by_the_thread_that_renews_it(store, run):
     async def main():
-        lock = aio.FencedLock(store, "x", lease=2.0)
+        lock = aio.FencedLock(store, "x", lease=6.0)
         grant = await lock.acquire(1, keep_alive=True)
-        lost = asyncio.ensure_future(grant.lost.wait(10))
+        lost = asyncio.ensure_future(grant.lost.wait(5.5))  # for less than the lease, whose end would wake it too
         await asyncio.sleep(0.05)
         assert not lost.done()
         await store.delete(Key("latchwork_locks", "x"))
@@ -556,10 +557,14 @@ def test_any_blocking_call_runs_in_a_thread_and_is_finished_though_it_is_cancell
         bus = await aio.call(LargeQueue.create, store, "bus", 100)
         assert await aio.call(bus.enqueue, "a", timeout=5) == 0
         assert await aio.call(lambda: present().left()) is None, "its own timeout is the only one"
-        done = []
-        task = asyncio.ensure_future(aio.call(lambda: (time.sleep(0.1), done.append(True))))
-        await asyncio.sleep(0.02)
+        begun, goes_on, done = threading.Event(), threading.Event(), []
+        task = asyncio.ensure_future(aio.call(lambda: (begun.set(), goes_on.wait(20), done.append(True))))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
         task.cancel()
+        await some_rounds()
+        assert not task.done(), "its call is not finished"
+        goes_on.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert done == [True]
