@@ -412,6 +412,7 @@ class RecordStore(ABC):
 
         def again() -> None:
             nonlocal pending
+            outcomes.sent_again = True
             places, pending = list(pending), {}
             found = attempted(len(places), lambda: attempt([rows[place] for place in places]))
             outcomes.merge(places, found)
@@ -444,6 +445,7 @@ class RecordStore(ABC):
                 break
             if instead is not None:
                 rows, instead = instead(), None
+            outcomes.sent_again = True
             self.seams.note("retries", reason="in_doubt")
             self.seams.sleep(pause)
             if next(iter(doubtful.values())).details.get("alone"):  # a row that failed in the batch would fail again

@@ -15,7 +15,12 @@ Kinds = type[LatchworkError] | tuple[type[LatchworkError], ...]
 
 
 class Rows(list[T | LatchworkError], Generic[T]):
-    """A list with the outcome of each row of a batch, in order: its value, or its error."""
+    """A list with the outcome of each row of a batch, in order: its value, or its error.
+
+    sent_again: whether some rows were sent more than once, so the others may have been answered long before them.
+    """
+
+    sent_again = False
 
     def raise_unless(self, *harmless: type[LatchworkError]) -> Rows[T]:
         """Raise the first error that is not of these kinds; return the rows if there is no such error."""

@@ -40,7 +40,8 @@ class ConditionalMessages(DelayedMessages):
         """Store messages, up to 500, each with its condition; return for each the name of its entry, or the error.
 
         Entries and their ids go in one call, as nobody looks for them before they are due. One call; one or more for
-        the first message of a process, and where the call took so long that they may have been due.
+        the first message of a process, where a row was sent again, and where the call took so long that they may have
+        been due.
         """
         self._make_control()
         number = self._next_bucket()
@@ -53,7 +54,7 @@ class ConditionalMessages(DelayedMessages):
             for token, one, shard, condition in zip(tokens, envelopes, shards, conditions, strict=True)
         ]
         # 1. Entries, their ids and their number, in one call.
-        *stored, entered, seen = self.store.repeat_many([
+        *stored, entered, seen = answered = self.store.repeat_many([
             *made,
             self._appending(number, self._k.get(number, 0), names, self.kept),
             Update(self.control, (*counting(IN, RETRY_IN, names), *AS_FAR)),
@@ -66,7 +67,8 @@ class ConditionalMessages(DelayedMessages):
         if not isinstance(entered, LatchworkError) and not isinstance(seen, LatchworkError):
             self._learn(entered[0])
             latest = max(latest, entered[0])
-            passed = may_have_passed(seen[0], seen[1] + LEAST)
+            if not answered.sent_again:  # else the horizon may have been read long before the last entry was stored
+                passed = may_have_passed(seen[0], seen[1] + LEAST)
         if not safe or (passed is not None and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)

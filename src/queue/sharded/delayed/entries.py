@@ -452,7 +452,7 @@ class DelayedMessages:
             searched = [(number, k + leap) for number, (k, _) in parts.items() if crowded.get(number) for leap in LEAPS]
             there = [Update(self.bucket(*place), _THERE) for place in searched]
             looking = Update(self.control, (*noting, *AS_FAR))
-            *outcomes, seen = self.store.repeat_many([*rows, *there, looking])
+            *outcomes, seen = answered = self.store.repeat_many([*rows, *there, looking])
             answers = zip(searched, outcomes[len(rows) :], strict=True)
             found = {place for place, row in answers if not isinstance(row, LatchworkError)}
             if isinstance(seen, NotFound):
@@ -467,7 +467,9 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    passed = None if isinstance(seen, LatchworkError) else may_have_passed(*seen)
+                    passed = None
+                    if not isinstance(seen, LatchworkError) and not answered.sent_again:  # else it was read before that
+                        passed = may_have_passed(*seen)
                     if passed is None or max(passed, row[0] - 1) >= number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from unittest import mock
 
@@ -192,6 +192,40 @@ def test_a_message_has_not_expired_because_the_clock_was_set_back_before_it_was_
     queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5)).publish("after", delay=1)
     run_until(timers, clock, 10)
     assert payloads(queue) == ["before", "after"]
+
+
+@contextmanager
+def late_row(store, prefix, meanwhile):
+    """Of the next batch with a row of such a key, that row is not sent, and then `meanwhile` is called."""
+    real, calls = store._operate_many, [meanwhile]
+
+    def sent(rows):
+        late = next((n for n, row in enumerate(rows) if row.key.name.startswith(prefix)), None)
+        if late is None or not calls:
+            return real(rows)
+        meanwhile = calls.pop()
+        found = real([*rows[:late], *rows[late + 1 :]])
+        meanwhile()
+        return [*found[:late], Unavailable("it was not sent"), *found[late:]]
+
+    with mock.patch.object(store, "_operate_many", sent):
+        yield
+    assert not calls
+
+
+def test_an_id_that_was_sent_again_after_its_bucket_was_passed_and_the_clock_set_back_comes(store, clock):
+    queue = queue_on(store)
+    timers = Timers(Farms(queue))
+    queue.publish("before", delay=1)
+
+    def passed():
+        run_until(timers, clock, 20)
+        clock.step(-20)
+
+    with late_row(store, "B/", passed):
+        queue.publish("late", delay=1)
+    run_until(timers, clock, 60)
+    assert payloads(queue) == ["before", "late"]
 
 
 def test_messages_that_became_due_while_no_worker_ran_all_come(store, clock):
