@@ -20,8 +20,11 @@ from .support.proof import PROPERTY, Proof, floors
 from .support.proxy import Proxy
 from .support.scale import SCALE
 from .support.surfaces import surface  # noqa: F401 - a fixture
+from .support.waiting import described
 
 NO_SERVER = "no real server: "
+PATIENT = {"timeout": 20_000}
+"""Milliseconds for an answer; the client's own second is too short for a busy machine."""
 
 # What `nohup` starts ignores SIGHUP, and so does each process that a test starts: several are about that signal.
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -61,7 +64,7 @@ def aerospike_store(_aerospike):
     store, foreign = _aerospike
     yield store
     for name in _sets(store) - foreign:
-        store._link.connect().truncate(store.namespace, name, 0, {"timeout": 20_000})
+        _client(store).truncate(store.namespace, name, 0, PATIENT)
 
 
 @pytest.fixture(scope="session")
@@ -106,10 +109,16 @@ def _running(start):
     server.close()
 
 
+def _client(store):
+    """The store's client, which a test may have closed, connected."""
+    described(store)
+    return store._link.connect()
+
+
 def _sets(store):
     """The sets that hold something, on any node."""
     found = set()
-    for _, answer in store._link.connect().info_all(f"sets/{store.namespace}").values():
+    for _, answer in _client(store).info_all(f"sets/{store.namespace}", PATIENT).values():
         for line in answer.rpartition("\t")[2].strip().split(";"):
             fields = dict(pair.split("=", 1) for pair in line.split(":") if "=" in pair)
             if fields and fields["objects"] != "0":

@@ -121,7 +121,7 @@ def test_a_node_that_dies_loses_nothing_that_was_acknowledged(nodes, proved):
 
 def drain(store, load: Load) -> None:
     """Sweep and receive what is left."""
-    election = LeaseElection(store, "cluster-sweeper", lease=2)
+    election = LeaseElection(store, "cluster-sweeper", lease=60)
     sweeper = Sweeper(load.queue.registry, election)
 
     def sweep_and_receive(_) -> None:

@@ -81,10 +81,10 @@ def handles(place):
     found = {"latch": CountDownLatch.create(store, "shop", "run", parties=["a", "b"], farm_id="f")}
     found["latch"].count_down(party="a")
     found["lock"] = FencedLock(store, "account", lease=30)
-    found["grant"] = found["lock"].acquire(timeout=1)
-    found["renewed"] = FencedLock(store, "other", lease=30).acquire(timeout=1)
+    found["grant"] = found["lock"].acquire(timeout=20)
+    found["renewed"] = FencedLock(store, "other", lease=30).acquire(timeout=20)
     found["semaphore"] = Semaphore(store, "permits", permits=2, lease=30)
-    found["permits"] = found["semaphore"].acquire(timeout=1)
+    found["permits"] = found["semaphore"].acquire(timeout=20)
     found["limiter"] = RateLimiter(store, "calls", 2, 60)
     found["limiter"].try_acquire(2)
     found["large"] = LargeQueue.create(store, "large", 100)
@@ -114,7 +114,7 @@ def test_a_latch_is_gone_and_never_reads_as_released(handles):
     for ask in (
         lambda: handles["latch"].count_down(party="b"),
         handles["latch"].count,
-        lambda: handles["latch"].wait(1),
+        lambda: handles["latch"].wait(20),
     ):
         with pytest.raises(NotFound):
             ask()
@@ -122,7 +122,7 @@ def test_a_latch_is_gone_and_never_reads_as_released(handles):
 
 def test_the_next_grant_has_a_higher_fence_and_its_resource_refuses_the_one_from_before(handles):
     before, account = handles["grant"], Key("accounts", "42")
-    after = handles["lock"].acquire(timeout=1)
+    after = handles["lock"].acquire(timeout=20)
     assert after.fence > before.fence
     after.operate(account, Put("balance", 1))
     with pytest.raises(FencedOut):
@@ -140,7 +140,7 @@ def test_a_grant_that_is_renewed_is_over(handles):
 def test_permits_are_over_and_the_next_fence_is_higher(handles):
     with pytest.raises(FencedOut):
         handles["permits"].renew()
-    assert handles["semaphore"].acquire(2, timeout=1).fence > handles["permits"].fence
+    assert handles["semaphore"].acquire(2, timeout=20).fence > handles["permits"].fence
 
 
 def test_a_limiter_begins_again(handles):

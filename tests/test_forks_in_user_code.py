@@ -115,12 +115,21 @@ def in_the_leaders_function(forking):
 def in_the_job_of_one_farm(forking):
     election = GlobalElection({"iad": MemoryStore()}, "office", zookeeper=KazooClient("h:1"), farm_id="iad")
     election._client = election._line.client = Client(Zoo(), session=1)
-    election.run_in_one_farm(forking, timeout=1)
+
+    def job(leadership):
+        forking(leadership)
+        if forking.code is not None:  # the parent, which has nothing more to do
+            election._stop.set()
+            election._end_term()
+
+    election.run_in_one_farm(job, timeout=20)
 
 
 def in_the_callback_of_a_publication(forking):
-    with made().publisher(linger=0.3) as publisher:  # or the outcome may be there before the callback
-        publisher.publish(1).add_done_callback(forking)
+    queue = made()
+    with queue.publisher() as publisher:
+        with queue.store._lock:  # nothing is stored before the callback is there
+            publisher.publish(1).add_done_callback(forking)
         until(lambda: forking.code is not None)
 
 
@@ -213,6 +222,7 @@ PLACES = [
         (in_a_handler, "exits"),
         (in_an_async_handler, "raises"),
         (in_a_sync_handler_on_a_loop, "exits"),
+        (in_the_callback_of_a_publication, "raises"),  # after a return the thread, and so the child, would end anyhow
     ],
 )
 def test_a_child_forked_in_user_code_ends_with_it(place, ends):

@@ -26,6 +26,7 @@ from latchwork.store.aerospike import info as aerospike_info
 from latchwork.store.model.expr import Bin, has
 from latchwork.testing.stores import CountingStore
 from tests.cli.commands import command_names
+from tests.conftest import PATIENT
 
 SEPARATORS = ("\n", "\r", "\t", "\x7f", "\x9f", ";", ":", "=", ",")
 CANARY = Key("canary", "alive")
@@ -301,7 +302,8 @@ def canary(aerospike_store):
         last = Key("canary2", "last")
         store.operate(last, Put("n", 1), exists=Exists.ANY)
         time.sleep(0.01)  # what was written in the millisecond of the command stays
-        client.info_random_node(f"truncate:namespace={namespace};set={last.set}")  # commands are carried out in turn
+        command = f"truncate:namespace={namespace};set={last.set}"
+        client.info_random_node(command, PATIENT)  # commands are carried out in turn
         _until(lambda: store.get(last) is None)
         return store.get(CANARY) is not None
 
@@ -318,7 +320,7 @@ def _until(condition):
 def test_the_server_takes_a_line_in_a_name_for_a_command(aerospike_store, canary):
     client, namespace = aerospike_store._link.connect(), aerospike_store.namespace
     assert canary()
-    client.info_random_node(f"namespaces\ntruncate:namespace={namespace};set={CANARY.set}\n")
+    client.info_random_node(f"namespaces\ntruncate:namespace={namespace};set={CANARY.set}\n", PATIENT)
     _until(lambda: aerospike_store.get(CANARY) is None)
     assert not canary()
 

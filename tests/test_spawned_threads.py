@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 import warnings
@@ -224,8 +223,9 @@ def says(_=None):
 
 @case("coord/lock.py:Keeper.start spawn")
 def renewal(tmp_path):
-    grant = FencedLock(MemoryStore(seams=Hasty()), "lock", lease=3).acquire(keep_alive=True)
-    goes_on(grant._leased, "renew", lambda: None)
+    grant = FencedLock(MemoryStore(seams=Hasty()), "lock", lease=60).acquire()
+    grant._leased.lease = 0.3  # from now on: it is renewed at once, and has a minute left
+    goes_on(grant._leased, "renew", grant.keep_alive)
     assert not grant.lost.is_set()
     grant.release()
 
@@ -317,6 +317,8 @@ def publisher(tmp_path):
         publication = publisher.publish(payload)
         until(publication.done)
     publication.result(0)
+    until(lambda: publisher._sender is None)
+    publisher._keep_sending = lambda: None  # its thread may store no more: only the end of the interpreter does
     publisher.publish("b")
     publisher.close = lambda timeout: (_ for _ in ()).throw(Unavailable("no thread"))
     publisher._at_exit()
@@ -495,7 +497,7 @@ def watch_of_a_loop(tmp_path):
     async def main():
         watch = lag.LoopWatch(asyncio.get_running_loop(), Notes(), SYSTEM.thread())
         watch.join("me")
-        time.sleep(0.2)  # the loop is kept busy
+        until(lambda: "loop_lag" in noted)  # the loop is kept busy until the thread has logged that, and gone on
         while noted.count("loop_lag") < 2:
             await asyncio.sleep(0.01)
         watch.leave("me")
@@ -515,11 +517,16 @@ def end_of_a_consumer_whose_loop_has_ended(tmp_path):
         store = aio.Store(MemoryStore())
         queue = await aio.QueueRegistry(store, "c").create(QueueConfig("q", shards=1, unsafe_limits=True))
         consumer = aio.Consumer(queue, lambda delivery: asyncio.sleep(0), concurrency=1, upkeep=False)
+        inner, begun = consumer.of, asyncio.Event()
+        end, work = inner._end, inner.work
+
+        async def begins():
+            begun.set()
+            await work()
+
+        inner._end, inner.work = lambda timeout: (says(), end(timeout), ended.set()), begins
         await consumer.start()
-        inner = consumer.of
-        end = inner._end
-        inner._end = lambda timeout: (says(), end(timeout), ended.set())
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(begun.wait(), 20)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -636,6 +643,7 @@ def test_each_place_where_a_thread_is_started_has_a_case():
 def test_a_thread_goes_on_under_log_handlers_and_filters_that_raise(run, away, tmp_path, monkeypatch):
     monkeypatch.setattr(waiting, "QUIET", 0.0)
     monkeypatch.setattr(background, "QUIET", 0.0)  # each failure is logged
+    monkeypatch.setattr(logs, "LEAVING", 60.0)  # a thread that logs may have to wait for the processor
     run(tmp_path)
     spawned = {place for place, one in CASES.items() if one is run and place.endswith(" spawn")}
     assert spawned or "background.py:Activity.begin spawn" in away.raised or run in {shovel}

@@ -16,7 +16,7 @@ from latchwork.coord import CountDownLatch
 from latchwork.observe import observe, watch_queues
 from latchwork.observe.opentelemetry import OpenTelemetry
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Shovel, Sweeper
-from latchwork.seams import SYSTEM
+from latchwork.seams import SYSTEM, Seams
 from latchwork.store import MemoryStore
 from tests.queue.sharded.world import Election
 
@@ -128,7 +128,15 @@ def test_each_group_and_each_attempt_go_on_from_the_publish(queues, spans):
     assert {span.parent.span_id for span in handled} == {publish.context.span_id}
 
 
-def test_what_a_publisher_stores_together_is_linked_to_each_that_published(queues, spans, tracer):
+class Still(Seams):
+    """A clock that stands still: messages wait for others until their publisher is closed."""
+
+    def monotonic(self):
+        return 0.0
+
+
+def test_what_a_publisher_stores_together_is_linked_to_each_that_published(telemetry, spans, tracer):
+    queues = QueueRegistry(observe(MemoryStore(Still()), telemetry), "c")
     queue = queues.create(QueueConfig("q", shards=1))
     with queue.publisher(linger=1.0) as publisher:
         for n in range(2):

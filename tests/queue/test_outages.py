@@ -40,7 +40,7 @@ def place() -> Iterator[Place]:
 @pytest.fixture
 def store(place: Place) -> Iterator[AerospikeStore]:
     """A store whose client forgets a lost node in little more than a second."""
-    client = place.client(tend=250, patience=1000)
+    client = place.client(tend=250, patience=10_000)  # nobody waits for what is refused
     yield AerospikeStore(client, "test")
     client.close()
 

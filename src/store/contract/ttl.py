@@ -31,17 +31,18 @@ class LifetimeContract(Contract):
         assert [bins(store, key) for key in (made, again, either, guarded)] == [{"m": 1}, {"n": 1}, {"m": 2}, {"n": 1}]
 
     def test_a_time_to_live_lasts_and_starts_again_with_each_write_that_names_one(self, store: RecordStore) -> None:
-        brief, kept, longer, never = (make(store, Put("n", 1), ttl=3) for _ in range(4))
+        kept, brief, longer, never = (make(store, Put("n", 1), ttl=3) for _ in range(4))
         store.operate(longer, Touch(), ttl=60)
         store.operate(never, Touch(), ttl=NEVER)
-        self.pass_time(2.0)
+        self.pass_time(1.1)
         store.operate(kept, Add("n", 1), ttl=KEEP)
-        store.operate(brief, Add("n", 1), ttl=3)
-        self.pass_time(2.3)  # a server may count lifetimes in whole seconds, rounded up
+        assert _left(store, brief) >= _left(store, kept)  # made before it, and not begun again
+        new = make(store, Put("n", 1), ttl=10)
+        store.operate(brief, Add("n", 1), ttl=10)
+        assert _left(store, brief) >= _left(store, new)  # begun before it
+        self.pass_time(3.2)  # a server may count lifetimes in whole seconds, rounded up
         assert [bins(store, key) for key in (kept, brief, longer, never)] == [None, {"n": 2}, {"n": 1}, {"n": 1}]
-        left = store.get(longer)
-        assert left is not None
-        assert 50 <= left.ttl <= 60
+        assert 50 <= _left(store, longer) <= 60
 
     def test_a_record_made_without_a_time_to_live_never_expires(self, store: RecordStore) -> None:
         for ttl in (KEEP, NEVER):
@@ -51,6 +52,13 @@ class LifetimeContract(Contract):
             record = store.get(key)
             assert record is not None
             assert (record.ttl, generation_of(store, key)) == (NEVER, 2)
+
+
+def _left(store: RecordStore, key: Key) -> int:
+    """Return the seconds that a record still has; it has to be there."""
+    record = store.get(key)
+    assert record is not None
+    return record.ttl
 
 
 def _guarded_delete(store: RecordStore, key: Key) -> None:

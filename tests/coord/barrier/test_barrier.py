@@ -37,6 +37,7 @@ from latchwork.errors import (
 from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.stores import Fault, FaultyStore, Outage
+from tests.support.waiting import until
 
 
 def barrier(store, name="b", parties=("p", "q"), **more):
@@ -87,11 +88,17 @@ def test_all_hear_what_all_have_brought_generation_after_generation(store, name)
 
 def test_a_party_whose_time_is_over_breaks_it_for_all_and_the_next_one_is_whole_again(store, name):
     one, other = barrier(store, name), barrier(store, name)
+    said(lambda: one.wait("p", timeout=0))  # it is open from here on, and who comes has arrived with its first look
     with pytest.raises(WaitTimeout):
         one.wait("p", 1, timeout=1)
     assert one.progress().last == "late p"
     three = [barrier(store, name + "3", ("p", "q", "r")) for _ in range(2)]
-    late, told = meet(lambda: three[0].wait("p", timeout=1.0), lambda: three[1].wait("q", timeout=30))
+
+    def comes_second():
+        until(lambda: "q" in three[0].progress().arrived)
+        return three[0].wait("p", timeout=1.0)
+
+    late, told = meet(comes_second, lambda: three[1].wait("q", timeout=30))
     assert isinstance(late, WaitTimeout)
     assert isinstance(told, BarrierBroken)
     assert told.reason == "p was late"
@@ -465,6 +472,7 @@ def test_a_farm_that_is_cut_off_does_not_know_how_it_ended_and_hears_later():
     with Farms() as farms:
         east, west = farms.barriers["east"], farms.barriers["west"]
         said(lambda: east.wait("p", timeout=0))
+        until(lambda: west.progress().generation is not None)
         time_is_over = said(lambda: west.wait("q", "Q", 0.5))
         assert isinstance(time_is_over, OutcomeUnknown)
         farms.connected = False

@@ -17,7 +17,6 @@ from tests.support import waiting
 until = partial(waiting.until, timeout=15.0)
 
 LEASE = 1.0
-SESSION = 2.0
 LONG = 40.0
 """Longer than any test waits: whoever is elected was not elected because a lease ran out."""
 RESOURCE = Key("resources", "r")
@@ -48,15 +47,12 @@ def _lease(stand, candidate, *, long=False):
     return LeaseElection(stand.store, stand.name, candidate=candidate, lease=LONG if long else LEASE)
 
 
-def _client(hosts, session):
+def _client(hosts):
     from kazoo.client import KazooClient
 
-    client = KazooClient(hosts, timeout=session)
-    try:
-        client.start(timeout=10)
-    except client.handler.timeout_exception:  # a server that has just begun may leave a first connection unanswered
-        client.start(timeout=20)
-    return client
+    from tests.coord.election.test_zookeeper import connected
+
+    return connected(KazooClient(hosts, timeout=LONG))  # a short session would not outlast a stall of the machine
 
 
 @pytest.fixture(params=["lease-memory", "lease-sqlite", "lease-aerospike", "zookeeper"])
@@ -70,16 +66,16 @@ def stand(request, tmp_path):
         store = MemoryStore()
 
     def zookeeper(stand, candidate, *, long=False):
-        client = _client(request.getfixturevalue("zookeeper").hosts, LONG if long else SESSION)
+        client = _client(request.getfixturevalue("zookeeper").hosts)
         stand.closing.append(client)
-        return ZooKeeperElection(stand.store, stand.name, client, candidate=candidate)
+        return ZooKeeperElection(stand.store, stand.name, client, candidate=candidate, lease=None if long else LEASE)
 
     stand = Stand(store, zookeeper if kind == "zookeeper" else _lease)
     yield stand
     for election in stand.made:
         assert election.stop(timeout=10)
     for client in stand.closing:
-        assert client.connected, "a client that was given is left as it was"
+        until(lambda: client.connected)  # noqa: B023 - a client that was given is left as it was
         client.stop()
         client.close()
     if backend == "sqlite":
@@ -91,6 +87,13 @@ def leader(*elections):
         return next((election for election in elections if election.leadership is not None), None)
 
     return until(probe)
+
+
+def patient(election):
+    """It pauses after a term as ever, but for longer than another one may stall: that one is elected all the same."""
+    pause = election._yield_seconds
+    election._yield_seconds = lambda: 50 * pause()
+    return election
 
 
 # ---- the contract
@@ -121,7 +124,7 @@ def test_the_epoch_is_the_fence_of_the_record_of_that_name(stand):
 
 
 def test_resigning_hands_over_at_once(stand):
-    first = leader(stand("a", start=True, long=True))
+    first = patient(leader(stand("a", start=True, long=True)))
     old = first.leadership
     second = stand("b", start=True, long=True)
     until(lambda: len(first.contenders()) == 2)
@@ -137,7 +140,7 @@ def test_resigning_hands_over_at_once(stand):
 
 
 def test_epochs_increase_over_many_terms(stand):
-    crowd = [stand(name, start=True) for name in "ab"]
+    crowd = [stand(name, start=True, long=True) for name in "ab"]
     epochs = []
     for _ in range(4):
         present = leader(*crowd)
@@ -148,11 +151,11 @@ def test_epochs_increase_over_many_terms(stand):
 
 def test_a_leaders_write_is_refused_once_a_later_epoch_was_seen(stand):
     resource = stand.fresh()
-    first = leader(stand("a", start=True))
+    first = leader(stand("a", start=True, long=True))
     old = first.leadership
     old.operate(resource, Put("by", "a"))
-    second = stand("b", start=True)
-    first.resign()
+    second = stand("b", start=True, long=True)
+    first.stop()
     new = until(lambda: second.leadership)
     new.seal(resource)
     with pytest.MonkeyPatch.context() as patch:
@@ -164,7 +167,7 @@ def test_a_leaders_write_is_refused_once_a_later_epoch_was_seen(stand):
 
 
 def test_run_calls_the_function_once_elected_and_gives_the_term_up(stand):
-    election, other = stand("a"), stand("b")
+    election, other = stand("a", long=True), stand("b", long=True)
     seen = election.run(lambda leadership: (leadership.check(), leadership.epoch, leadership), timeout=15)
     assert seen[2].lost.is_set()
     assert election.leadership is None
@@ -185,29 +188,38 @@ def test_run_of_a_function_that_raises_gives_the_term_up_and_raises(stand):
 
 
 def test_run_says_so_when_it_is_not_elected_in_time(stand):
-    leader(stand("a", start=True))
+    leader(stand("a", start=True, long=True))
+    other = stand("b", start=True, long=True)
+    until(lambda: other._contender.observed)  # else it may not know yet who leads
     with pytest.raises(WaitTimeout, match=r"not elected: not within 0\.3 s; 'a' holds it with fence"):
-        stand("b").run(lambda _: pytest.fail("was not elected"), timeout=0.3)
+        other.run(lambda _: pytest.fail("was not elected"), timeout=0.3)
 
 
 def test_run_is_ended_by_stop_while_it_waits(stand):
-    leader(stand("a", start=True))
-    waiting = stand("b")
-    threading.Timer(0.2, waiting.stop).start()
+    leader(stand("a", start=True, long=True))
+    waiting = stand("b", long=True)
+
+    def stop():
+        until(lambda: waiting._standing and waiting._contender.observed)  # `run` has begun, and b has looked
+        waiting.stop()
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
     with pytest.raises(WaitTimeout, match="stopped"):
-        waiting.run(lambda _: pytest.fail("was not elected"), timeout=15)
+        waiting.run(lambda _: pytest.fail("was not elected"), timeout=60)
+    stopping.join(60)
 
 
 def test_run_while_standing_uses_the_term_and_goes_on_standing(stand):
-    election = stand("a", start=True)
+    election = stand("a", start=True, long=True)
     first = election.run(lambda leadership: leadership.epoch, timeout=15)
     assert leader(election).leadership.epoch > first
 
 
 def test_stopping_ends_the_term_at_once_and_another_is_elected(stand):
-    first = leader(stand("a", start=True))
+    first = leader(stand("a", start=True, long=True))
     old = first.leadership
-    second = stand("b", start=True)
+    second = stand("b", start=True, long=True)
     until(lambda: len(first.contenders()) == 2)
     assert first.stop() is True
     assert old.lost.is_set()
@@ -217,7 +229,7 @@ def test_stopping_ends_the_term_at_once_and_another_is_elected(stand):
 
 
 def test_a_candidate_that_stopped_may_stand_again(stand):
-    election = stand("a", start=True)
+    election = stand("a", start=True, long=True)
     first = leader(election).leadership.epoch
     assert election.stop() is True
     assert election.start() is True
@@ -233,13 +245,13 @@ def test_the_leaders_function_is_told_and_joined(stand):
         terms.append(leadership.epoch)
         leadership.lost.wait()
         told.set()
-        may_return.wait(15)
+        may_return.wait(60)
 
     election = stand("a", long=True)
     election.start(lead)
     leader(election)
     election.resign()
-    assert told.wait(5)
+    assert told.wait(15)
     leader(stand("b", start=True, long=True))
     assert len(terms) == 1
     assert election.leadership is None
@@ -267,14 +279,14 @@ def test_a_leaders_function_that_fails_costs_the_term_only(stand, caplog):
 def test_a_term_that_was_taken_over_in_the_store_is_lost(stand):
     """Whatever the reason: a higher epoch ends a lower one, by the next renewal."""
     election = stand("a", start=True)
-    leadership = leader(election).leadership
+    leadership = until(lambda: election.leadership)
     stand.store.operate(Key("latchwork_locks", stand.name), Add("fencing-ctr", 1), Put("locked", 0), ttl=-1)
-    assert leadership.lost.wait(5) is True
-    assert leader(election).leadership.epoch > leadership.epoch + 1
+    assert leadership.lost.wait(15) is True
+    assert until(lambda: election.leadership).epoch > leadership.epoch + 1
 
 
 def test_bad_input_is_refused_before_anything_is_asked(stand):
-    election = stand("a")
+    election = stand("a", long=True)
     with pytest.raises(InvalidRequest, match="fn is a int"):
         election.run(3)
     with pytest.raises(InvalidRequest, match="timeout"):
@@ -296,18 +308,20 @@ def test_a_zookeeper_election_needs_a_client_or_hosts_and_an_absolute_path(who, 
         ZooKeeperElection(MemoryStore(), "office", who, path=path)
 
 
+def deposed(election, operator):
+    """A term whose leader the operator made step down. One that a stall has ended before is followed by another."""
+    return until(lambda: (term := election.leadership) and operator.step_down(term.epoch) and term, timeout=60)
+
+
 def test_a_leader_steps_down_for_an_operator_and_another_candidate_is_elected(stand):
-    first = stand("first", start=True)
-    assert until(lambda: first.leadership)
-    epoch, term = first.leadership.epoch, first.leadership
-    second = stand("second", start=True)
-    operator = stand("operator")
-    assert operator.step_down(epoch)
-    assert not operator.step_down(epoch), "nobody leads in it any more"
+    first, second, operator = patient(stand("first")), stand("second", long=True), stand("operator")
+    first.start()
+    term = deposed(first, operator)
+    second.start()
+    assert not operator.step_down(term.epoch), "nobody leads in it any more"
     assert term.lost.wait(15), "it learns of it at its next renewal"
-    assert until(lambda: second.leadership)
-    assert second.leadership.epoch > epoch
-    assert not operator.step_down(epoch), "a later leader is not touched"
+    assert until(lambda: second.leadership).epoch > term.epoch
+    assert not operator.step_down(term.epoch), "a later leader is not touched"
     assert second.leadership is not None
     with pytest.raises(FencedOut):
         term.check()
@@ -315,26 +329,24 @@ def test_a_leader_steps_down_for_an_operator_and_another_candidate_is_elected(st
 
 def test_a_leader_that_stepped_down_is_refused_by_a_resource_from_the_next_epoch_on(stand):
     """What it does not do: until a later leader has written there, the former one still may."""
-    first, resource = stand("first", start=True), stand.fresh()
-    assert until(lambda: first.leadership)
-    term = first.leadership
-    term.operate(resource, Put("n", 1))
-    assert stand("operator").step_down(term.epoch)
-    stand("second", start=True)
-    assert until(lambda: stand.made[-1].leadership)
+    first, second, resource = patient(stand("first")), stand("second", long=True), stand.fresh()
+    first.start()
+    term = deposed(first, stand("operator"))
+    second.start()
+    later = until(lambda: second.leadership)
+    assert term.lost.wait(15)
     term.lost.is_set = lambda: False  # it believes still, as if paused between the check and the write
+    term.operate(resource, Put("n", 1))
     term.operate(resource, Put("n", 2))
-    stand.made[-1].leadership.operate(resource, Put("n", 3))
+    later.operate(resource, Put("n", 3))
     with pytest.raises(FencedOut):
         term.operate(resource, Put("n", 4))
 
 
 def test_the_only_candidate_is_elected_again_with_a_later_epoch(stand):
     only = stand("only", start=True)
-    assert until(lambda: only.leadership)
-    epoch = only.leadership.epoch
-    assert stand("operator").step_down(epoch)
-    assert until(lambda: only.leadership is not None and only.leadership.epoch > epoch)
+    epoch = deposed(only, stand("operator")).epoch
+    assert until(lambda: (later := only.leadership) and later.epoch > epoch)
 
 
 @pytest.mark.parametrize("epoch", [0, -1, 1.5, "1", True, None])

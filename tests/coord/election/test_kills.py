@@ -63,14 +63,15 @@ def test_no_term_is_disturbed_though_candidates_are_killed_and_stopped(kind, see
     store, name = SQLiteStore(tmp_path / "store.db", synchronous="off"), f"office-{uuid.uuid4().hex[:8]}"
     chance = random.Random(5 + seed)
     crowd = {f"c{number}": _forked(store, name, hosts, f"c{number}") for number in range(3)}
+    epoch = 0
     try:
         for turn in range(TURNS):
             time.sleep(chance.uniform(0.05, 0.6))
             if turn % 6 == 5:
-                leader = crowd[_leader(store, crowd)]
-                os.kill(leader, signal.SIGSTOP)
+                epoch, leader = _leader(store, crowd, epoch)
+                os.kill(crowd[leader], signal.SIGSTOP)
                 time.sleep(2.5 * LEASE)
-                os.kill(leader, signal.SIGCONT)
+                os.kill(crowd[leader], signal.SIGCONT)
             else:
                 _kill(crowd.pop(chance.choice(sorted(crowd))))
                 crowd[f"d{turn}"] = _forked(store, name, hosts, f"d{turn}")
@@ -85,14 +86,15 @@ def test_no_term_is_disturbed_though_candidates_are_killed_and_stopped(kind, see
     proved("processes", f"election by {kind}", killed=TURNS - TURNS // 6, stopped=TURNS // 6)
 
 
-def _leader(store, crowd):
-    """The candidate that leads, once it is one of those that live."""
+def _leader(store, crowd, after):
+    """The epoch and the candidate that leads, once it is one of those that live, and later than that epoch."""
     end = time.monotonic() + 30
     while True:
         record = store.get(OFFICE, "leaders")
         leaders = record.bins.get("leaders", {}) if record else {}
-        if leaders and leaders[max(leaders)] in crowd:
-            return leaders[max(leaders)]
+        epoch = max(leaders, default=0)
+        if epoch > after and leaders[epoch] in crowd:
+            return epoch, leaders[epoch]
         assert time.monotonic() < end, "nobody leads"
         time.sleep(0.02)
 

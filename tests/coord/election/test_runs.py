@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def election():
-    made = LeaseElection(MemoryStore(), "office", lease=0.5)
+    made = LeaseElection(MemoryStore(), "office", lease=60)
     yield made
     made.stop()
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss, NotEmptyError
+from kazoo.exceptions import ConnectionLoss, KazooException
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import FencedOut, Unavailable
@@ -18,6 +18,7 @@ from latchwork.testing.stores import FaultyStore
 from tests.support.waiting import until
 
 SESSION = 2.0
+"""For who is to lose its session, or to renew its lease soon: a stall of the machine may cost it both as well."""
 LONG = 40.0
 """Longer than any test waits: no term ends because a lease or a session ran out."""
 RESOURCE = Key("resources", "r")
@@ -83,6 +84,15 @@ def closing():
         end()
 
 
+def connected(client):
+    """The client, once it is connected: a server that has just begun may leave a first connection unanswered."""
+    try:
+        client.start(timeout=10)
+    except client.handler.timeout_exception:
+        client.start(timeout=20)
+    return client
+
+
 @pytest.fixture
 def stand(zookeeper, office, closing):
     """A candidate on a client of its own; `election.client` is that."""
@@ -96,10 +106,9 @@ def stand(zookeeper, office, closing):
         kind=KazooClient,
         path="/latchwork/elections",
         store=store,
-        session=SESSION,
+        session=LONG,
     ):
-        client = kind(hosts or zookeeper.hosts, timeout=session)
-        client.start(timeout=20)
+        client = connected(kind(hosts or zookeeper.hosts, timeout=session))
         closing.append(lambda: (client.stop(), client.close()))
         election = ZooKeeperElection(store, office, client, candidate=candidate, path=path)
         election.client = client
@@ -113,15 +122,15 @@ def stand(zookeeper, office, closing):
 
 
 def test_the_session_timeout_is_the_lease(stand, office):
-    assert stand("a", start=False).lease == SESSION
+    assert stand("a", start=False).lease == LONG
     assert ZooKeeperElection(MemoryStore(), office, "h:1").lease == 10.0
     assert ZooKeeperElection(MemoryStore(), office, "h:1", lease=3).lease == 3.0
 
 
 def test_hosts_are_connected_to_while_standing_only(zookeeper, office, closing):
-    election = ZooKeeperElection(MemoryStore(), office, zookeeper.hosts, candidate="a", lease=SESSION)
+    election = ZooKeeperElection(MemoryStore(), office, zookeeper.hosts, candidate="a")
     closing.append(election.stop)
-    assert election.contenders() == [], "asked over a connection for this one question"
+    until(lambda: contenders(election) == [])  # asked over a connection for this one question
     assert not election._client.connected
     for _ in range(2):
         assert election.run(lambda leadership: election.contenders(), timeout=20) == ["a"]
@@ -133,10 +142,16 @@ def test_contenders_are_named_right_after_the_start_and_to_who_does_not_stand(zo
     closing.append(first.stop)
     first.start()
     assert first.contenders() in ([], ["a"])
-    until(lambda: watcher.contenders() == ["a"])
+    until(lambda: contenders(watcher) == ["a"])
     nowhere = ZooKeeperElection(MemoryStore(), office, "127.0.0.1:1", lease=1)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         nowhere.contenders()
+
+
+def contenders(election):
+    """Who stands in the line; None where ZooKeeper was too slow to say so."""
+    with suppress(Unavailable):
+        return election.contenders()
 
 
 def test_contenders_stand_in_line_the_leader_first(stand):
@@ -149,9 +164,7 @@ def test_contenders_stand_in_line_the_leader_first(stand):
 
 
 def test_a_name_with_slashes_has_one_line(zookeeper, closing):
-    election = ZooKeeperElection(
-        MemoryStore(), f"a/b/{uuid.uuid4().hex}", zookeeper.hosts, candidate="x", lease=SESSION
-    )
+    election = ZooKeeperElection(MemoryStore(), f"a/b/{uuid.uuid4().hex}", zookeeper.hosts, candidate="x")
     closing.append(election.stop)
     assert election.run(lambda leadership: election.contenders(), timeout=20) == ["x"]
 
@@ -162,9 +175,9 @@ def test_leadership_ends_when_the_connection_is_suspended_before_the_session_doe
     election = stand("a", hosts=pipe.hosts)
     old = until(lambda: election.leadership)
     waits = []
-    threading.Thread(target=lambda: waits.append(old.lost.wait(SESSION))).start()
+    threading.Thread(target=lambda: waits.append(old.lost.wait(LONG))).start()
     pipe.cut()
-    until(lambda: waits, timeout=SESSION)
+    until(lambda: waits)
     assert waits == [True]
     with pytest.raises(FencedOut):
         old.check()
@@ -191,20 +204,24 @@ def _ended(zookeeper, client, session):
 
     Another client takes it and closes it. The first one may have taken it back before that: then it is to be repeated.
     """
-    if client.client_id != session:
+    if client.client_id not in (None, session):  # None: without a connection it may still take it back
         return True
-    thief = KazooClient(zookeeper.hosts, client_id=session, timeout=SESSION)
-    thief.start(timeout=20)
+    expire(zookeeper, session)
+    return False
+
+
+def expire(zookeeper, session):
+    """Take a session, and close it."""
+    thief = connected(KazooClient(zookeeper.hosts, client_id=session, timeout=LONG))
     thief.stop()
     thief.close()
-    return False
 
 
 def test_a_session_that_the_server_gives_up_ends_the_term(zookeeper, stand, closing):
     """The leader is cut off for good: it has stopped believing before its successor begins."""
     pipe = Pipe(zookeeper.port)
     closing.append(pipe.close)
-    first = stand("a", hosts=pipe.hosts)
+    first = stand("a", hosts=pipe.hosts, session=SESSION)
     old = until(lambda: first.leadership)
     second = stand("b")
     until(lambda: len(second.contenders()) == 2)
@@ -231,17 +248,17 @@ def test_a_candidate_that_stops_while_it_is_cut_off_leaves_the_line_once_it_is_n
 
 
 def test_the_line_may_vanish_and_come_back(stand):
-    crowd = [stand("a", path="/some/where"), stand("b", path="/some/where")]
+    crowd = [stand(name, path="/some/where", session=SESSION) for name in "ab"]
     epoch = until(lambda: crowd[0].leadership or crowd[1].leadership).epoch
-    until(lambda: len(crowd[0].contenders()) == 2)
+    until(lambda: sorted(contenders(crowd[0]) or ()) == ["a", "b"])
     until(lambda: _deleted(crowd[0].client, "/some"))
-    until(lambda: any(one.leadership and one.leadership.epoch > epoch for one in crowd))
-    until(lambda: sorted(crowd[0].contenders()) == ["a", "b"])
+    until(lambda: any((term := one.leadership) and term.epoch > epoch for one in crowd))
+    until(lambda: sorted(contenders(crowd[0]) or ()) == ["a", "b"])
 
 
 def _deleted(client, path):
-    """Whether it could be deleted with all below; candidates come back meanwhile."""
-    with suppress(NotEmptyError):
+    """Whether it could be deleted with all below; candidates come back meanwhile, or the connection is lost."""
+    with suppress(KazooException):
         client.delete(path, recursive=True)
         return True
     return False
@@ -283,7 +300,9 @@ def test_a_rebuilt_zookeeper_repeats_no_epoch(stand):
     with pytest.raises(FencedOut):
         old.operate(RESOURCE, Put("by", "a"))
     del old.lost.is_set
-    assert old.lost.wait(2 * SESSION), "its next renewal is refused"
+    with pytest.raises(FencedOut):
+        before._grant.renew()
+    assert old.lost.is_set()
 
 
 def test_a_leader_by_lease_is_waited_for(stand, office, closing):
@@ -292,7 +311,7 @@ def test_a_leader_by_lease_is_waited_for(stand, office, closing):
     closing.append(by_lease.stop)
     by_lease.start()
     epoch = until(lambda: by_lease.leadership).epoch
-    by_zookeeper = stand("zk", session=LONG)
+    by_zookeeper = stand("zk")
     until(lambda: has_seen(by_zookeeper, epoch))
     assert by_zookeeper.leadership is None
     assert by_lease.leadership.epoch == epoch

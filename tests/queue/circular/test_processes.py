@@ -15,11 +15,14 @@ import pytest
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
 from tests.support.scale import SEEDS
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE = 0.2
 PUTTERS, TAKERS, KILLED, STOPPED = 5, 3, 4, 6
 """Of the stopped ones, so many are killed as well."""
+ENOUGH = 100
+"""Entries without which the run would show little."""
 
 
 class Crowd:
@@ -116,10 +119,11 @@ def test_every_committed_entry_is_dequeued_exactly_once_in_order_though_processe
             crowd.stop_for_a_while(rng.choice(sorted(crowd.running)))
             if turn < KILLED:
                 crowd.kill(("put", turn) if turn % 2 else ("take", PUTTERS + turn // 2))
+        until(lambda: crowd.queue.info().tail_offset > ENOUGH)
         crowd.finish()
         left = [(entry.offset, entry.value) for entry in crowd.queue.dequeue_many(60)]
         committed, taken = crowd.committed(), crowd.taken() + left
-        assert len(committed) > 100
+        assert len(committed) > ENOUGH
         assert sorted(offset for offset, _ in taken) == sorted(committed) == list(range(crowd.queue.info().tail_offset))
         assert all(value in (None, committed[offset]) for offset, value in taken)
         for number in range(PUTTERS):

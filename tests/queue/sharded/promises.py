@@ -90,6 +90,7 @@ def late_producer_does_not_acknowledge(world: World) -> None:
 
 def abandoned_messages_go_to_the_sideline(world: World) -> None:
     """Handed out, never acknowledged: after the sweep duration it is in the sideline, once, with its history."""
+    world.take_time()
     process = world.process()
     ids = process.queue.publish_many(["a", "b", "c"])
     first = process.receive()
@@ -103,12 +104,14 @@ def abandoned_messages_go_to_the_sideline(world: World) -> None:
     peeked = process.queue.sideline.peek()
     assert {m.message_id for m in peeked} == {ids[0], ids[2]}
     assert {(m.reason, m.attempts) for m in peeked} == {("swept", 1)}
+    world.waits = False  # nothing more has to become old on the server
     world.lapse()
     assert sweeper.run_once().scanned == 0
 
 
 def live_messages_are_left_alone(world: World) -> None:
     """A message that is extended in time is neither taken nor passed; what is abandoned behind it is moved."""
+    world.take_time()
     process = world.process()
     process.queue.publish_many(["live", "dead", "done"])
     live, _, done = process.receive(3)
@@ -122,6 +125,7 @@ def live_messages_are_left_alone(world: World) -> None:
     (shard,) = report.shards
     assert (shard.stop.value, shard.swept, shard.live) == ("live", live.pointer - 1, 1)
     live.ack()
+    world.waits = False  # nothing more has to become old on the server
     world.recover(sweeps=3)
     assert process.registry.records.read("q", "sweepPointers")["sweepPointers"][str(live.shard)] == 3
 
@@ -192,6 +196,7 @@ def a_deposed_leader_does_no_harm(world: World) -> None:
 
 def two_sweepers_at_once_move_each_message_once(world: World) -> None:
     """Both believe to lead and sweep the same shard: what one has taken the other leaves."""
+    world.take_time()
     process = world.process()
     ids = process.queue.publish_many(["a", "b", "c"])
     process.queue.receive(10)

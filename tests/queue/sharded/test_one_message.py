@@ -20,6 +20,7 @@ from tests.support.waiting import until
 
 from .consumer.alone import OneThread
 from .delayed.test_delayed import Farms, run_until
+from .test_expired_depth import Ahead
 
 DONE, ASKED, NOT_THERE = Outcome.DONE, Outcome.ASKED, Outcome.NOT_THERE
 
@@ -579,13 +580,14 @@ def test_a_life_on_every_store(world):
 
 @pytest.mark.parametrize("kind", ["sqlite", "aerospike"])
 def test_a_running_handler_ends_once_its_worker_has_extended_the_message(kind, request, tmp_path):
+    ahead = Ahead()  # only of this process: the time of the real server is as ever
     if kind == "aerospike":
-        real = request.getfixturevalue("aerospike_store")
+        real = FaultyStore(request.getfixturevalue("aerospike_store"), seams=ahead)
     else:
-        real = SQLiteStore(tmp_path / "s.db", synchronous="off")
+        real = SQLiteStore(tmp_path / "s.db", synchronous="off", seams=ahead)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        config = QueueConfig("asked", shards=1, sweep_duration=2, handler_timeout=1, unsafe_limits=True)
+        config = QueueConfig("asked", shards=1, sweep_duration=60, handler_timeout=30, unsafe_limits=True)
         queue = QueueRegistry(real, "asked").create(config)
     begun, extends = threading.Event(), []
     extend = queue.pointers.extend
@@ -606,6 +608,7 @@ def test_a_running_handler_ends_once_its_worker_has_extended_the_message(kind, r
         assert begun.wait(20)
         assert queue.cancel(of) is ASKED
         asked.set()
+        ahead.by += 16  # more than a quarter of the sweep duration: the next extension is due
         until(lambda: consumer.stats["cancelled"] + consumer.stats["timed_out"])
     assert consumer.stats["cancelled"] == 1
     assert at_the_end in ([0], [1]), "an extension that was under way, or the next one"

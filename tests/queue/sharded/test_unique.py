@@ -375,13 +375,13 @@ def test_two_publishers_a_worker_that_stops_and_one_that_cancels_leave_one_messa
         real = request.getfixturevalue("aerospike_store")
     else:
         real = SQLiteStore(tmp_path / "s.db", synchronous="off")
-    queue = made(real, "unique", sweep_duration=4, handler_timeout=1, backoff=0.05)
+    queue = made(real, "unique", sweep_duration=120, handler_timeout=60, backoff=0.05)
     running, most, ids, stop = set(), [], set(), threading.Event()
 
     def handler(delivery):
         running.add(delivery.message_id)
         most.append(len(running))
-        until(lambda: True)
+        stop.wait(0.02)  # in which another one of the key would begin
         running.discard(delivery.message_id)
         return delivery.payload % 3 > 0
 

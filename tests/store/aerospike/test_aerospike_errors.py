@@ -407,15 +407,15 @@ def test_threads_that_wait_while_another_one_cannot_connect_fail_with_it_and_try
         return Client()
 
     class Waited:
-        """A lock that tells of each thread that comes to it."""
+        """A lock that tells of each thread that waits for it."""
 
         def __init__(self, lock):
             self._lock = lock
 
         def __enter__(self):
-            if tries:
+            if not self._lock.acquire(blocking=False):
                 waiting.release()
-            return self._lock.__enter__()
+                self._lock.acquire()
 
         def __exit__(self, *error):
             return self._lock.__exit__(*error)

@@ -17,6 +17,7 @@ from latchwork.store.aerospike import AerospikeStore
 from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.url import OPTIONS, parse
 from tests.support.tls import Certificates, TlsProxy
+from tests.support.waiting import described
 
 KEY = Key("tls", "k")
 HOST = "aerospike://h/ns?"
@@ -83,7 +84,7 @@ def test_a_login_that_needs_tls_is_refused_without_it(auth):
 
 
 class Eavesdropper:
-    """A server in clear that answers nothing and keeps what it is sent."""
+    """A server in clear that keeps what it is sent first, and hangs up."""
 
     def __init__(self) -> None:
         self.heard = bytearray()
@@ -100,8 +101,8 @@ class Eavesdropper:
             threading.Thread(target=self._hear, args=(client,), daemon=True).start()
 
     def _hear(self, client: socket.socket) -> None:
-        while data := client.recv(65536):
-            self.heard += data
+        with client:
+            self.heard += client.recv(65536)
 
     def close(self) -> None:
         self._listener.close()
@@ -110,8 +111,9 @@ class Eavesdropper:
 @pytest.mark.parametrize("option", ["tls_name=db.example", "tls_crl_check=true", "tls_capath=/etc/ssl/certs"])
 def test_no_user_name_goes_over_the_wire_in_clear_where_an_option_of_tls_is_given(option):
     server = Eavesdropper()
-    store = AerospikeStore.from_url(f"aerospike://bobby:canary@127.0.0.1:{server.port}/ns?connect_timeout=300&{option}")
-    with pytest.raises(LatchworkError):
+    where = f"aerospike://bobby:canary@127.0.0.1:{server.port}/ns"
+    store = AerospikeStore.from_url(f"{where}?connect_timeout=20000&{option}")
+    with pytest.raises(LatchworkError):  # only when the server has heard it and hung up, however slow the machine is
         store._get(KEY, ())
     server.close()
     assert server.heard[:2] == b"\x16\x03"  # the handshake of TLS
@@ -222,7 +224,7 @@ def test_a_store_works_over_tls(behind_tls, certificates):
     store = AerospikeStore.from_url(url)
     store.operate(KEY, Put("n", 1), exists=Exists.ANY)
     assert store.get(KEY).bins == {"n": 1}
-    assert store.describe().backend == "aerospike"
+    assert described(store).backend == "aerospike"
     assert set(behind_tls.proxies[0].versions) == {"TLSv1.2"}
     store.close()
 

@@ -92,7 +92,7 @@ def test_a_worker_logs_once_that_it_works_drains_and_has_stopped_however_many_qu
         worker.handler(name)(handled.append)
     registry.get("orders").publish(1)
     with caplog.at_level(logging.INFO, "latchwork.worker"), worker:
-        until(lambda: handled)
+        until(lambda: handled and not worker.consumers["orders"].running)
         worker.stop()
     first, *rest = lines(caplog)
     assert first.startswith("the worker of 'shop' works (")

@@ -535,8 +535,15 @@ def test_a_full_publisher_whose_start_was_interrupted_begins_again():
 # ---- forks
 
 
-def test_a_child_forked_between_two_outcomes_knows_both(store):
-    publisher = queue_on(store).publisher(linger=1)
+class NoThread(Seams):
+    """A system in which nothing is stored in the background."""
+
+    def spawn(self, run, name):
+        return None
+
+
+def test_a_child_forked_between_two_outcomes_knows_both():
+    publisher = queue_on(MemoryStore(NoThread())).publisher()
     one, other = publisher.publish(1), publisher.publish(2)
     one._resolve(one.message_id)
     publisher.reset_after_fork()
@@ -546,10 +553,6 @@ def test_a_child_forked_between_two_outcomes_knows_both(store):
 
 @pytest.mark.parametrize("n", [1, 1000, 1500])
 def test_wherever_a_child_is_forked_it_finds_all_messages_that_wait(n):
-    class NoThread(Seams):
-        def spawn(self, run, name):
-            return None
-
     publisher = queue_on(MemoryStore(NoThread())).publisher()
     some, lost = [publisher.publish(n) for n in range(n)], []
 

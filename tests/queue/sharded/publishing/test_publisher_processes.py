@@ -93,17 +93,23 @@ def test_a_forked_child_leaves_what_waits_to_its_parent_and_publishes_its_own(pa
     code, out, errors = run(
         path,
         """
+import threading
+from latchwork.queue.sharded.publishing import publisher as module
+store, forked = module.store_messages, threading.Event()
+module.store_messages = lambda *given: forked.wait(50) and store(*given)
 publisher = opened().publisher(linger=1)
 waits = publisher.publish("parent")
 sys.stdout.flush()
 child = os.fork()
 if child == 0:
+    module.store_messages = store
     try:
         waits.result(5)
     except LatchworkError as failure:
         print(failure.code, flush=True)
     print(publisher.publish("child").result(20) and "stored", publisher.close(20), flush=True)
     os._exit(0)
+forked.set()
 os.waitpid(child, 0)
 print(waits.result(20) == waits.message_id)
 """,
