@@ -80,6 +80,7 @@ class Bell:
         store.seams.sleep(pause)
         rest = store.with_policy(replace(policy, attempts=policy.attempts - 1))
         again = rest.repeat_many([rows[place] for place in unsettled])
+        outcomes.sent_again = True
         outcomes.merge(unsettled, map(after_repeat, [outcomes[place] for place in unsettled], again))
 
     def ring(self) -> None:

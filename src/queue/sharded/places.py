@@ -18,6 +18,7 @@ from ...store.model.expr import Bound
 from ...store.model.form import Form
 from ...store.model.ops import Op
 from ...store.model.record import Exists
+from ...store.rows import Rows
 from .envelope import CONTENT, UNIQUE
 from .rules import ALONE, SEEN
 from .slots import Slot, slot_text
@@ -160,6 +161,10 @@ class Places:
         put: tuple[Op, ...] = (MapPut(PLACES, f"{now_ms:014d} {place}", 1), MapTrim(PLACES, MOST))
         also: Op = Put(CANCELLED, None) if fresh else Read(CANCELLED)
         return Update(self.key(message_id), (*put, also), exists=Exists.ANY, ttl=self.ttl)
+
+    def asked_again(self, message_ids: Sequence[str]) -> Rows[Any]:
+        """Return the rows of `putting` for `cancelled_in`, read anew. One call."""
+        return self.store.repeat_many([Update(self.key(one), (Read(CANCELLED),)) for one in message_ids])
 
     def renewing(self, message_id: str) -> Update:
         """Return the update by which a former cancel of an id does not count; `NotFound` where it has no trace."""

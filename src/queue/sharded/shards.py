@@ -212,6 +212,8 @@ class Shards(SubqueuePointers):
         uncounted = beside.taken_from(sent)
         if noted and self.places is not None:
             traces = [sent.pop() for _ in noted][::-1]
+            if sent.sent_again and not fresh:  # a message may have come, and been cancelled, after its trace was read
+                traces = self.places.asked_again([envelopes[n].msg_id for n in noted])
             if cancelled := [list(noted)[n] for n in cancelled_in(traces)]:
                 self._drop_arrivals([(slots[n], envelopes[n].msg_id) for n in cancelled])
         if not uncounted and sent.count(()) == len(sent):  # all are written, as nearly always

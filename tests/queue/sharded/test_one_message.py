@@ -19,7 +19,7 @@ from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_bac
 from tests.support.waiting import until
 
 from .consumer.alone import OneThread
-from .delayed.test_delayed import Farms, run_until
+from .delayed.test_delayed import Farms, late_row, run_until
 from .test_expired_depth import Ahead
 
 DONE, ASKED, NOT_THERE = Outcome.DONE, Outcome.ASKED, Outcome.NOT_THERE
@@ -543,6 +543,26 @@ def test_a_cancel_whose_reply_is_lost_knows_what_it_did(lost):
     store.plan |= {store._number + 1: lost}
     assert queue.cancel(of) is DONE
     assert queue.receive() == []
+
+
+@pytest.mark.parametrize("message_id", [None, "order-1"])
+@pytest.mark.parametrize(("waits", "said"), [("sideline", Outcome.DONE), ("delayed", Outcome.ASKED)])
+def test_a_message_that_was_cancelled_before_its_copy_was_sent_again_does_not_come(
+    store, clock, waits, said, message_id
+):
+    queue, answers = made(store, shards=1, retry=waits == "delayed"), []
+    of = queue.publish("x", message_id=message_id)
+    (delivery,) = queue.receive(1)
+    delivery.nack()
+    with late_row(store, "q_SHARD_0_", lambda: answers.append(queue.cancel(of))):
+        if waits == "sideline":
+            queue.sideline.redrive([of])
+        else:
+            run_until(Timers(Farms(queue)), clock, 15)
+    run_until(Timers(Farms(queue)), clock, 60)
+    assert answers == [said]
+    assert queue.receive(10) == []
+    assert queue.status(of).state is State.GONE
 
 
 def test_a_cancel_that_finds_nothing_leaves_no_trace(store, clock):
