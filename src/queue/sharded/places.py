@@ -163,7 +163,7 @@ class Places:
         return Update(self.key(message_id), (*put, also), exists=Exists.ANY, ttl=self.ttl)
 
     def asked_again(self, message_ids: Sequence[str]) -> Rows[Any]:
-        """Return the rows of `putting` for `cancelled_in`, read anew. One call."""
+        """Return the rows of `putting` for `cancelled_in`, read once more. One call."""
         return self.store.repeat_many([Update(self.key(one), (Read(CANCELLED),)) for one in message_ids])
 
     def renewing(self, message_id: str) -> Update:
