@@ -457,8 +457,9 @@ class DelayedMessages:
             found = {place for place, row in answers if not isinstance(row, LatchworkError)}
             if isinstance(seen, NotFound):
                 return self._enter_again(ids, ttl)
-            noting = ()
-            late = []
+            noting, late, passed = (), [], None
+            if not isinstance(seen, LatchworkError) and not answered.sent_again:  # else it was read before the last row
+                passed = may_have_passed(*seen)
             for (number, (k, some)), row in zip(parts.items(), outcomes[: len(rows)], strict=True):
                 if isinstance(row, Refused):
                     self._k[number] = max((at for one, at in found if one == number), default=k + 1)
@@ -467,9 +468,6 @@ class DelayedMessages:
                     failures[number] = row
                     del left[number]
                 else:
-                    passed = None
-                    if not isinstance(seen, LatchworkError) and not answered.sent_again:  # else it was read before that
-                        passed = may_have_passed(*seen)
                     if passed is None or max(passed, row[0] - 1) >= number * WIDTH:
                         late.append(number)
                     left[number] = left[number][len(some) :]
