@@ -14,7 +14,7 @@ import pytest
 
 from latchwork.errors import Misconfigured
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.spark import once_per_batch, register
+from latchwork.spark import SparkLatch, once_per_batch, register
 from latchwork.store.connect import connect
 
 from .conftest import JAVA_OPTIONS, PYTHONPATH
@@ -63,12 +63,12 @@ def test_the_other_programs_of_the_guide_do_what_it_says(spark, tmp_path, monkey
     """They name a session, frames and folders that a reader has, and a table of Delta: here a folder of Parquet."""
     store = connect(f"sqlite:{tmp_path / 'shop.db'}")
     QueueRegistry(store, "shop").create(QueueConfig("orders", retry=False))
-    in_production, guarded, on_connect = blocks_of_the_guide()[1:]
+    in_production, guarded, counted, on_connect = blocks_of_the_guide()[1:]
     names = {
         "spark": spark,
         "store": store,
         "frame": spark.createDataFrame([((7, 2.5),)], "payload struct<id: long, total: double>"),
-        **{name: str(tmp_path / name) for name in ("out", "checkpoint", "path")},
+        **{name: str(tmp_path / name) for name in ("out", "checkpoint", "path", "output")},
     }
     exec(in_production.replace("aerospike://db:3000/jobs", f"sqlite:{tmp_path / 'shop.db'}"), names)
     assert [tuple(row) for row in spark.read.parquet(names["out"]).collect()] == [(7, 2.5)]
@@ -81,6 +81,8 @@ def test_the_other_programs_of_the_guide_do_what_it_says(spark, tmp_path, monkey
     finally:
         query.stop()
     assert [tuple(row) for row in spark.read.parquet(names["path"]).collect()] == [(7, 2.5)]
+    exec(counted, names)
+    assert SparkLatch.get(store, "shop", "nightly-2026-07-01").wait(timeout=0)
     exec(on_connect, names)
     frame = spark.read.parquet(names["out"])
     names["upsert"](frame, 0)

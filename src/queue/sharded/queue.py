@@ -260,8 +260,8 @@ class ShardedQueue(Subscription):
         name: 1 to 64 characters.
         start: where a new group begins: "now"; "oldest", with the messages that still exist; or an aware datetime, in
             each shard with the first message published then or later. It has no effect on an existing group.
-        settings: of a new group: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`, `backoff`,
-            `shovel`, `batching`, if they differ from the queue's.
+        settings: of a new group: `concurrency`, `handler_type`, `handler_timeout`, `max_deliveries`, `retry`,
+            `backoff`, `shovel`, `batching`, if they differ from the queue's.
 
         One call if it exists, two if it is deactivated (it is activated again), about eight if it is made, whatever the
         number of shards. A message that is published from then on waits for the group, until the group acknowledges it,
