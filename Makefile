@@ -70,10 +70,10 @@ $(VENV)/.compiled: $(STAMP) $(shell find src pyspark_latchwork tests -name '*.py
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
-test: java $(VENV)/.compiled ## the tests: nine minutes on two cores, with a table of what was proved
+test: java $(VENV)/.compiled ## the tests: five to ten minutes on two cores, with a table of what was proved
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 
-long: java $(VENV)/.compiled ## all tests, exhaustive, on all backends: less than half an hour
+long: java $(VENV)/.compiled ## all tests, exhaustive, on all backends: 20 to 40 minutes
 	@LATCHWORK_SCALE=1 $(PYTHON) -m pytest $(AT_ONCE)
 
 # The tests that find most mistakes soonest: those that catch most mutants for each second that they take.
