@@ -6,7 +6,7 @@ nothing, and procrastinate on a PostgreSQL that does not wait for its disk, by w
 publish; each message is a call of its own there. `LATCHWORK_PEERS=path/to/python` names an interpreter that has them.
 The delay is by how much a callback comes late that asks for the next millisecond, while the 100 publish. Targets: the
 loop publishes at least as fast as the threads; its delay stays p99 <= 5 ms; 10,000 tasks that wait for a latch take at
-most 200 MB, and 16 threads in all. An awaited `get` beside the sync one has no target.
+most 200 MB, and 16 threads more. An awaited `get` beside the sync one has no target.
 """
 
 from __future__ import annotations
