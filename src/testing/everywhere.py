@@ -27,7 +27,7 @@ from ..store.local.memory import MemoryStore
 from ..store.model.record import Key
 from ..store.port import RecordStore
 from .clock import ManualClock
-from .stores import KINDS, Call, CountingStore, Crash, Fault, FaultyStore, Planned
+from .stores import KINDS, Call, CountingStore, Crash, Fault, FaultyStore
 
 Work = Callable[[RecordStore, list[Any]], object]
 """The code to try. It gets the store, and a list to which it appends everything that it does outside of the store."""
@@ -192,12 +192,12 @@ class _Trial:
         """Return what went wrong when that call, or each from there on, fails; None if nothing did."""
         done: list[Any] = []
         self.prepare(store)
-        plan: dict[int, Planned]
+        faulty = FaultyStore(store)
+        # Into the plan itself, as a store checks each entry of a plan that it is given, and these may be thousands.
         if fault in LASTING:
-            plan = dict.fromkeys(range(number, number + LAST), LASTING[fault])
+            faulty.plan.update(dict.fromkeys(range(number, number + LAST), LASTING[fault]))
         else:
-            plan = {number: Fault(fault, after=1)}
-        faulty = FaultyStore(store, plan)
+            faulty.plan[number] = Fault(fault, after=1)
         failures = [_failure_of(lambda: self.work(faulty, done), Crash, LatchworkError)]  # these are as planned
         faulty.deliver()
         failures.append(_failure_of(lambda: self.recover(store, done)))
