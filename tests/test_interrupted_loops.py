@@ -39,7 +39,7 @@ def ends_with_a_condition(node):
 
 def loops_under_locks(text):
     """The lines of the loops that may keep a lock when they are interrupted."""
-    for block in ast.walk(ast.parse(text)):
+    for block in ast.walk(ast.parse(text)) if LOCKS.search(text) else ():
         if isinstance(block, ast.With) and any(LOCKS.search(ast.unparse(item.context_expr)) for item in block.items):
             for node in (below for statement in block.body for below in in_this_frame(statement)):
                 if ends_with_a_condition(node):

@@ -485,7 +485,8 @@ def test_a_telemetry_that_fails_changes_nothing_of_what_it_is_told_of(faulty, ca
 def test_every_event_in_the_sources_is_of_the_closed_set_with_its_labels():
     seen = set()
     for path in SRC.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "seams.note(" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("seams.note"):
                 name = node.args[0].value
                 assert {keyword.arg for keyword in node.keywords} == set(EVENTS[name].labels), f"{path}: {name}"
