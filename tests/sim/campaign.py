@@ -20,6 +20,8 @@ from .workload import SCENARIOS
 T = TypeVar("T")
 ALL = 1_000_000
 """More calls than any run has."""
+BESIDE_A_SAMPLE = range(5)
+"""Runs of the primitive beside that a sample surveys: a site that these do not reach is struck twice, at most."""
 KNOWN = Path(__file__).with_name("caught.json")
 """`known_seeds` in a file, as `python -m tests.sim mutants --write` has found them."""
 
@@ -40,31 +42,32 @@ def every_single_fault(
     beside: str | None = None,
     seeds: Iterable[int] = SEEDS,
     day: str | None = None,
+    part: float = 1.0,
 ) -> Tally:
     """Every fault at the calls of the surveyed runs (of one call site at most so many).
 
     The first call of each site is always struck, its others as far as the time allows.
     beside: a primitive whose call sites are left out, as they are struck there.
     seeds: faultless runs that are surveyed.
-    day: a sample is taken: one fault at half of the calls, other ones each day.
+    day: a sample is taken: one fault at this part of the calls, other ones each day.
     """
     kind, began = SCENARIOS[primitive], time.monotonic()
-    known = _sites_of(beside) if beside else ()
+    known = _sites_of(beside, SEEDS if day is None else BESIDE_A_SAMPLE) if beside else ()
     calls = [call for call in survey(kind, seeds, most) if call.site not in known]
     first = [call for call in calls if call.turn == 0]
     tally = Tally("single faults", primitive)
-    for outcome in strike_all(kind, first, day):
+    for outcome in strike_all(kind, first, day, part):
         tally.add(outcome)
     left = None if seconds is None else seconds - (time.monotonic() - began)
-    for outcome in _in_time(strike_all(kind, calls[len(first) :], day), left):
+    for outcome in _in_time(strike_all(kind, calls[len(first) :], day, part), left):
         tally.add(outcome)
     tally.figures["sites"] = len(first)
     return tally
 
 
 @cache
-def _sites_of(primitive: str) -> frozenset[str]:
-    return frozenset(call.site for call in survey(SCENARIOS[primitive], most=1))
+def _sites_of(primitive: str, seeds: range) -> frozenset[str]:
+    return frozenset(call.site for call in survey(SCENARIOS[primitive], seeds, most=1))
 
 
 def pairs_of_faults(primitive: str, runs: int, seconds: float | None = None) -> Tally:

@@ -69,16 +69,18 @@ def _faultless(kind: type[Scenario], seed: int) -> _Run:
     return _Run(seed, plan)
 
 
-def strike_all(kind: type[Scenario], calls: Iterable[Call], day: str | None = None) -> Iterator[Outcome]:
+def strike_all(
+    kind: type[Scenario], calls: Iterable[Call], day: str | None = None, part: float = 1.0
+) -> Iterator[Outcome]:
     """Yield a run for every call and every fault, for every batch without a node (F15), and for every step of a thread
     of the library that fails of itself (F16).
 
-    day: half of the calls are struck, by one of the faults only; each day by another one, and other calls.
+    day: a part of the calls is struck, by one of the faults only; each day by another one, and other calls.
     """
     chance = Random(f"{day} {kind.name}")
     if day is not None:
         every = list(calls)
-        calls = chance.sample(every, max(min(2, len(every)), len(every) // 2))
+        calls = chance.sample(every, max(min(2, len(every)), int(len(every) * part)))
     for call in calls:
         faults = [_fault(kind, fault, call.point) for fault in EXHAUSTIVE]
         if call.batch:

@@ -241,7 +241,8 @@ class SimStore(RecordStore):
                 if self.plan.held:
                     self._travel()  # a script delays this row
                 found.append(self._apply(apply, row))
-                self._log(verb + "_many", row, found[-1], fault)
+                if self.server.trace is not None:
+                    self._log(verb + "_many", row, found[-1], fault)
             else:
                 found.append(self._strike(fault, verb + "_many", row, apply))
         self._back()
