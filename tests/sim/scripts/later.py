@@ -11,7 +11,6 @@ from latchwork.errors import LeaseLost, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.consumer.in_hand import noted_in, settle_for
 from latchwork.queue.sharded.delayed import entries as delayed
-from latchwork.queue.sharded.delayed.entries import CHUNK
 from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
 from latchwork.queue.sharded.delayed.stored import horizon_in
 from latchwork.queue.sharded.ledger.ledger import Ledger
@@ -27,6 +26,9 @@ from latchwork.testing.stores import Crash, FaultyStore
 
 from .common import patched
 from .hand import hand_in, memory_of_few
+
+FEW = 20
+"""Ids in one record of a bucket, where a script fills one."""
 
 
 class Term:
@@ -114,18 +116,19 @@ def behind_the_time_of_the_leader(publish=lambda queue, name: queue.publish(name
     return delivered(queue).count("late") == 1
 
 
+@mock.patch.object(delayed, "CHUNK", FEW)
 def between_two_records():
     """P16.3: a leader dies when it has emptied the first record of a bucket."""
     for call in range(5, 14):
         clock = ManualClock()
         store = MemoryStore(clock)
         queue = queue_on(store)
-        queue.publish_many(range(CHUNK), delay=1)
+        queue.publish_many(range(FEW), delay=1)
         queue.publish("behind", delay=1)
         clock.advance(2)
         dying(store, clock, call)
         run(queue, clock, 20)
-        if len(delivered(queue)) != CHUNK + 1:
+        if len(delivered(queue)) != FEW + 1:
             return False
     return True
 

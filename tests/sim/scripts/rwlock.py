@@ -44,7 +44,7 @@ def reader_among_writers():
 
     def writer(store):
         lock = ReadWriteLock(store, "l")
-        for _ in range(12):
+        for _ in range(6):  # nine seconds of all three
             with lock.write(30):
                 store.seams.sleep(0.5)
 

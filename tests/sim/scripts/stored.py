@@ -24,10 +24,10 @@ from .later import delivered, queue_on, run
 
 
 def ordinals_that_were_not_given_out():
-    """P18: one number in a batch's record says that a call publishes 100,000 messages more than there are."""
+    """P18: one number in a batch's record says that a call publishes 10,000 messages more than there are."""
     queue = queue_on(MemoryStore(ManualClock()))
     batch = queue.batch("b")
-    queue.store.operate(queue.batches.key("b"), Put("open", {"me": [100_003, 100_000]}))
+    queue.store.operate(queue.batches.key("b"), Put("open", {"me": [10_003, 10_000]}))
     try:
         batch.close()
     except Corrupt:
