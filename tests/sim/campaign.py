@@ -101,7 +101,7 @@ def catch(mutant: Mutant, most: int = 8000, known: int | None = None) -> Outcome
 
 
 def known_seeds() -> dict[str, int]:
-    """The seed of the first run in which each mutant was caught when all were searched for, by the mutant's id."""
+    """A seed under which each mutant is caught, in little time, by the mutant's id."""
     seeds: dict[str, int] = json.loads(KNOWN.read_text())
     return seeds
 
