@@ -103,9 +103,11 @@ def test_a_step_that_raises_is_a_failure_and_the_others_follow(soak, monkeypatch
     assert "ZeroDivisionError" in soak.failures[0]
 
 
-def test_a_simulator_that_crashes_is_a_failure_and_no_exception(soak, tmp_path):
+def test_a_simulator_that_crashes_is_a_failure_and_no_exception(soak, tmp_path, monkeypatch):
+    monkeypatch.setattr(soak_module, "_SIMULATOR", python("exit('crashed')"))
     assert soak.tally(ENOUGH, ["--primitive", "nothing"], tmp_path / "tally") is None
     assert "--primitive nothing" in soak.failures[0]
+    assert "crashed" in soak.failures[0]
 
 
 def test_tests_that_fail_are_told_with_their_seed(soak):
