@@ -224,7 +224,7 @@ _BESIDE_ALL = frozenset({Put, Add, Touch})
 
 def check_row(key: Any, ops: Sequence[Op]) -> None:
     """Raise `InvalidRequest` if a batch could not tell the results of two operations apart."""
-    if _READS.isdisjoint(map(type, ops)):
+    if len(ops) == 1 or _READS.isdisjoint(map(type, ops)):
         return
     read: set[str] = set()
     for op in ops:
