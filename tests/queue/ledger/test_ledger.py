@@ -28,6 +28,7 @@ from latchwork.store import MemoryStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
+from tests.support import struck
 
 N = 25
 SWEEP = 1200.0
@@ -247,7 +248,11 @@ def test_after_a_fault_at_any_call_another_attempt_makes_it_once(consume, later)
         done += consumed(queue).elements()
 
     report = inject_everywhere(
-        lambda store, done: publish(store, rows()), prepare=queue_on, recover=another, expected=range(N)
+        lambda store, done: publish(store, rows()),
+        prepare=queue_on,
+        recover=another,
+        expected=range(N),
+        faults=struck.faults("an attempt"),
     )
     assert 13 <= report.calls <= CALLS
     assert not report.troubles, report
@@ -367,7 +372,11 @@ def test_attempts_make_it_once_for_as_long_as_the_ledger_is_kept_from_the_first_
         done += consumed(queue).elements()
 
     report = inject_everywhere(
-        lambda store, done: publish(store, rows(FEW)), prepare=prepare, recover=another, expected=[FEW - 1]
+        lambda store, done: publish(store, rows(FEW)),
+        prepare=prepare,
+        recover=another,
+        expected=[FEW - 1],
+        faults=struck.faults("an attempt of many"),
     )
     assert not report.troubles, report
 

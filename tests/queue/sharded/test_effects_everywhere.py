@@ -10,6 +10,7 @@ from latchwork.coord.effects import marks
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Add, Bin, Exists, Key, Put, Update
 from latchwork.testing import bring_back, inject_everywhere
+from tests.support import struck
 
 ORDERS = ("A-1", "A-2")
 PAYER, PAYEE = Key("accounts", "payer"), Key("accounts", "payee")
@@ -98,7 +99,12 @@ def tokens_of(handler):
 def test_each_effect_is_there_once_for_every_fault_at_every_call(handler, check):
     expected = set(tokens_of(mail)) if handler is mail else ()
     report = inject_everywhere(
-        working(handler), prepare=prepare, recover=recovering(handler), expected=expected, check=check
+        working(handler),
+        prepare=prepare,
+        recover=recovering(handler),
+        expected=expected,
+        check=check,
+        faults=struck.faults("effects"),
     )
     assert not report.troubles, report
     assert report.calls >= 8
@@ -134,6 +140,10 @@ def test_the_same_handler_without_it_pays_twice():
         store.operate(PAYEE, Add("balance", 10))
 
     report = inject_everywhere(
-        working(careless), prepare=prepare, recover=recovering(careless), expected=(), check=each_is_paid_once
+        working(careless),
+        prepare=prepare,
+        recover=recovering(careless),
+        check=each_is_paid_once,
+        faults=struck.faults("effects"),
     )
     assert report.failed

@@ -16,6 +16,7 @@ from latchwork.queue.sharded.slots import Slot, slot_text
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back, inject_everywhere
+from tests.support import struck
 from tests.support.waiting import until
 
 from .consumer.alone import OneThread
@@ -503,7 +504,7 @@ def test_a_cancel_that_is_refused_has_done_nothing_whatever_fails_in_it():
         found = made(store).status("m")
         assert (found.state, found.cancelled) == (State.RETRYING, False)
 
-    report = inject_everywhere(cancel, prepare=prepare, check=check)
+    report = inject_everywhere(cancel, prepare=prepare, check=check, faults=struck.faults("a cancel"))
     assert not report.troubles, report
     assert report.calls >= 3
 

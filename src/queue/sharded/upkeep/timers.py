@@ -46,7 +46,7 @@ _TAKE = (Put("moving", SERVER_NOW), ReadAll())
 _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= Param("end")))
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
-_HAS_IDS = (Compute(exists(IDS)),)
+_READ_IDS, _HAS_IDS = (Read(IDS),), (Compute(exists(IDS)),)
 _UNCOUNTED = has(BROUGHT, Param("place"))
 
 
@@ -192,7 +192,7 @@ class QueueTimers:
         places = [(number, k) for number in due for k in range(self._records.get(number, 0) + 1)]
         control, *rows = self._store.repeat_many([
             Update(delayed.control, (Read(HORIZON), Compute(SERVER_NOW), Read(BROUGHT))),
-            *(Update(delayed.bucket(*place), (Read(IDS),)) for place in places),
+            *(Update(delayed.bucket(*place), _READ_IDS) for place in places),
             *(Update(delayed.bucket(number, 0), _HAS_IDS) for number in ahead),
         ])  # fmt: skip
         if isinstance(control, LatchworkError):
@@ -279,7 +279,7 @@ class QueueTimers:
             done = self._move(number, k, ids) and done
         k = len(records)
         while True:
-            row = self._store.repeat_many([Update(self._delayed.bucket(number, k), (Read(IDS),))])[0]
+            row = self._store.repeat_many([Update(self._delayed.bucket(number, k), _READ_IDS)])[0]
             if isinstance(row, NotFound):
                 self._records[number] = k
                 return done

@@ -39,6 +39,7 @@ from latchwork.testing.everywhere import inject_everywhere
 from latchwork.testing.stores import CountingStore, Crash, FaultyStore
 from latchwork.testing.upkeep import bring_back
 from tests.queue.sharded.delayed.test_delayed import Term, run_until
+from tests.support import struck
 
 NEXT = {"next": "load"}
 
@@ -398,7 +399,8 @@ def test_a_discard_that_was_interrupted_is_completed_by_the_same_call():
     def check(store):
         assert queue_on(store).batch("b").progress().waiting == 0
 
-    report = inject_everywhere(discard, prepare=prepare, check=check)
+    faults = struck.faults("a discard of a batch's message")
+    report = inject_everywhere(discard, prepare=prepare, check=check, faults=faults)
     assert not report.troubles, report
 
 
@@ -447,7 +449,8 @@ def test_a_move_that_was_interrupted_is_completed_by_the_same_call():
         queue.sideline.move(["one"], queue_on(store, "other"))
         assert queue.batch("b").progress().waiting == 0
 
-    report = inject_everywhere(move, prepare=prepare, check=check)
+    faults = struck.faults("a move of a batch's message")
+    report = inject_everywhere(move, prepare=prepare, check=check, faults=faults)
     assert not report.troubles, report
 
 
@@ -1177,7 +1180,8 @@ def test_a_cancel_that_was_interrupted_is_completed_by_the_same_call():
         assert drain(queue) == queue.list_batches() == []
         assert queue.batch("b").progress().cancelled
 
-    report = inject_everywhere(cancel, prepare=prepare, check=check)
+    faults = struck.faults("a cancel of a batch")
+    report = inject_everywhere(cancel, prepare=prepare, check=check, faults=faults)
     assert not report.troubles, report
 
 

@@ -21,14 +21,15 @@ from latchwork.errors import (
 )
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
-from latchwork.queue.sharded.delayed.entries import CHUNK, HORIZON, MARGIN, WIDTH, bucket_of
-from latchwork.queue.sharded.upkeep.timers import AHEAD, QueueTimers, Timers
+from latchwork.queue.sharded.delayed.entries import HORIZON, MARGIN, WIDTH, bucket_of
+from latchwork.queue.sharded.upkeep.timers import AHEAD, SCAN, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put, Update
 from latchwork.store.rows import Rows
 from latchwork.testing import CountingStore, inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
 from tests.sim.stage import Fault, Kind, Stage
+from tests.support import struck
 
 
 class Term:
@@ -56,6 +57,13 @@ def run_until(timers, clock, seconds, step=0.1):
     end = clock.monotonic() + seconds
     while clock.monotonic() < end:
         clock.advance(max(step, min(timers.run(Term()), end - clock.monotonic())))
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Ids that fill a record of a bucket: few, as how a record gets full does not depend on their number."""
+    monkeypatch.setattr(entries, "CHUNK", 20)
+    return range(20)
 
 
 def payloads(queue):
@@ -153,14 +161,14 @@ def test_a_delay_of_nothing_is_an_ordinary_publish(store):
     assert payloads(queue) == ["now"]
 
 
-def test_many_that_are_due_at_once_all_come_once(store, clock):
-    queue = queue_on(store)
+def test_many_that_are_due_at_once_all_come_once(store, clock, full):
+    queue, many = queue_on(store), 3 * len(full)
     timers = Timers(Farms(queue))
-    for begin in range(0, 3 * CHUNK, 100):
-        queue.publish_many(range(begin, begin + 100), delay=5)
-    assert queue.depth().delayed == 3 * CHUNK
+    for begin in range(0, many, 4):
+        queue.publish_many(range(begin, begin + 4), delay=5)
+    assert queue.depth().delayed == many
     run_until(timers, clock, 7)
-    assert sorted(payloads(queue)) == list(range(3 * CHUNK))
+    assert sorted(payloads(queue)) == list(range(many))
     assert queue.depth().delayed == 0
 
 
@@ -174,22 +182,29 @@ def test_a_message_keeps_its_id_headers_and_shard(store, clock):
     assert delivery.attempts == 1
 
 
+SHORT = {
+    "message_expiry": timedelta(minutes=10), "queue_expiry": timedelta(hours=1), "sweep_duration": timedelta(minutes=1),
+    "handler_timeout": timedelta(seconds=30), "unsafe_limits": True,
+}  # fmt: skip
+"""A life after which few buckets are to be passed."""
+
+
 def test_a_message_whose_time_was_over_before_anybody_moved_it_is_gone(store, clock):
-    queue = queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5))
+    queue = queue_on(store, **SHORT)
     queue.publish("m", delay=60)
-    clock.advance(60 + 3700)
+    clock.advance(60 + 700)
     run_until(Timers(Farms(queue)), clock, 10)
     assert payloads(queue) == []
     assert queue.depth().delayed == 0
 
 
 def test_a_message_has_not_expired_because_the_clock_was_set_back_before_it_was_published(store, clock):
-    queue = queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5))
+    queue = queue_on(store, **SHORT)
     timers = Timers(Farms(queue))
     queue.publish("before", delay=1)
     run_until(timers, clock, 5)
-    clock.step(-2 * 3600)
-    queue_on(store, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=5)).publish("after", delay=1)
+    clock.step(-1200)
+    queue_on(store, **SHORT).publish("after", delay=1)
     run_until(timers, clock, 10)
     assert payloads(queue) == ["before", "after"]
 
@@ -231,8 +246,9 @@ def test_an_id_that_was_sent_again_after_its_bucket_was_passed_and_the_clock_set
 def test_messages_that_became_due_while_no_worker_ran_all_come(store, clock):
     queue = queue_on(store)
     for n in range(20):
-        queue.publish(n, delay=60 * n + 1)
-    clock.advance(3600)
+        queue.publish(n, delay=30 * n + 1)
+    clock.advance(600)
+    assert 2 * SCAN * WIDTH < 600 * 1000, "one look does not see all"
     run_until(Timers(Farms(queue)), clock, 30)
     assert sorted(payloads(queue)) == list(range(20))
 
@@ -317,9 +333,9 @@ def test_an_id_that_waits_is_not_taken_twice(store, clock):
 
 @pytest.mark.parametrize("redriven", [False, True])
 def test_the_id_of_a_message_whose_life_was_over_before_anybody_moved_it_is_taken_again(store, clock, redriven):
-    queue = queue_on(store, message_expiry=timedelta(hours=1))
+    queue = queue_on(store, **SHORT)
     queue.publish("a", delay=60, message_id="x")
-    clock.advance(3650)
+    clock.advance(650)
     with pytest.raises(AlreadyExists):
         queue.publish("b", delay=60, message_id="x")
     clock.advance(20)
@@ -416,19 +432,19 @@ def test_a_message_whose_bucket_was_passed_comes_once_it_is_published_again_by_i
     assert queue.depth().delayed == 0
 
 
-@pytest.mark.parametrize("many", [1, 2 * CHUNK])
+@pytest.mark.parametrize("records", [None, 2])
 @pytest.mark.parametrize("later", [0, 1])
 def test_messages_that_wait_are_neither_counted_nor_entered_again_if_they_are_published_again(
-    store, clock, many, later, monkeypatch
+    store, clock, records, later, full
 ):
     """Those in another record of their bucket, or in the bucket of the last one of their call, were counted each time,
     and all were entered again.
     """
+    many = records * len(full) if records else 1
     queue, ids = queue_on(store), [str(number) for number in range(many)]
     buckets = entries.DelayedMessages._buckets
-    with monkeypatch.context() as patch:
-        last = lambda *given: {place: number + later for place, number in buckets(*given).items()}  # noqa: E731
-        patch.setattr(entries.DelayedMessages, "_buckets", last)
+    last = lambda *given: {place: number + later for place, number in buckets(*given).items()}  # noqa: E731
+    with mock.patch.object(entries.DelayedMessages, "_buckets", last):
         queue.publish_many(ids, message_ids=ids, delay=60)
     for process in (queue, queue_on(store)):
         with pytest.raises(AlreadyExists):
@@ -539,13 +555,13 @@ def test_a_queue_that_never_had_one_costs_a_quarter_of_a_call_a_second(store, cl
 def test_at_whatever_call_a_pass_is_struck_the_next_one_takes_few_calls_for_hundreds():
     """Else faults that come again and again let no pass get to its end."""
     calls = 0
-    for struck in range(1, 20):
+    for at in range(1, 20):
         clock = ManualClock()
         memory = MemoryStore(clock)
         queue_on(memory).publish_many(range(200), delay=1)
         clock.advance(2)
         with suppress(Crash, LatchworkError):
-            Timers(Farms(queue_on(FaultyStore(memory, {struck: "crash_after"})))).run(Term())
+            Timers(Farms(queue_on(FaultyStore(memory, {at: "crash_after"})))).run(Term())
         counting = CountingStore(memory)
         queue = queue_on(counting)
         run_until(Timers(Farms(queue)), clock, 5)
@@ -596,7 +612,8 @@ def test_at_whatever_call_a_pass_is_struck_each_message_is_moved_once():
             run_until(timers, store.seams, 3)
             done += payloads(queue)
 
-    report = inject_everywhere(move, prepare=prepare, recover=another, expected=range(3))
+    faults = struck.faults("a pass that moves")
+    report = inject_everywhere(move, prepare=prepare, recover=another, expected=range(3), faults=faults)
     assert report.calls >= 9
     assert not report.troubles, report
 
@@ -627,7 +644,8 @@ def test_at_whatever_call_a_pass_is_struck_the_next_one_counts_what_it_had_broug
         depth = queue_on(store).depth()
         assert (depth.delayed, depth.retrying) == (1, 0)
 
-    report = inject_everywhere(move, prepare=prepare, recover=another, expected=list("abc"), check=check)
+    faults = struck.faults("a pass that counts")
+    report = inject_everywhere(move, prepare=prepare, recover=another, expected=list("abc"), check=check, faults=faults)
     assert report.calls >= 9
     assert not report.troubles, report
 
@@ -704,7 +722,7 @@ def test_a_message_that_cannot_be_moved_holds_up_no_other_and_comes_once_it_is_m
     queue.publish("healthy", delay=5)
     queue.publish("damaged", delay=5, message_id="bad")
     fill(store, queue.delayed.entry("bad"), "data")  # no room for the mark of who moves it
-    run_until(timers, clock, 400)
+    run_until(timers, clock, 140)
     queue.publish("newer", delay=5)
     run_until(timers, clock, 20)
     assert payloads(queue) == ["healthy", "newer"]
@@ -722,8 +740,8 @@ def test_a_bucket_that_cannot_be_read_is_passed_and_others_are_moved(store, cloc
     queue.publish("lost", delay=5)
     bucket = queue.delayed.bucket(bucket_of(int(clock.wall() * 1000) + 5000), 0)
     store.operate(bucket, Put("ids", "no map"))
-    queue.publish("healthy", delay=400)
-    run_until(timers, clock, 410)
+    queue.publish("healthy", delay=60)
+    run_until(timers, clock, 70)
     assert payloads(queue) == ["healthy"]
 
 
@@ -1004,24 +1022,24 @@ def paused_before_its_bucket(queue, *payloads, delay, **options):
     return go_on
 
 
-def test_a_late_message_comes_though_the_first_record_of_its_bucket_is_empty_by_then(store, clock):
+def test_a_late_message_comes_though_the_first_record_of_its_bucket_is_empty_by_then(store, clock, full):
     """Its publisher remembers that the first record was full."""
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     clock.advance(WIDTH / 1000 - clock.wall() % (WIDTH / 1000))
-    queue.publish_many(range(CHUNK), delay=1)
+    queue.publish_many(full, delay=1)
     queue.publish_many(["behind"], delay=1)
     late = [paused_before_its_bucket(queue, n, delay=1) for n in ("late", "later")]
-    more = paused_before_its_bucket(queue, *range(CHUNK), delay=1)
+    more = paused_before_its_bucket(queue, *full, delay=1)
     run_until(timers, clock, 3)
-    assert len(payloads(queue)) == CHUNK + 1
+    assert len(payloads(queue)) == len(full) + 1
     late[0]()
     run_until(timers, clock, 1)
     assert payloads(queue) == ["late"]
     more()  # the second record is full again, so what follows goes to a third
     late[1]()
     run_until(timers, clock, 30)
-    assert sorted(payloads(queue), key=str) == sorted([*range(CHUNK), "later"], key=str)
+    assert sorted(payloads(queue), key=str) == sorted([*full, "later"], key=str)
 
 
 def test_a_late_message_comes_though_it_came_between_a_look_and_the_passing_of_its_bucket(store, clock):
@@ -1049,11 +1067,11 @@ def test_a_late_message_comes_though_it_came_between_a_look_and_the_passing_of_i
 # ---- a store that comes back empty
 
 
-def test_delayed_messages_come_that_were_published_after_the_store_had_come_back_empty(store, clock):
+def test_delayed_messages_come_that_were_published_after_the_store_had_come_back_empty(store, clock, full):
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     clock.advance(WIDTH / 1000 - clock.wall() % (WIDTH / 1000))
-    queue.publish_many(range(CHUNK), delay=10)
+    queue.publish_many(full, delay=10)
     queue.publish("in the second record of its bucket", delay=10)
     timers.run(Term())
     bucket = bucket_of(round((clock.wall() + 10) * 1000))
@@ -1127,6 +1145,7 @@ def test_delayed_messages_come_to_a_queue_that_was_made_again_with_fewer_shards(
     assert payloads(queue) == ["m"]
     assert store.delete(queue.registry.records.key("q"))
     listed.found[0] = queue_on(store, shards=1)
-    listed.found[0].publish_many(range(1_000), delay=2)
-    run_until(timers, clock, 20)
-    assert sorted(payloads(listed.found[0])) == list(range(1_000))
+    listed.found[0].publish_many(range(16), delay=2)
+    with mock.patch("latchwork.queue.sharded.upkeep.timers.SPREAD", 1):  # to each of the shards that were there before
+        run_until(timers, clock, 20)
+    assert sorted(payloads(listed.found[0])) == list(range(16))

@@ -26,6 +26,7 @@ from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.delayed.test_delayed import Farms, run_until
 from tests.queue.sharded.world import World, dies
+from tests.support import struck
 
 
 def payloads(view, n=1000):
@@ -752,9 +753,10 @@ def test_at_whatever_call_its_making_is_struck_whoever_asks_again_completes_it(s
         assert payloads(process.queue) == ["after", "before", "between"]
         assert left(process.world, process.queue) == {}
 
-    report = inject_everywhere(
-        make, prepare=lambda store: world_on(store).process().queue.publish("before"), recover=others
-    )
+    def prepare(store):
+        world_on(store).process().queue.publish("before")
+
+    report = inject_everywhere(make, prepare=prepare, recover=others, faults=struck.faults("a group's making"))
     assert not report.troubles, report
 
 
