@@ -15,6 +15,7 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Exists, Key, MemoryStore, Put, RecordStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
+from tests.support.scale import length
 
 
 @pytest.fixture
@@ -35,6 +36,10 @@ def idle(queues, clock, seconds: float, waiters: int = 1) -> None:
                 queue.receive(timeout=0.05)
 
 
+LONG = length(300, 60)
+"""Seconds of idling: what a queue costs in one minute it costs in each."""
+
+
 def reads(store) -> int:
     """Records that were asked for, those that each queue's own record takes now and then included."""
     return store.rows.total()
@@ -48,8 +53,8 @@ def test_an_idle_queue_costs_a_process_at_most_20_reads_a_second_whatever_waits_
     queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=shards))
     idle([queue], clock, 10, waiters)
     store.reset()
-    idle([queue], clock, 300, waiters)
-    assert 10 * 300 * 0.9 <= reads(store) <= 20 * 300
+    idle([queue], clock, LONG, waiters)
+    assert 10 * LONG * 0.9 <= reads(store) <= 20 * LONG
 
 
 @pytest.mark.parametrize("queues", [2, 10, 40])
@@ -60,8 +65,8 @@ def test_all_idle_queues_of_a_process_together_cost_it_at_most_20_reads_a_second
     idle_queues = [registry.create(QueueConfig(f"q{number}")) for number in range(queues)]
     idle(idle_queues, clock, 60)
     store.reset()
-    idle(idle_queues, clock, 300)
-    assert reads(store) <= 20 * 300
+    idle(idle_queues, clock, LONG)
+    assert reads(store) <= 20 * LONG
 
 
 def test_how_often_the_pointers_of_an_idle_queue_are_read_is_the_registrys_to_say():
@@ -98,7 +103,7 @@ class Elsewhere:
 @pytest.mark.parametrize("quiet", [0.01, 1, 25, 600])
 def test_after_a_lull_of_any_length_a_message_of_another_process_is_noticed_within_100_ms(quiet):
     elsewhere = Elsewhere(MemoryStore(clock := ManualClock(max_sleeps=1_000_000)), clock)
-    for _ in range(20 if quiet < 100 else 5):
+    for _ in range(length(20, 4) if quiet < 100 else length(5)):
         assert elsewhere.lag(quiet) <= 0.1
 
 
