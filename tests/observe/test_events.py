@@ -48,7 +48,7 @@ def record(store, faulty):
 
 
 def queue_of(store, **options):
-    config = QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=20), **options)
+    config = QueueConfig("q", shards=2, sweep_duration=timedelta(minutes=5), **options)
     return QueueRegistry(store, "c", farm_id="f").create(config)
 
 

@@ -1236,7 +1236,7 @@ def test_what_left_a_side_one_by_one_is_not_called_expired_while_the_queue_is_yo
 
 
 def test_messages_that_wait_for_a_retry_are_counted_apart_and_told_of(registry, store, clock):
-    queue = registry.create(QueueConfig("r", shards=1, backoff=240))
+    queue = registry.create(QueueConfig("r", shards=1, backoff=240, sweep_duration=300))
     queue.publish("later", delay=10)
     queue.publish_many(["a", "b"], message_ids=["id-a", "id-b"])
     for delivery in queue.receive(2):

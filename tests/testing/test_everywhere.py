@@ -145,9 +145,9 @@ def test_each_run_has_a_store_of_its_own_which_may_be_any():
 def test_upkeep_brings_back_what_a_group_failed_and_what_was_due_and_ends_batches():
     """As upkeep does it: else a fault would be blamed for what a later pass of upkeep mends."""
     clock = ManualClock()
-    queue = QueueRegistry(MemoryStore(clock), "shop").create(QueueConfig("orders", shards=1))
+    queue = QueueRegistry(MemoryStore(clock), "shop").create(QueueConfig("orders", shards=1, sweep_duration=300))
     group = queue.group("audit")
-    queue.publish("delayed", delay=3600)
+    queue.publish("delayed", delay=900)
     with queue.batch("night", then=Publish("after")) as batch:
         batch.publish("failed")
     (delivery,) = group.receive(10)

@@ -25,7 +25,8 @@ def clock():
 
 @pytest.fixture
 def queue(clock):
-    return QueueRegistry(MemoryStore(seams=clock), "c").create(QueueConfig("q", shards=1, max_deliveries=2))
+    config = QueueConfig("q", shards=1, max_deliveries=2, sweep_duration=300)
+    return QueueRegistry(MemoryStore(seams=clock), "c").create(config)
 
 
 def lines(caplog, level=logging.INFO):

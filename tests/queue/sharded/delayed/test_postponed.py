@@ -8,6 +8,7 @@ import pytest
 
 from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, Unavailable
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
+from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, SQLiteStore
 from latchwork.testing.clock import ManualClock
@@ -92,7 +93,7 @@ def test_the_id_that_the_log_has_names_a_message_that_is_tried_again(queue, othe
     queue.publish("c", delay=60, message_id="m#x")
     (found,) = queue.delayed.search(message_id="m")
     assert (found.published_as, found.payload) == ("m", "a")
-    clock.advance(3600)  # long overdue, as while nobody does the upkeep
+    clock.advance(900)  # long overdue, as while nobody does the upkeep
     assert queue.delayed.search(message_id="m") == [found]
     more = [other] if verb == "move" else []
     outcomes = {"m": DONE, "nobody": NOT_THERE}
@@ -140,8 +141,9 @@ def test_what_is_there_by_its_own_id_costs_no_search(store, queue):
     assert store._number - before == 2
 
 
-def test_more_than_a_record_of_a_bucket_holds_is_found(queue):
-    ids = [f"m{n}" for n in range(700)]
+def test_more_than_a_record_of_a_bucket_holds_is_found(queue, monkeypatch):
+    monkeypatch.setattr(entries, "CHUNK", 20)
+    ids = [f"m{n}" for n in range(28)]
     queue.publish_many(ids, delay=5, message_ids=ids)
     assert {m.message_id for m in queue.delayed.search(limit=1000)} == set(ids)
 
@@ -171,12 +173,12 @@ def test_what_is_redriven_comes_now_and_once(queue, clock):
 
 
 def test_what_is_redriven_is_counted_once(queue, clock):
-    queue.publish_many(["a", "b"], delay=1_000, message_ids=["a", "b"])
+    queue.publish_many(["a", "b"], delay=100, message_ids=["a", "b"])
     queue.delayed.redrive(["a"])
     assert queue.depth().delayed == 2
     run_until(Timers(Farms(queue)), clock, 5)
     assert queue.depth().delayed == 1
-    run_until(Timers(Farms(queue)), clock, 1_000)
+    run_until(Timers(Farms(queue)), clock, 100)
     assert queue.depth().delayed == 0
 
 
@@ -227,14 +229,14 @@ def test_an_id_that_waits_there_already_is_told(queue, other):
 
 
 def test_a_message_that_the_other_queue_does_not_take_leaves_no_copy_of_those_before_it(queue, clock):
-    short = QueueConfig("short", shards=1, message_expiry=timedelta(hours=1), queue_expiry=timedelta(hours=2))
+    short = QueueConfig("short", shards=1, message_expiry=timedelta(minutes=2), queue_expiry=timedelta(hours=1))
     other = queue.registry.create(short)
     queue.publish("soon", delay=30, message_id="a")
-    queue.publish("far", delay=10_800, message_id="b")
-    with pytest.raises(InvalidRequest, match="2 h ahead at most") as refused:
+    queue.publish("far", delay=4000, message_id="b")
+    with pytest.raises(InvalidRequest, match="1 h ahead at most") as refused:
         queue.delayed.move(["b", "a"], other)
     assert refused.value.details["outcomes"] == {"a": DONE}
-    assert [m.message_id for m in queue.delayed.search(within=86_400)] == ["b"]
+    assert [m.message_id for m in queue.delayed.search(within=4100)] == ["b"]
     run_until(Timers(Farms(queue, other)), clock, 40)
     assert (payloads(queue), payloads(other)) == ([], ["soon"])
 

@@ -111,7 +111,7 @@ def test_a_failure_that_cannot_be_noted_is_reported_all_the_same(sim, caplog):
 
 def test_a_sweeper_that_is_stopped_ends_before_the_next_batch_and_leaves_the_rest_to_the_next(sim):
     process = sim.process()
-    abandon(process.queue, 2500)
+    abandon(process.queue, 1100)
     sim.lapse()
     sweeper = process.sweeper()
     process.store.plan[process.store._number + 8] = sweeper._stop.set
@@ -119,7 +119,7 @@ def test_a_sweeper_that_is_stopped_ends_before_the_next_batch_and_leaves_the_res
     assert (report.rehomed, report.ok) == (1000, False)
     assert "the sweeper was stopped" in report.failures[0][1]
     sweeper._stop.clear()
-    assert sweeper.run_once().rehomed == 1500
+    assert sweeper.run_once().rehomed == 100
 
 
 def test_a_leader_that_was_overtaken_notes_nothing_over_its_successors_note(sim, caplog):

@@ -6,6 +6,7 @@ import pytest
 
 from latchwork.coord.presence.presence import Membership
 from latchwork.queue import QueueRegistry
+from latchwork.queue.sharded.upkeep import worker_group
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership, _meta, queues_of, workers_of
 from latchwork.store import MemoryStore
@@ -28,13 +29,20 @@ def test_a_process_that_consumes_is_there_with_its_queues_until_it_stops():
     assert stage.said == {"worker": None, "looks": [("f", ["q"])], "looks later": []}
 
 
-def test_a_process_that_died_is_missed_by_the_others():
+@pytest.fixture
+def lease(monkeypatch):
+    """A shorter one, so that less time has to pass."""
+    monkeypatch.setattr(worker_group, "LEASE", 20.0)
+    return worker_group.LEASE
+
+
+def test_a_process_that_died_is_missed_by_the_others(lease):
     stage = Stage()
     dead = stage.act("dead", consuming([], 1000))
-    stage.world.at(100.0, dead.die)
-    stage.act("worker", consuming([], 1000))
-    stage.act("early", at_work, after=50)
-    stage.act("late", lambda store: (at_work(store), workers_of(store, "c", "f").lost()), after=100 + 5 * LEASE)
+    stage.world.at(40.0, dead.die)
+    stage.act("worker", consuming([], 50 + 5 * lease))
+    stage.act("early", at_work, after=30)
+    stage.act("late", lambda store: (at_work(store), workers_of(store, "c", "f").lost()), after=40 + 5 * lease)
     stage.play()
     assert len(stage.said["early"]) == 2
     there, lost = stage.said["late"]
@@ -81,7 +89,7 @@ def test_a_store_that_is_away_does_not_end_it(caplog):
     assert "this process could not join or renew" in caplog.text
 
 
-def test_a_process_that_works_again_while_it_is_still_leaving_joins_again():
+def test_a_process_that_works_again_while_it_is_still_leaving_joins_again(lease):
     stage = Stage({"worker": dict.fromkeys(range(30, 200), Fault(Kind.DROPPED))})
 
     def body(store):
@@ -90,12 +98,12 @@ def test_a_process_that_works_again_while_it_is_still_leaving_joins_again():
         store.seams.sleep(60)
         upkeep.leave("one", 0.2)
         upkeep.join("another", "b")
-        store.seams.sleep(40 * LEASE)
+        store.seams.sleep(40 * lease)
         upkeep.leave("another")
 
     stage.act("worker", body)
-    stage.act("looks", at_work, after=30 * LEASE)
-    stage.act("looks later", at_work, after=50 * LEASE)
+    stage.act("looks", at_work, after=30 * lease)
+    stage.act("looks later", at_work, after=50 * lease)
     stage.play(until=1e6)
     assert stage.said == {"worker": None, "looks": [("f", ["b"])], "looks later": []}
 
