@@ -14,8 +14,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 
 from latchwork.coord import FencedLock
 from latchwork.errors import FencedOut, OutcomeUnknown
@@ -71,8 +70,7 @@ class Scene:
 
     def scrape(self) -> None:
         """Note all figures as they are now."""
-        families = text_string_to_metric_families(generate_latest(self.metrics).decode())
-        found = [sample for family in families for sample in family.samples]
+        found = [sample for family in self.metrics.collect() for sample in family.samples]
         self.figures.append({(one.name, tuple(sorted(one.labels.items()))): one.value for one in found})
 
     def go_on(self) -> None:

@@ -66,6 +66,12 @@ def recovered(process, payloads, rounds=4):
     return sorted(payloads)
 
 
+@pytest.fixture(autouse=True)
+def spread(monkeypatch):
+    """A few messages reach each shard."""
+    monkeypatch.setattr("latchwork.queue.sharded.publishing.publish.SPREAD", 20)
+
+
 # ---- the pointers
 
 
@@ -74,13 +80,13 @@ def recovered(process, payloads, rounds=4):
 def test_a_damaged_shard_is_left_alone_and_loses_none_of_its_messages(simulated, bin, bad):
     simulated.shards = 4
     process, payloads = simulated.process(), []
-    process.queue.publish_many(range(400))  # a hundred in each shard
-    assert len(process.queue.receive(20, shards={1})) == 20  # which nobody acknowledges
+    process.queue.publish_many(range(80))  # twenty in each shard
+    assert len(process.queue.receive(5, shards={1})) == 5  # which nobody acknowledges
     damage(simulated, process.queue.pointers, 1, **{bin: bad})
     process.queue.active.reset_after_fork()
     receive(process, payloads)
-    assert len(payloads) == 300  # of the three other shards
-    assert recovered(process, payloads) == list(range(400))
+    assert len(payloads) == 60  # of the three other shards
+    assert recovered(process, payloads) == list(range(80))
 
 
 @pytest.mark.matrix
@@ -88,8 +94,8 @@ def test_a_damaged_shard_is_left_alone_and_loses_none_of_its_messages(simulated,
 def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, bin, bad):
     simulated.shards = 4
     process = simulated.process()
-    process.queue.publish_many(range(400))
-    process.queue.ack_many(process.queue.receive(20, shards={1}))
+    process.queue.publish_many(range(80))
+    process.queue.ack_many(process.queue.receive(5, shards={1}))
     damage(simulated, process.queue.pointers, 1, **{bin: bad})
     for _ in range(2):
         report = process.sweeper().run_once()
@@ -100,9 +106,9 @@ def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, b
         assert not report.ok
         assert process.registry.last_sweep("q").error == error
     depth = process.queue.depth()
-    assert (depth.damaged, depth.ready) == (1, 300)
+    assert (depth.damaged, depth.ready) == (1, 60)
     assert stats_of(process.queue).depth == depth
-    assert len(process.queue.peek_all()) == 300
+    assert len(process.queue.peek_all()) == 60
 
 
 @pytest.mark.matrix
@@ -110,7 +116,7 @@ def test_a_damaged_shard_is_reported_by_each_sweep_and_by_the_depth(simulated, b
 def test_nothing_is_published_where_nobody_would_receive_it(simulated, bin, bad):
     simulated.shards = 4
     process, payloads = simulated.process(), []
-    process.queue.publish_many(range(400))
+    process.queue.publish_many(range(80))
     receive(process, payloads)
     process.queue.receive(10)
     damage(simulated, process.queue.pointers, 1, **{bin: bad})
@@ -119,14 +125,14 @@ def test_nothing_is_published_where_nobody_would_receive_it(simulated, bin, bad)
         process.queue.publish("bound", key=key)
     with pytest.raises(Corrupt, match="q_SHARD_1_POINTERS"):
         process.queue.publish("bound", key=key, dedup="bound")
-    process.queue.publish_many(range(400, 1000))
-    Ledger(process.queue, "s").publish(0, [Outgoing(n) for n in range(1000, 1010)])
+    process.queue.publish_many(range(80, 200))
+    Ledger(process.queue, "s").publish(0, [Outgoing(n) for n in range(200, 210)])
     for partition in range(1, 9):  # of which some would begin with the damaged shard
-        Ledger(process.queue, "s").publish(partition, [Outgoing(1009 + partition)])
-    for n in range(1018, 1026):
+        Ledger(process.queue, "s").publish(partition, [Outgoing(209 + partition)])
+    for n in range(218, 226):
         process.queue.publish(n, dedup=str(n))
     receive(process, payloads)
-    assert sorted(payloads) == list(range(1026))
+    assert sorted(payloads) == list(range(226))
 
 
 def test_what_becomes_due_for_a_damaged_shard_goes_to_another(simulated):
@@ -217,15 +223,15 @@ def test_a_stream_neither_skips_a_damaged_shard_nor_reads_beyond_it(simulated):
 def test_the_pass_of_a_shovel_goes_on_beside_a_damaged_shard(simulated):
     simulated.shards = 4
     process, payloads = simulated.process(), []
-    process.queue.publish_many(range(400))
-    for delivery in process.queue.receive(400):
+    process.queue.publish_many(range(80))
+    for delivery in process.queue.receive(80):
         delivery.nack()
     damage(simulated, process.queue.sideline.pointers, 2, FIRE_POINTER=-7)
     report = Shovel(process.queue).run_once()
-    assert report.moved == 300
+    assert report.moved == 60
     assert ["q_SIDELINE_SHARD_2_POINTERS" in str(error) for error in report.errors] == [True]
     receive(process, payloads)
-    assert recovered(process, payloads) == list(range(400))
+    assert recovered(process, payloads) == list(range(80))
 
 
 # ---- the sweep pointers and marks
