@@ -138,8 +138,7 @@ def test_a_pass_costs_a_few_calls_for_a_thousand_messages(simulated):
     simulated.shards = 1
     process = simulated.process()
     process.queue.publish_many(list(range(1000)))
-    for delivery in process.queue.receive(1000):
-        delivery.nack()
+    process.queue.fail_many(process.queue.receive(1000), [("rejected", None)] * 1000)
     began = process.calls
     assert Shovel(process.queue).run_once().moved == 1000
     assert process.calls - began <= 6

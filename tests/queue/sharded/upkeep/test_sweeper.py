@@ -45,14 +45,14 @@ def test_who_does_not_lead_does_nothing(sim):
 
 
 def test_leadership_is_checked_before_every_batch(sim):
-    process, _ = abandon(sim, 2500)
+    process, _ = abandon(sim, 1100)
     election = Election(1)
     Sweeper(process.registry, election, parallelism=1).run_once()
-    assert election.leadership.checks >= 4
+    assert election.leadership.checks >= 3, "as the sweep begins, and before each batch"
 
 
 def test_a_leader_that_loses_its_lead_stops_before_the_next_batch(sim):
-    process, _ = abandon(sim, 2500)
+    process, _ = abandon(sim, 1100)
     election = Election(1)
     process.store.plan[process.store._number + 8] = lambda: setattr(election.leadership, "over", True)
     report = Sweeper(process.registry, election, parallelism=1).run_once()
