@@ -33,29 +33,34 @@ def store():
     return FaultyStore(MemoryStore(clock), seams=clock)
 
 
+MANY = 500
+"""Messages: some parts."""
+
+
 @pytest.fixture
 def orders(store):
-    return parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 1_500)
+    return parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", MANY)
 
 
-def test_what_was_chosen_stays_as_it_was_and_each_message_has_its_outcome(orders):
+def test_what_was_chosen_stays_as_it_was_and_each_message_has_its_outcome(store):
+    orders = parked_in(QueueRegistry(store, "shop", farm_id="f"), "orders", 1_100)
     chosen = choose(orders, "parked", {"reason": "exhausted"})
-    assert (len(chosen.messages), chosen.more) == (1_500, False)
+    assert (len(chosen.messages), chosen.more) == (1_100, False), "more than one call reads"
     assert all(message.payload is None for message in chosen.messages)
     gone = chosen.messages[7]
     orders.parked.discard([gone])
     parked_in(orders.registry, "orders", 2, "late")
     run = Run("redrive", chosen)
-    assert run.go(orders) == "redrive 1,500 of 1,500: 1,499 done, 1 not there"
+    assert run.go(orders) == "redrive 1,100 of 1,100: 1,099 done, 1 not there"
     assert dict(run.rows())[gone.message_id] == "not there"
     assert [one.message_id for one in orders.parked.search()] == ["late-0", "late-1"]
-    assert orders.depth().ready == 1_499
+    assert orders.depth().ready == 1_099
 
 
 def test_the_cap_holds_and_says_that_there_are_more(orders):
-    chosen = choose(orders, "parked", {}, most=1_200)
-    assert (len(chosen.messages), chosen.more) == (1_200, True)
-    looked = choose(orders, "parked", {"header": {"tenant": "none"}}, looked=1_000)
+    chosen = choose(orders, "parked", {}, most=400)
+    assert (len(chosen.messages), chosen.more) == (400, True)
+    looked = choose(orders, "parked", {"header": {"tenant": "none"}}, looked=300)
     assert (looked.messages, looked.more) == ((), True)
     for most in (0, 10_001):
         with pytest.raises(InvalidRequest, match=r"1 to 10,?000"):
@@ -64,7 +69,6 @@ def test_the_cap_holds_and_says_that_there_are_more(orders):
         choose(orders, "ready", {})
 
 
-@pytest.mark.long
 def test_a_stop_leaves_what_has_not_begun(orders):
     run = Run("discard", choose(orders, "parked", {}))
     said = []
@@ -73,8 +77,8 @@ def test_a_stop_leaves_what_has_not_begun(orders):
         said.append(text)
         run.stop("anna")
 
-    assert run.go(orders, tell) == "discard 100 of 1,500: 1,400 not tried, 100 done; stopped by anna"
-    assert (len(said), run.tried, orders.depth().parked) == (1, PART, 1_400)
+    assert run.go(orders, tell) == "discard 100 of 500: 400 not tried, 100 done; stopped by anna"
+    assert (len(said), run.tried, orders.depth().parked) == (1, PART, MANY - PART)
 
 
 def test_a_store_that_goes_away_ends_it_and_no_message_is_said_to_be_done_that_is_not(orders, store):
@@ -87,9 +91,9 @@ def test_a_store_that_goes_away_ends_it_and_no_message_is_said_to_be_done_that_i
     said = run.go(orders, tell)
     store.plan = {}
     assert run.counts["done"] == 3 * PART
-    assert run.counts["not tried"] == 1_500 - 4 * PART
+    assert run.counts["not tried"] == MANY - 4 * PART
     assert "it ended early: " in said
-    assert orders.depth().parked == 1_500 - 3 * PART
+    assert orders.depth().parked == MANY - 3 * PART
 
 
 @pytest.mark.parametrize("fault", ["reply_lost", "dropped"])
@@ -102,6 +106,8 @@ def test_a_fault_at_any_call_never_claims_more_than_was_done(fault):
         run = Run("discard", choose(queue, "parked", {}))
         store.plan = {store._number + at: fault}
         run.go(queue)
+        if store.plan:
+            break  # there were fewer calls
         store.plan = {}
         left = {one.message_id for one in queue.parked.search()}
         for name, outcome in run.rows():
@@ -168,7 +174,7 @@ def test_the_part_that_an_interrupt_cuts_is_unknown_and_the_others_were_not_trie
     monkeypatch.setattr(bulk, "act", cut)
     with pytest.raises(KeyboardInterrupt):
         run.go(orders)
-    assert (run.is_over, run.counts) == (True, {"not tried": 1_300, "done": 100, "unknown": 100})
+    assert (run.is_over, run.counts) == (True, {"not tried": 300, "done": 100, "unknown": 100})
 
 
 @pytest.mark.long
@@ -187,15 +193,25 @@ def test_of_delayed_messages_no_more_are_looked_at_than_was_agreed():
 
 
 @pytest.fixture
-def filled(lw, sqlite_url):
+def client(lw, sqlite_url):
+    """The queues of a client in a file, and one to move messages to."""
     store = latchwork.connect(sqlite_url)
     registry = QueueRegistry(store, "shop")
+    registry.create(QueueConfig("by-hand", shards=2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        queue = parked_in(registry, "orders", 250)
-    registry.create(QueueConfig("by-hand", shards=2))
-    yield queue
+        yield registry
     store.close()
+
+
+@pytest.fixture
+def filled(client):
+    return parked_in(client, "orders", 250)
+
+
+@pytest.fixture
+def few(client):
+    return parked_in(client, "orders", 5)
 
 
 WORDS = ("orders", "--client", "shop")
@@ -231,9 +247,9 @@ def test_everything_is_discarded_only_where_the_queue_is_named_twice(lw, filled)
     [("--most", "3"), ("--header", "a=b"), ("--older-than", "3"), ("--all", "--id", "m-1"), ("--all", "--most", "0"),
      ("--all", "--reason", "x", "--side", "ready"), ("--all", "--reason", "x", "--header", "a")],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(lw, filled, more):
+def test_what_means_nothing_is_refused(lw, few, more):
     assert lw("queue", "discard", *WORDS, *more).code == 2
-    assert filled.depth().parked == 250
+    assert few.depth().parked == 5
 
 
 def test_ctrl_c_says_what_was_done_of_each(lw, filled, monkeypatch):
