@@ -6,16 +6,17 @@ import getpass
 import os
 import socket
 from contextlib import AbstractContextManager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..inputs import farm_or_default
-from ..observe.audit import DONE, Deed, audit_of, audited
 from ..plain import one_line, shown_time
-from ..queue.sharded.envelope import date
 from .options import CLIENT_VARIABLE
 from .session import Session, note
+
+if TYPE_CHECKING:
+    from ..observe.audit import Deed
 
 NOBODYS = ("lock", "election", "rwlock", "semaphore")
 """The kinds of what belongs to no client, as the first part of a target."""
@@ -41,6 +42,9 @@ def audit(
 
     Example: latchwork audit --client shop --about orders
     """
+    from ..observe.audit import DONE, audit_of  # noqa: PLC0415 - it loads queues, which many commands do not need
+    from ..queue.sharded.envelope import date  # noqa: PLC0415 - as above
+
     session: Session = context.obj
     now, found = session.store.seams.wall(), audit_of(session.store, None)
     mine = [
@@ -72,6 +76,8 @@ def noted(
 
     place: the client; or the kind of a thing that belongs to no client.
     """
+    from ..observe.audit import Deed, audited  # noqa: PLC0415 - as above
+
     deed = Deed(farm_or_default(farm), person(), what, "/".join((place, *names)), why, before)
     return audited(session.store, deed)
 

@@ -26,7 +26,8 @@ from .finding_lines import block_of
 from .options import CLIENT_VARIABLE, Farm, checked_every
 from .queue.arguments import no_queues
 from .queue.facts import SAMPLE, all_rows, balance
-from .session import RowsOnTerminal, Session, absent_file, note, terminal
+from .session import Session, absent_file, note
+from .tables import RowsOnTerminal, terminal
 
 OneClient = Annotated[
     str | None,

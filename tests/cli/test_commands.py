@@ -1005,7 +1005,7 @@ def test_remedies_are_those_of_the_command(lw):
 def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     from rich.console import Console
 
-    from latchwork.cli.session import RowsOnTerminal
+    from latchwork.cli.tables import RowsOnTerminal
 
     console = Console(width=30, file=io.StringIO())
     console.print(

@@ -15,8 +15,8 @@ from latchwork import connect
 from latchwork.cli import doctor, stats
 from latchwork.cli.audit import person
 from latchwork.cli.coord.state import AskedNames
-from latchwork.cli.session import RowsOnTerminal
 from latchwork.cli.stats import Screen
+from latchwork.cli.tables import RowsOnTerminal
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import Unavailable

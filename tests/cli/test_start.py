@@ -50,6 +50,11 @@ def test_help_loads_no_store_no_primitive_and_no_tables(words):
     assert len(found) <= 230
 
 
+def test_the_command_of_a_lock_loads_no_queue_and_no_table():
+    found = modules_of(COMMAND, "--store", "memory:", "lock", "run", "n", "--", "true")
+    assert {name for name in found if name.startswith(("latchwork.queue", "latchwork.observe", "rich."))} == set()
+
+
 @pytest.mark.parametrize("module", ["latchwork", "latchwork.cli"])
 def test_python_runs_the_command_by_the_name_of_the_package(module):
     run = [sys.executable, "-m", module, "--version"]

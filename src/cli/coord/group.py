@@ -18,7 +18,7 @@ from ..options import Command, Farm, Grace, Lease, Timeout
 from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .state import checked_there, time_of
+from .records import checked_there, time_of
 
 app = typer.Typer(help="Who is there, and who died.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="the group")]

@@ -21,7 +21,7 @@ from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from ..similar import meant
-from .state import time_of
+from .records import time_of
 from .waiting import Waiting, holder_of
 
 app = typer.Typer(help="Take turns, with fences.", no_args_is_help=True)

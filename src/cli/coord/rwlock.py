@@ -17,7 +17,7 @@ from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
 from .lock import Name, whole
-from .state import checked_there, cleared_by, died
+from .records import checked_there, cleared_by, died
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Many readers or one writer, with fences.", no_args_is_help=True)

@@ -14,7 +14,7 @@ from ..options import Command, Grace, Lease
 from ..run.block import held_while_it_runs
 from ..run.supervise import GRACE, run_under
 from ..session import Session
-from .state import checked_there
+from .records import checked_there
 from .waiting import Waiting, holders
 
 app = typer.Typer(help="Limit how many run at a time, with fences.", no_args_is_help=True)

@@ -18,32 +18,19 @@ from ...coord.limiter import CELLS, LIMITS
 from ...coord.presence.layout import GROUPS, Seen
 from ...coord.rwlock import ABANDONED, RWLOCKS, Mode
 from ...coord.semaphore import PERMITS, SEMAPHORES
-from ...errors import Corrupt, InvalidRequest, LatchworkError, NotFound
+from ...errors import Corrupt, InvalidRequest, LatchworkError
 from ...observe.findings import OK, PROBLEM, WARNING, Finding
-from ...plain import counted, shown, word
-from ...store import Compute, Key, Record, RecordStore
-from ...store.model.expr import SERVER_NOW
-from ..session import Session
+from ...plain import counted, shown
+from ...store import Key, Record, RecordStore
 from ..similar import meant_in
 from .elections import Office, office_of, successor
+from .records import cleared_by, died, time_of
 
 Groups = Annotated[list[str] | None, typer.Option("--group", help="a group to look at; repeat for each")]
 Semaphores = Annotated[list[str] | None, typer.Option("--semaphore", help="a semaphore to look at")]
 RWLocks = Annotated[list[str] | None, typer.Option("--rwlock", help="a read-write lock to look at")]
 Barriers = Annotated[list[str] | None, typer.Option("--barrier", help="a barrier of the client to look at")]
 Limiters = Annotated[list[str] | None, typer.Option("--limiter", help="a rate limiter to look at")]
-
-
-def checked_there(session: Session, kind: str, name: str, sets: str) -> Record:
-    """Check that this name was ever used, by one call; return its record. Raises `NotFound`: nobody there is another
-    answer than a wrong name.
-    """
-    key = Key(sets, name)
-    record = session.store.get(key)
-    if record is None:
-        why = f"it was never used, or has expired, or the name is wrong{meant_in(session.store, key)}"
-        raise NotFound(f"no {kind} {name!r} in {session.where}: {why}", name=name)
-    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +106,6 @@ def states_in(store: RecordStore, kind: str) -> list[State]:
     records = store.scan(LOOKS[kind][0])
     now = time_of(store, records[0].key) if records else 0
     return sorted((_state_of(kind, str(one.key.name), one, now) for one in records), key=lambda state: state.name)
-
-
-def time_of(store: RecordStore, key: Key) -> int:
-    """Return the server's time (ms), by a record. One call. Raises `NotFound`."""
-    (now,) = store.operate(key, Compute(SERVER_NOW))
-    return int(now)
 
 
 def _state(store: RecordStore, kind: str, name: str, key: Key) -> State:
@@ -211,16 +192,6 @@ def _rwlock(record: Record, now: int) -> tuple[str, list[Finding]]:
         ))  # fmt: skip
     modes = [entry.held for entry in entries]
     return f"{modes.count('read')} read, {modes.count('write')} write", found
-
-
-def died(fence: object) -> str:
-    """Return that the writer with this fence died, which the record of a read-write lock remembers."""
-    return f"the writer with the fence {fence} died before it released: its changes may be incomplete"
-
-
-def cleared_by(record: Record, fence: object) -> str:
-    """Return what a person does about a writer of this read-write lock that died, with the command."""
-    return f"repair what it protects, then say so: latchwork rwlock clear {word(str(record.key.name))} --fence {fence}"
 
 
 def _is_dead(entry: HolderEntry, now: int) -> bool:

@@ -10,7 +10,6 @@ from types import TracebackType
 
 from ...coord.lease import broken_by
 from ...errors import LatchworkError
-from ...observe.snapshot import election_now
 from ...plain import shown_time
 from ...seams import Seams
 from ...store import RecordStore
@@ -62,6 +61,8 @@ class Waiting:
 
 def holder_of(store: RecordStore, name: str) -> str:
     """Return who has a lock, or leads an election by lease, and when the lease was last renewed. One call."""
+    from ...observe.snapshot import election_now  # noqa: PLC0415 - few commands wait for long, and it loads queues
+
     holder, _ = election_now(store, name)
     if holder is None or not holder.held:
         return ""

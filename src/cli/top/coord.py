@@ -19,7 +19,8 @@ from ...store import RecordStore
 from ...store.port import Record
 from ..coord.elections import stepped_down_by
 from ..coord.lock import facts_of, locks_in
-from ..coord.state import State, states_in, time_of
+from ..coord.records import time_of
+from ..coord.state import State, states_in
 from .table import BAD, PLAIN, WARN, Column, Row, Table, age, row, timed
 
 LATCHES = f"D_LTCH#{SET_SUFFIX}"
