@@ -1,4 +1,5 @@
-"""`run` runs the real command in a process of its own; `here` and `lw` the same in this one, which is quicker.
+"""`run` runs the real command in a process of its own; `here` and `lw` the same in this one, which is quicker. `warm`
+starts processes that need not load it.
 
 `here` goes through every store of `url`, and what it returns has also what a command has printed that it has run.
 """
@@ -8,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 
 import pytest
 
 from latchwork.cli import main
+
+from .warm import Warm
 
 
 @pytest.fixture(autouse=True)
@@ -55,10 +57,18 @@ def command(url, *arguments):
     return [sys.executable, "-m", "latchwork.cli", "--store", url, *arguments]
 
 
+@pytest.fixture(scope="session")
+def warm():
+    """Starts processes of the command by a fork of one that has loaded it."""
+    made = Warm()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def run(url):
+def run(url, warm):
     def call(*arguments):
-        done = subprocess.run(command(url, *arguments), capture_output=True, text=True, timeout=60, check=False)
+        done = warm.run("--store", url, *arguments)
         return Done(done.returncode, done.stdout, done.stderr)
 
     return call

@@ -18,7 +18,6 @@ from latchwork.coord.lock import LOCKS
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import Key
 from latchwork.store.connect import connect
-from tests.cli.conftest import command
 from tests.support.descendants import MARK, end_all, marked, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
@@ -36,7 +35,7 @@ RUNNERS = {
     "rwlock": ("rwlock", "write", "n", "--lease", "8", "--grace", "1", "--"),
     "semaphore": ("semaphore", "run", "n", "--permits", "1", "--lease", "8", "--grace", "1", "--"),
 }
-WRITES = "while :; do echo {0} >> $OUT; sleep 0.02; done"
+WRITES = "while :; do echo {0} >> $OUT; sleep 0.1; done"
 JOBS = {
     "background": f"({WRITES.format('one')}) & {WRITES.format('two')} & {WRITES.format('three')}",
     "exec": f"({WRITES.format('one')}) & sh -c '{WRITES.format('two')}' & exec sh -c '{WRITES.format('three')}'",
@@ -63,13 +62,10 @@ ENDS = [
 class Running:
     """A command of ours that runs a job, and what the job has written."""
 
-    def __init__(self, url, folder, *words, ignoring=None):
+    def __init__(self, warm, url, folder, *words, ignoring=()):
         self.mark, self.out = uuid.uuid4().hex, folder / f"out-{uuid.uuid4().hex}"
         self.environment = {**os.environ, MARK: self.mark, "OUT": str(self.out)}
-        self.process = subprocess.Popen(
-            command(url, *words), env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=lambda: _ignore(ignoring),  # noqa: PLW1509 - one thread
-        )  # fmt: skip
+        self.process = warm.start("--store", url, *words, env=self.environment, ignored=ignoring)
 
     def written(self):
         return self.out.read_text() if self.out.exists() else ""
@@ -84,7 +80,7 @@ class Running:
 
     def is_silent(self):
         size = len(self.written())
-        time.sleep(0.2)
+        time.sleep(0.3)
         return len(self.written()) == size
 
     def lost(self, url, name="n"):
@@ -94,24 +90,18 @@ class Running:
         store.close()
 
 
-def _ignore(ignored):
-    """Signals as a shell leaves them to what it runs, whatever this process was started with."""
-    for number in SIGNALS[:-1]:
-        signal.signal(number, signal.SIG_IGN if number == ignored else signal.SIG_DFL)
-
-
 @pytest.fixture
-def running(sqlite_url, tmp_path):
+def running(warm, sqlite_url, tmp_path):
     made = []
 
     def start(*words, **options):
-        made.append(Running(sqlite_url, tmp_path, *words, **options))
+        made.append(Running(warm, sqlite_url, tmp_path, *words, **options))
         return made[-1]
 
     yield start
     for one in made:
         end_all(one.mark)
-        one.process.wait()
+        one.process.close()
 
 
 @pytest.mark.matrix
@@ -225,7 +215,7 @@ def test_killing_the_whole_group_of_a_runner_ends_its_job_too(running):
 
 def test_a_command_has_the_signals_of_its_caller(running):
     script = "import signal; print(signal.pthread_sigmask(0, []), *map(signal.getsignal, (1, 2, 15, 17)))"
-    run = running("lock", "run", "n", "--", sys.executable, "-c", script, ignoring=signal.SIGHUP)
+    run = running("lock", "run", "n", "--", sys.executable, "-I", "-S", "-c", script, ignoring=[signal.SIGHUP])
     told = f"set() {signal.SIG_IGN!s} {signal.default_int_handler} {signal.SIG_DFL!s} {signal.SIG_DFL!s}\n"
     assert run.process.communicate(timeout=60)[0] == told
     run = running("lock", "run", "n", "--", "sh", "-c", "kill -PIPE $$; echo here")

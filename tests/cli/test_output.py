@@ -18,7 +18,6 @@ from latchwork.coord.latch.progress import line
 from latchwork.plain import one_line
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
-from tests.cli.conftest import command
 
 EVIL = "e\x1b[2Jv\x1b]0;t\x07i\u202el\u2066\u200b\u200d\u2060\ufeff\x9b31m\x85\u2028z\U000e0041\r\n\tend"
 SHOP = ("--client", "shop")
@@ -126,10 +125,9 @@ OWN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("what", SEEN)
-def test_on_a_terminal_nothing_stored_steers_it(evil_store, sqlite_url, what):
-    words = command(sqlite_url, *SEEN[what])
+def test_on_a_terminal_nothing_stored_steers_it(evil_store, sqlite_url, warm, what):
     environment = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
-    child = pexpect.spawn(words[0], words[1:], dimensions=(50, 400), env=environment, encoding="utf-8", timeout=30)
+    child = warm.on_terminal("--store", sqlite_url, *SEEN[what], size=(50, 400), env=environment)
     child.expect(pexpect.EOF)
     child.wait()
     assert "\x1b[2J" not in child.before

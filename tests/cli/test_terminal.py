@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import sys
 
 import pexpect
 import pytest
@@ -15,31 +13,19 @@ from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store.connect import connect
 
 
-def _interruptible():
-    """A shell makes what it runs in the background ignore interrupts, and that is inherited."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @pytest.fixture
-def terminal(sqlite_url):
+def terminal(sqlite_url, warm):
     children = []
 
     def start(*arguments, columns=100):
-        child = pexpect.spawn(
-            sys.executable,
-            ["-m", "latchwork.cli", "--store", sqlite_url, *arguments],
-            dimensions=(24, columns),
-            env={name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
-            encoding="utf-8",
-            timeout=30,
-            preexec_fn=_interruptible,
-        )
+        env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        child = warm.on_terminal("--store", sqlite_url, *arguments, size=(24, columns), env=env)
         children.append(child)
         return child
 
     yield start
     for child in children:
-        child.close(force=True)
+        child.close()
 
 
 def test_the_bar_names_what_is_missing_and_ends_when_released(terminal, sqlite_url):

@@ -8,8 +8,6 @@ import re
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -56,12 +54,27 @@ def place(tmp_path):
     return tmp_path, {**os.environ, "LATCHWORK_STORE": url}, queue
 
 
-def command(place, *words):
-    folder, environment, _ = place
-    return subprocess.run(
-        [sys.executable, "-m", "latchwork.cli", *words],
-        capture_output=True, text=True, timeout=60, check=False, cwd=folder, env=environment,
-    )  # fmt: skip
+@pytest.fixture
+def command(warm):
+    def run(place, *words):
+        folder, environment, _ = place
+        return warm.run(*words, cwd=str(folder), env=environment)
+
+    return run
+
+
+@pytest.fixture
+def started(warm):
+    """Starts a command that is ended with the test."""
+    made = []
+
+    def start(place, *words):
+        made.append(warm.start(*words, cwd=str(place[0]), env=place[1]))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.close()
 
 
 def get(port, path):
@@ -73,14 +86,11 @@ def get(port, path):
 
 
 @pytest.mark.parametrize("jobs", [JOBS, AWAITED], ids=["sync", "async"])
-def test_a_worker_serves_its_probes_and_drains_at_sigterm(place, jobs):
-    folder, environment, queue = place
+def test_a_worker_serves_its_probes_and_drains_at_sigterm(place, started, jobs):
+    folder, _, queue = place
     (folder / "jobs.py").write_text(jobs)
     queue.publish({"order": 7})
-    process = subprocess.Popen(
-        [sys.executable, "-m", "latchwork.cli", "worker", "jobs:worker", "--probe", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
-    )  # fmt: skip
+    process = started(place, "worker", "jobs:worker", "--probe", "0")
     try:
         port = int(re.search(r":(\d+)/healthz", process.stderr.readline())[1])
         assert process.stdout.readline() == "handled {'order': 7}\n"
@@ -101,7 +111,6 @@ def test_a_worker_serves_its_probes_and_drains_at_sigterm(place, jobs):
         assert process.wait(30) == 0
     finally:
         process.kill()
-        process.communicate()
     assert until(lambda: queue.depth().ready == 0)
 
 
@@ -120,7 +129,7 @@ def handle(delivery):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["environment", "jobs"])
-def test_the_store_and_the_client_of_the_command_are_those_of_its_module_or_refused(place, tmp_path, name):
+def test_the_store_and_the_client_of_the_command_are_those_of_its_module_or_refused(place, command, tmp_path, name):
     folder, _, _ = place
     (folder / "environment.py").write_text(OF_THE_ENVIRONMENT)
     url = f"sqlite:{tmp_path / 'other.db'}?synchronous=off"
@@ -178,14 +187,11 @@ def test_the_probe_shows_the_queues_once_beside_the_programs_own_telemetry(watch
     ],
     ids=["as-it-is", "configured-by-the-module", "told-otherwise"],
 )
-def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place, configure, options, form):
-    folder, environment, queue = place
+def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place, started, configure, options, form):
+    folder, _, queue = place
     (folder / "failing.py").write_text(FAILING.replace("CONFIGURE", configure))
     message_id = queue.publish({"order": 7, "card": "4111-1111"})
-    process = subprocess.Popen(
-        [sys.executable, "-m", "latchwork.cli", "worker", "failing:worker", *options],
-        stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
-    )  # fmt: skip
+    process = started(place, "worker", "failing:worker", *options)
     seen = []
     try:
         for line in process.stderr:
@@ -195,7 +201,6 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
         assert process.wait(30) == 0
     finally:
         process.kill()
-        process.communicate()
     said = "".join(seen)
     assert f"the handler of 'orders' raised at message {message_id}, attempt 1: ValueError: no such order" in said
     assert 'raise ValueError("no such order")' in said, "its traceback"
@@ -217,20 +222,20 @@ def test_a_worker_logs_its_life_and_each_failure_where_the_module_wants_it(place
         ("jobs:other", "is a int; it must be a Worker of latchwork.queue or of latchwork.aio"),
     ],
 )
-def test_what_is_no_worker_is_refused_in_one_line(place, where, said):
+def test_what_is_no_worker_is_refused_in_one_line(place, command, where, said):
     done = command(place, "worker", where)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_program_that_fails_by_itself_shows_where(place):
+def test_a_program_that_fails_by_itself_shows_where(place, command):
     done = command(place, "worker", "broken:worker")
     assert done.returncode == 1
     assert "nothing_of_that_name" in done.stderr
 
 
-def test_a_script_can_wait_for_a_depth(place):
+def test_a_script_can_wait_for_a_depth(place, command):
     place[2].publish_many(range(3))
     done = command(place, "--json", "queue", "wait", "orders", "--client", "shop", "--depth", "3", "--timeout", "20")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"queue": "orders", "ready": 3})
@@ -239,7 +244,7 @@ def test_a_script_can_wait_for_a_depth(place):
     assert "fewer than 4" in done.stderr
 
 
-def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, tmp_path):
+def test_doctor_is_red_where_nobody_has_done_the_upkeep(place, command, tmp_path):
     registry = place[2].registry
     done = command(place, "doctor", "--client", "shop")
     assert "upkeep of shop: every queue was swept in time; nobody leads yet" in done.stdout
@@ -356,14 +361,11 @@ logging.getLogger().setLevel("INFO")
 """
 
 
-def test_a_log_handler_that_blocks_keeps_neither_the_probe_nor_the_end_waiting(place):
-    folder, environment, queue = place
+def test_a_log_handler_that_blocks_keeps_neither_the_probe_nor_the_end_waiting(place, started):
+    folder, _, queue = place
     (folder / "jobs.py").write_text(BLOCKING + JOBS.replace('shop")', 'shop"), grace=0.5') + "    raise ValueError\n")
     queue.publish({"order": 7})
-    process = subprocess.Popen(
-        [sys.executable, "-m", "latchwork.cli", "worker", "jobs:worker", "--probe", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=environment,
-    )  # fmt: skip
+    process = started(place, "worker", "jobs:worker", "--probe", "0")
     try:
         port = int(re.search(r":(\d+)/healthz", process.stderr.readline())[1])
         assert process.stdout.readline() == "handled {'order': 7}\n"
@@ -373,7 +375,6 @@ def test_a_log_handler_that_blocks_keeps_neither_the_probe_nor_the_end_waiting(p
         assert process.wait(60) == 1, "a handler was given up"
     finally:
         process.kill()
-        process.communicate()
 
 
 def test_an_attribute_error_of_the_program_is_shown_as_that_and_not_as_a_wrong_name(tmp_path, monkeypatch):
