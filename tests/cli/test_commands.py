@@ -417,11 +417,10 @@ def test_the_circular_queue_by_the_command_alone(lw):
     assert lw("large", "info", "nothing").code == 3
 
 
-def test_entries_that_were_taken_and_could_not_be_printed_are_not_lost(lw, sqlite_url):
+def test_entries_that_were_taken_and_could_not_be_printed_are_not_lost(lw, warm, sqlite_url):
     lw("large", "create", "bus", "10")
     lw("large", "enqueue", "bus", "first", "second")
-    words = shlex.join(command(sqlite_url, "large", "dequeue", "bus", "-n", "5"))
-    done = subprocess.run(f"{words} >/dev/full", shell=True, capture_output=True, text=True, timeout=60, check=False)
+    done = warm.run("--store", sqlite_url, "large", "dequeue", "bus", "-n", "5", stdout="/dev/full")
     assert done.returncode == 1
     rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert rows == [{"offset": 0, "value": "first"}, {"offset": 1, "value": "second"}]
@@ -542,14 +541,13 @@ def test_a_command_warns_of_a_namespace_only_where_more_is_asked_for(aerospike_s
     assert quiet.stdout == verbose.stdout
 
 
-def test_a_command_that_waits_for_a_store_that_is_away_says_so():
+def test_a_command_that_waits_for_a_store_that_is_away_says_so(warm):
     store = "aerospike://127.0.0.1:1/test?total_timeout=300"
-    waiting = subprocess.Popen(command(store, "lock", "run", "x", "--", "true"), stderr=subprocess.PIPE, text=True)
+    waiting = warm.start("--store", store, "lock", "run", "x", "--", "true")
     try:
         assert "the store is unavailable, and is asked again" in waiting.stderr.readline()
     finally:
-        waiting.kill()
-        waiting.communicate()
+        waiting.close()
 
 
 def test_doctor_blames_no_store_for_a_name_that_is_none(lw, sqlite_url):
@@ -854,11 +852,11 @@ def test_output_that_goes_nowhere_shows_no_stack_trace(lw, sqlite_url, target, c
     assert done.stderr.count("\n") == code
 
 
-def test_a_message_that_could_not_be_printed_is_not_acknowledged(lw, sqlite_url):
+def test_a_message_that_could_not_be_printed_is_not_acknowledged(lw, warm, sqlite_url):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", *SHOP)
-    words = shlex.join(command(sqlite_url, "queue", "consume", "q", *SHOP, "--json"))
-    assert subprocess.run(f"{words} >/dev/full", shell=True, capture_output=True, check=False).returncode == 1
+    consume = ("--store", sqlite_url, "queue", "consume", "q", *SHOP, "--json")
+    assert warm.run(*consume, stdout="/dev/full").returncode == 1
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["ready"], facts["sideline"]) == (1, 0)
 
@@ -1014,13 +1012,10 @@ def test_a_queues_name_is_not_folded_on_a_narrow_terminal():
     assert "orders-of-today" in console.file.getvalue()
 
 
-def test_a_follower_that_cannot_print_ends_and_leaves_the_rest_in_the_queue(lw, sqlite_url):
+def test_a_follower_that_cannot_print_ends_and_leaves_the_rest_in_the_queue(lw, warm, sqlite_url):
     lw("queue", "create", "q", *SHOP, "--shards", "1", "--no-retry")
     lw("queue", "publish", "q", *map(str, range(200)), *SHOP)
-    words = shlex.join(command(sqlite_url, "queue", "consume", "q", *SHOP, "--follow"))
-    done = subprocess.run(
-        f"exec {words} >/dev/full", shell=True, capture_output=True, text=True, timeout=20, check=False
-    )
+    done = warm.run("--store", sqlite_url, "queue", "consume", "q", *SHOP, "--follow", stdout="/dev/full")
     assert (done.returncode, "No space left" in done.stderr, done.stderr.count("\n")) == (1, True, 1)
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["ready"], facts["sideline"], facts["in_flight"]) == (200, 0, 0), "no message is to blame"
@@ -1113,11 +1108,11 @@ def test_garbage_is_collected_while_a_command_runs_and_after_it(lw, monkeypatch)
     assert (collecting, gc.isenabled()) == ([True], True)
 
 
-def test_with_json_a_command_leaves_stdout_to_the_document(lw, sqlite_url):
+def test_with_json_a_command_leaves_stdout_to_the_document(lw, warm, sqlite_url):
     lw("queue", "create", "q", *SHOP, "--shards", "1")
     lw("queue", "publish", "q", "1", *SHOP)
-    words = command(sqlite_url, "queue", "consume", "q", *SHOP, "--json", "--timeout", "0", "--", "echo", "handled")
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    words = ("queue", "consume", "q", *SHOP, "--json", "--timeout", "0", "--", "echo", "handled")
+    done = warm.run("--store", sqlite_url, *words)
     assert ([row["acked"] for row in json.loads(done.stdout)], done.stderr) == ([True], "handled\n")
 
 
@@ -1183,13 +1178,10 @@ def test_a_sweep_that_stays_passes_what_was_acknowledged_and_outlives_an_error(l
     assert "the store is away [UNAVAILABLE]; the next sweep is in 1300 s" in done.err
 
 
-def test_a_sweep_that_stays_delivers_what_is_due_as_the_upkeep_of_a_worker_does(sqlite_url):
+def test_a_sweep_that_stays_delivers_what_is_due_as_the_upkeep_of_a_worker_does(sqlite_url, warm):
     queue = QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("q", shards=1))
     queue.publish("later", delay=0.1)
-    sweep = subprocess.Popen(
-        command(sqlite_url, "queue", "sweep", *SHOP, "--every", "900"), stdout=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - whoever runs the tests may ignore it
-    )  # fmt: skip
+    sweep = warm.start("--store", sqlite_url, "queue", "sweep", *SHOP, "--every", "900")
     try:
         until(lambda: queue.receive(1))
         leader, _ = election_now(queue.store, "shop-sweeper")
@@ -1198,6 +1190,7 @@ def test_a_sweep_that_stays_delivers_what_is_due_as_the_upkeep_of_a_worker_does(
     finally:
         sweep.send_signal(signal.SIGINT)
         assert sweep.wait(60) == 130
+        sweep.close()
 
 
 def _or_unavailable(fails, real, sweeper):

@@ -51,9 +51,9 @@ class Warm:
         told = mine.makefile()
         return int(told.readline()), told
 
-    def start(self, *words, stdin=None, env=None, **more):
-        """Start a command whose output is read, in a session of its own."""
-        return Process(self, words, stdin, os.environ if env is None else env, **more)
+    def start(self, *words, stdin=None, stdout=None, env=None, **more):
+        """Start a command in a session of its own. Its output is read, or goes to the file that `stdout` names."""
+        return Process(self, words, (stdin, stdout), os.environ if env is None else env, **more)
 
     def run(self, *words, **more):
         """A command that has ended, as `subprocess.run` returns it."""
@@ -73,9 +73,13 @@ class Warm:
 class Process:
     """As much of `subprocess.Popen` as the tests use."""
 
-    def __init__(self, warm, words, stdin, env, **more):
+    def __init__(self, warm, words, streams, env, **more):
+        stdin, stdout = streams
         inner = os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin
         (out, theirs_out), (err, theirs_err) = os.pipe(), os.pipe()
+        if stdout is not None:
+            os.close(theirs_out)
+            theirs_out = os.open(stdout, os.O_WRONLY)
         try:
             self.pid, self._told = warm.begin(words, (inner, theirs_out, theirs_err), env, **more)
         finally:
