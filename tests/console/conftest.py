@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
 import warnings
 from html import unescape
 from urllib.parse import urlencode
 
 import pytest
-from starlette.testclient import TestClient
+from httpx import ASGITransport, BaseTransport, Client, Response
 
 from latchwork.console import Access, app
 from latchwork.coord import CountDownLatch, FencedLock, Semaphore
@@ -76,13 +78,44 @@ def fill(registry, text="plain"):
     return queue
 
 
+class _Here(threading.local):
+    """The event loop of this thread."""
+
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+
+
+HERE = _Here()
+
+
+class Transport(BaseTransport):
+    """Hands each request to an application on the loop of this thread. Starlette's own client starts a loop and a
+    thread for each, which took half of the time.
+    """
+
+    def __init__(self, app):
+        self._inner = ASGITransport(app, client=("testclient", 50_000))
+
+    def handle_request(self, request):
+        return HERE.loop.run_until_complete(self._answered(request))
+
+    async def _answered(self, request):
+        answer = await self._inner.handle_async_request(request)
+        return Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+
+def client(app):
+    """A browser at an application, that keeps cookies and follows no redirection."""
+    return Client(transport=Transport(app), base_url=BASE, follow_redirects=False)
+
+
 class Person:
     """Somebody with a browser, as far as HTTP goes."""
 
     def __init__(self, store, access, **settings):
         settings.setdefault("actions", True)
         self.app = app({"iad": store}, ["shop"], authorize=access if callable(access) else lambda _: access, **settings)
-        self.http = TestClient(self.app, base_url=BASE, follow_redirects=False)
+        self.http = client(self.app)
 
     def get(self, path, **headers):
         return self.http.get(path, headers=headers)
