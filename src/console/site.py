@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -135,9 +135,7 @@ class Site:
         self._runs, self._answers = Runs(self._seams), Answers(self._seams)
         made = (self._seams.unique() + self._seams.unique()).encode()
         self._tickets = Tickets(hmac.digest(key or made, b"tickets", "sha256"), self._seams)
-        self._pages = Environment(
-            loader=PackageLoader("latchwork.console"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-        )
+        self._pages = _pages()
         self._files = {name: (Path(__file__).parent / "static" / name).read_bytes() for name in STATIC}
         self.routes = [
             Route("/", self._in_thread(partial(self._screen, name="overview")), name="overview"),
@@ -412,6 +410,12 @@ class Site:
         if name not in self._files:
             return Response("there is no such file\n", 404, media_type="text/plain")
         return Response(self._files[name], media_type=STATIC[name])
+
+
+@cache
+def _pages() -> Environment:
+    """Return the templates, which all sites of a process share: each is compiled once."""
+    return Environment(loader=PackageLoader("latchwork.console"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 
 
 class NotAllowed(Exception):
