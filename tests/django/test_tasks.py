@@ -37,7 +37,10 @@ def made(store, results=None, without=None, **options):
     registry = QueueRegistry(store, "shop")
     for ending in LEVELS:
         kept = None if ending == without else results
-        registry.create(QueueConfig(f"default{ending}", shards=1, max_deliveries=2, results=kept))
+        config = QueueConfig(  # to bring messages back is to look at each second of six times the sweep duration
+            f"default{ending}", shards=1, max_deliveries=2, results=kept, sweep_duration=timedelta(minutes=5)
+        )
+        registry.create(config)
     ran.clear()
     return registry, override_settings(TASKS=project.backend(store=store, client_id="shop", levels=LEVELS, **options))
 
@@ -219,7 +222,7 @@ def test_an_effect_of_a_task_happens_once_though_the_task_runs_twice(shop, task)
 
 
 def test_a_task_waits_until_its_time(shop, clock):
-    at = datetime.fromtimestamp(clock.wall(), timezone.utc) + timedelta(hours=1)
+    at = datetime.fromtimestamp(clock.wall(), timezone.utc) + timedelta(minutes=20)
     note.using(run_after=at).enqueue("late")
     depth = shop.get("default").depth()
     assert (depth.ready, depth.delayed, work(shop)) == (0, 1, [])
