@@ -474,7 +474,7 @@ def test_stats_leave_their_table_on_a_screen_of_24_lines_whatever_is_wrong(lw, q
         queue.registry.create(QueueConfig(f"q{n}", shards=1, concurrency=n + 1))
     screen = Console(width=80, height=24, file=StringIO(), force_terminal=True, color_system=None)
     monkeypatch.setattr("latchwork.cli.stats.terminal", lambda: screen)
-    monkeypatch.setattr("latchwork.cli.session.terminal", lambda: screen)
+    monkeypatch.setattr("latchwork.cli.tables.terminal", lambda: screen)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     long = "so many words that a terminal has to break them into two lines, of which a person is told anyway"
     found = [Finding(state, f"{n} {long}", f"remedy {n}") for n, state in enumerate(["problem"] * 2 + ["warning"] * 9)]

@@ -88,12 +88,9 @@ def test_it_is_driven_by_keys_without_colour_and_leaves_the_terminal_as_it_was(t
     terminal.shows(f"the same, code {code}")
 
 
-def test_a_pipe_is_refused_with_what_to_use_instead(sqlite_url):
+def test_a_pipe_is_refused_with_what_to_use_instead(sqlite_url, warm):
     QueueRegistry(connect(sqlite_url), "shop").create(QueueConfig("orders", shards=1))
-    done = subprocess.run(
-        [sys.executable, "-m", "latchwork.cli", "--store", sqlite_url, "top"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = warm.run("--store", sqlite_url, "top")
     assert (done.returncode, "top needs a terminal" in done.stderr) == (2, True)
 
 
