@@ -234,7 +234,7 @@ class RecordingFile:
             raise
         for step in inode.pending:
             apply(inode.durable, step)
-            if step[0] == "write":
+            if step[0] == "write" and inode.stuck:
                 for position in range(step[1], step[1] + len(step[2])):
                     inode.stuck.pop(position, None)
         inode.pending.clear()
