@@ -120,11 +120,11 @@ AFTERWARDS = [(killed, end) for killed in (False, True) for end in ("forwarded",
 of it published and nothing let go of, by a kill, or with the machine."""
 
 
-def a_disk_that_fails_at_any_call_neither_loses_nor_doubles(hows=HOW) -> Counter:
+def a_disk_that_fails_at_any_call_neither_loses_nor_doubles(hows=HOW, afterwards=AFTERWARDS) -> Counter:
     """One call of the file layer fails, or is interrupted, while a batch is published and let go of; by call."""
     fired: Counter[str] = Counter()
     for how in hows:
-        for after in AFTERWARDS:
+        for after in afterwards:
             for at in range(1, 100):
                 life = _with_a_batch_waiting()
                 life.disk.arm(at, how)

@@ -8,6 +8,7 @@ interrupted(40, (cursor, outbox), producer.forward)             # KeyboardInterr
 from __future__ import annotations
 
 import errno
+import functools
 import inspect
 import linecache
 import sys
@@ -113,6 +114,11 @@ class SmallDiskFile:
         return getattr(self.inner, name)
 
 
+@functools.cache
+def _may_be_interrupted(file: str, line: int) -> bool:
+    return not linecache.getline(file, line).strip().startswith(("with ", "try:"))
+
+
 def interrupted(place, modules, act) -> bool:
     """Whether `act` ran into an interrupt at the so manieth place: before a line of these modules, or after a return.
 
@@ -125,9 +131,10 @@ def interrupted(place, modules, act) -> bool:
         name = frame.f_code.co_filename
         if name not in names:
             return None
-        text = linecache.getline(name, frame.f_lineno).strip()
-        ends = event == "return" and not frame.f_code.co_flags & inspect.CO_GENERATOR
-        left[0] -= ends or (event == "line" and not text.startswith(("with ", "try:")))
+        if event == "line":
+            left[0] -= _may_be_interrupted(name, frame.f_lineno)
+        elif event == "return":
+            left[0] -= not frame.f_code.co_flags & inspect.CO_GENERATOR
         if left[0] == 0:
             left[0] = -1
             raise KeyboardInterrupt
