@@ -101,7 +101,7 @@ class Trial:
         except LatchworkError as failure:
             came = failure
         self.calls["errors"] += 1
-        told = "".join(traceback.format_exception(came)) + repr((came, came.details))
+        told = "".join(traceback.format_exception(came, limit=0)) + repr((came, came.details))
         assert SECRET not in told
         assert SECRET.encode() not in pickle.dumps(came)
         return came

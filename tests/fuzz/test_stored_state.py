@@ -333,7 +333,7 @@ def _called(one: Public, world: World) -> None:
 def looked_at() -> dict[Key, list[str]]:
     """The records of a full world, each with those of the calls in this run's sample that look at it."""
     records, found = list(Full().store.inner._records), defaultdict(set)
-    for name, call in matrix.sample(list(calls().items()), "calls on damaged records", least=60):
+    for name, call in matrix.sample(list(calls().items()), "calls on damaged records", least=25):
         world = Full()
         names = keys_of_calls(world)
         with suppress(LatchworkError, Waits):
