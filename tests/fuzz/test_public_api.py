@@ -132,14 +132,16 @@ def test_a_switch_is_true_or_false():
         for public in PUBLIC
         for name, good in public.good.items()
         if isinstance(good, bool)
+        for world in [World()]
         for kind, make in MAKERS.items()
-        if (public.name, name, kind) not in MORE and not isinstance(make(), bool) and not is_refused(public, name, kind)
+        if (public.name, name, kind) not in MORE
+        and not isinstance(make(), bool)
+        and not is_refused(public, world, name, kind)
     ]
     assert taken == []
 
 
-def is_refused(public: Public, name: str, kind: str) -> bool:
-    world = World()
+def is_refused(public: Public, world: World, name: str, kind: str) -> bool:
     given = {key: value.get(world) if isinstance(value, Of) else value for key, value in public.good.items()}
     try:
         made = public.get(world)(**{**given, name: MAKERS[kind]()})
