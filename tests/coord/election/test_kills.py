@@ -16,10 +16,10 @@ import pytest
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import LatchworkError
 from latchwork.store import Add, Key, MapPut, Put, Read, SQLiteStore
-from tests.support.scale import SEEDS
+from tests.support.scale import SEEDS, length
 
 LEASE = 0.4
-TURNS = 18
+TURNS = 6 * length(3)
 """Candidates that are killed or, one in six, stopped past their lease."""
 OFFICE = Key("tallies", "office")
 

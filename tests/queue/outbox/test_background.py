@@ -19,11 +19,11 @@ from latchwork.queue.outbox import outbox as outbox_module
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
-from tests.support.scale import SEEDS
+from tests.support.scale import SEEDS, length
 
 from .world import World
 
-CYCLES = 8
+CYCLES = length(8, least=4)
 ROOT = Path(__file__).parents[3]
 
 

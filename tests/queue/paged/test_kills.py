@@ -17,7 +17,7 @@ from tests.support.scale import SEEDS, length
 
 from . import storm
 
-CYCLES = 10
+CYCLES = length(10, least=4)
 """Writers that are killed, of each kind and under each seed."""
 STORM = length(300)
 """Processes that are killed in a storm."""

@@ -478,7 +478,7 @@ def test_a_fork_that_is_interrupted_while_it_waits_leaves_a_store_that_works(sto
 
 # ---- sudden death
 
-CYCLES = 7
+CYCLES = length(7, least=3)
 """Writers that are killed in each mode."""
 
 _WRITER = """
