@@ -6,10 +6,13 @@ import pytest
 
 from latchwork.errors import Corrupt, OutcomeUnknown
 from latchwork.queue import LargeQueue
+from latchwork.queue.circular import transactions
 from latchwork.queue.circular.lock import QueueLock
+from latchwork.queue.circular.transactions import NAMED_FORGOTTEN
 from latchwork.store import MapPut, MapRemove, Put
 from latchwork.store.local.memory import MemoryStore
 from latchwork.testing.clock import ManualClock
+from tests.support.scale import length
 
 
 @pytest.fixture
@@ -60,9 +63,11 @@ def test_a_commit_in_doubt_stays_so_where_the_note_of_it_is_damaged(queue, monke
         queue.enqueue("a", txn_id="t")
 
 
-def test_damaged_entries_do_not_keep_the_others_from_being_forgotten(queue):
+def test_damaged_entries_do_not_keep_the_others_from_being_forgotten(queue, monkeypatch):
+    kept = length(1024, least=280)
+    monkeypatch.setitem(transactions.REMEMBERED, NAMED_FORGOTTEN, kept)
     damage(queue, *(MapPut("txns", f"bad {n}", entry) for n, entry in enumerate(ENTRIES)), MapPut("txns", 7, [0, 1, 1]))
-    for n in range(2_000):
+    for n in range(2 * kept):
         queue.enqueue(n, txn_id=n)
         queue.dequeue()
-    assert len(queue._store.get(queue.layout.meta).bins["txns"]) < 1_600
+    assert len(queue._store.get(queue.layout.meta).bins["txns"]) < 1.6 * kept

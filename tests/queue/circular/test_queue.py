@@ -25,9 +25,12 @@ from latchwork.errors import (
     RecordTooBig,
 )
 from latchwork.queue import Entry, LargeQueue, Transaction
+from latchwork.queue.circular import transactions
+from latchwork.queue.circular.transactions import NAMED_FORGOTTEN
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
+from tests.support.scale import length
 
 VALUES = [0, -(2**63), 1.5, "ä", "", b"\x00\xff", True, False, None, [1, [None, "x"]], {"a": {"b": [b"c", 2.5, None]}}]
 
@@ -218,15 +221,19 @@ def test_transaction_id_may_be_a_member_of_an_enumeration(store, name):
     assert queue.transaction(job) == queue.transaction("nightly") == Transaction("nightly", range(1))
 
 
-def test_transaction_that_may_be_forgotten_is_unknown(store, name):
-    queue = LargeQueue.create(store, name, 10)
-    for number in range(1300):
+def test_transaction_that_may_be_forgotten_is_unknown(store, name, monkeypatch):
+    assert transactions.REMEMBERED[NAMED_FORGOTTEN] == 1024
+    kept = length(1024, least=280)  # from 256 on they are counted
+    monkeypatch.setitem(transactions.REMEMBERED, NAMED_FORGOTTEN, kept)
+    queue, first = LargeQueue.create(store, name, 10), 276
+    for number in range(first + kept):
         queue.enqueue(number, txn_id=f"t{number}", overwrite_if_full=True)
-    assert queue.transaction("t1299").offsets == range(1299, 1300)
-    assert queue.transaction("t276").offsets == range(276, 277)
+    last = first + kept - 1
+    assert queue.transaction(f"t{last}").offsets == range(last, last + 1)
+    assert queue.transaction(f"t{first}").offsets == range(first, first + 1)
     with pytest.raises(OutcomeUnknown, match="long ago"):
         queue.transaction("t0")
-    assert len(store.get(Key(name, "queue-metadata")).bins["txns"]) <= 1024 + 64 + 2
+    assert len(store.get(Key(name, "queue-metadata")).bins["txns"]) <= kept + 64 + 2
 
 
 def test_transactions_of_the_queue_itself_do_not_crowd_out_those_with_ids(store, name):

@@ -10,6 +10,7 @@ from latchwork.store import Compute, Exists, Key, Put
 from latchwork.store.local.apply import holds
 from latchwork.store.local.evaluate import UNKNOWN, Scope, value_of
 from latchwork.store.model import expr as e
+from tests.support.scale import length
 
 KEY = Key("expressions", "r")
 WORDS = st.sampled_from(["", "a", "b", "ab", "é"])
@@ -99,7 +100,9 @@ def lists():
     return st.lists(integers(0) | texts(), max_size=3).map(lambda parts: e.ListOf(tuple(parts)))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=length(150, least=50), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     bins=RECORDS,
     params=st.fixed_dictionaries(PARAMS),

@@ -31,6 +31,7 @@ from latchwork.store import (
     exists,
 )  # fmt: skip
 from latchwork.store.aerospike.ops import check_row, is_matched_by_name
+from tests.support.scale import length
 
 NUMBERS = itertools.count()
 BINS = st.sampled_from(["i", "m", "l", "x"])
@@ -60,7 +61,9 @@ OPS = st.one_of(
 UPDATES = st.lists(st.tuples(st.lists(OPS, min_size=1, max_size=4), st.sampled_from(Exists)), min_size=1, max_size=6)
 START = (Put("i", 1), Put("m", {"b": 1, "a": 2}), Put("l", [1]))
 DIFFERENTIAL = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=length(120, least=40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

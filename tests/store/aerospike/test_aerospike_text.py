@@ -60,8 +60,9 @@ VERBS = {
     ],
     "query": lambda: [said(lambda: sorted(record.key.name for record in store.query("text", "kind", "k")))],
 }
-for row in VERBS[sys.argv[2]]():
-    print(shown(row))
+for verb in sys.argv[2:]:
+    for row in VERBS[verb]():
+        print(shown(row))
 try:
     b"\\xff".decode()
 except UnicodeDecodeError:
@@ -81,10 +82,10 @@ def server(request, aerospike_server, aerospike_store):
     return aerospike_server
 
 
-def read(server, verb):
+def read(server, *verbs):
     """What a child of ours read, line by line."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, server.url, verb], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", PROGRAM, server.url, *verbs], check=False, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-500:]}"
     lines = done.stdout.splitlines()
@@ -102,10 +103,10 @@ def test_a_value_that_cannot_be_decoded_fails_its_record_alone(server, verb):
 
 
 def test_a_batch_of_reads_names_the_record_that_cannot_be_decoded(server):
-    (line,) = read(server, "get_many")
+    line, asked_for_another_bin = read(server, "get_many", "get_many of a bin")
     assert line.startswith("UNREADABLE")
     assert "name='bad'" in line
-    assert read(server, "get_many of a bin") == [str([{"n": 1}] * 3)], "who does not ask for the bin reads the record"
+    assert asked_for_another_bin == str([{"n": 1}] * 3), "who does not ask for the bin reads the record"
 
 
 def test_a_query_passes_over_the_record_that_cannot_be_decoded(server, aerospike_store):

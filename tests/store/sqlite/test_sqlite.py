@@ -38,7 +38,7 @@ from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import seal as sqlite_seal
 from latchwork.store.sqlite import sweep as sqlite_sweep
 from latchwork.testing.clock import ManualClock
-from tests.support.scale import SEEDS
+from tests.support.scale import SEEDS, length
 
 KEY = Key("s", "k")
 ONE_TRY = RetryPolicy(attempts=1)
