@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 LEASE = 1.0
 SOON = 2.5
 """Seconds in which a lock that is not renewed any more is had: a lease of its holder, one of watching, and a look."""
-LEAST = 20
+LEAST = 10
 """Instructions of a verb that a sample has."""
 LAST = 120
 """Instructions at the end of a verb of which each single one is tried; before, nothing is renewed yet."""
