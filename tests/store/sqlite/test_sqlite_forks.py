@@ -15,12 +15,9 @@ from latchwork.store.model.messages import Fresh, ShardAt
 from latchwork.store.sqlite import pool as sqlite_pool
 from tests.support import matrix
 from tests.support.interrupts import Interrupts, points_of
-from tests.support.scale import SCALE
 
 KEY, OTHER = Key("s", "k"), Key("s", "other")
 SHARD = ShardAt(0, Key("c_q_meta_set", "q_SHARD_0_POINTERS"), "c_q_data_set", "q_SHARD_0")
-STEP = 1 if SCALE >= 1 else 3
-"""A smaller run takes fewer points than of other matrices: each forks a process that has become large by then."""
 LATER = 3
 """Writes of the parent after the one in which it forked."""
 
@@ -105,7 +102,7 @@ def test_a_child_of_a_fork_at_any_instruction_of_a_call_undoes_nothing_that_its_
     call(store)
     assert load(store) == 2 + (call is publish)
     points = points_of(lambda interrupts: interrupts.run(lambda: call(store)))
-    for point in matrix.sample(range(points), call.__name__)[::STEP]:
+    for point in matrix.sample(range(points), call.__name__):
         child, published = Child(), load(store)
         interrupts = Interrupts(point, handler=child.fork)
         expected = child.runs(lambda: interrupts.run(lambda: call(store)))  # noqa: B023 - called at once
