@@ -127,8 +127,12 @@ class MemoryStore(RecordStore):
 
 
 def outcome(attempt: Callable[[Any], Any], row: Any) -> Any:
-    """Return the outcome of one row of a batch: its result or its error."""
+    """Return the outcome of one row of a batch: its result or its error.
+
+    An error without its traceback: that would keep the frames of all callers, which keep the error, until the garbage
+    collector finds them; most rows of a queue that are looked for are not there, so it would have much to do.
+    """
     try:
         return attempt(row)
     except LatchworkError as failure:
-        return failure
+        return failure.with_traceback(None)
