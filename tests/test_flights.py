@@ -15,8 +15,6 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
-import pandas as pd
-import pyspark
 import pytest
 
 from tests.spark.conftest import PYTHONPATH
@@ -83,6 +81,8 @@ def test_all_flights_are_there(flights):
 
 
 def test_the_direct_computation_counts_what_did_not_fly_but_not_its_delay(example):
+    import pandas as pd  # here, as each worker imports this file, and is 90 MB larger with it, at each fork too
+
     flights = pd.DataFrame(
         [("JFK", "AA", 8, 10.0, 5.0), ("JFK", "AA", 8, None, None), ("JFK", "AA", 8, -2.0, None)],
         columns=["origin", "carrier", "hour", "dep_delay", "arr_delay"],
@@ -136,6 +136,8 @@ def test_the_table_fits_a_narrow_terminal(example, flights):
 
 
 def test_java_is_given_its_archive_in_a_directory_whose_name_has_a_space(example, tmp_path):
+    import pyspark
+
     option = example["farm"].option("SharedArchiveFile", tmp_path / "a b" / "flights.jsa")
     spark = Path(pyspark.__file__).parent
     launcher = ["java", "-cp", f"{spark / 'jars'}/*", "org.apache.spark.launcher.Main"]
