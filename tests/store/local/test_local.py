@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import gc
 import math
 import pickle
+import weakref
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -281,3 +283,15 @@ def test_a_division_by_zero_has_no_value_and_nothing_is_written():
     with pytest.raises(BinMismatch):
         store.operate(key, Put("n", Bin("n") // Bin("zero")))
     assert store.get(key).bins == {"n": 7, "zero": 0}
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+def test_a_row_that_failed_is_gone_with_its_answer_and_leaves_the_garbage_collector_nothing(store):
+    gc.disable()
+    try:
+        rows = store.operate_many([Update(Key("s", "absent"), (Read("n"),))])
+        failed = weakref.ref(rows[0])
+        del rows
+        assert failed() is None
+    finally:
+        gc.enable()
