@@ -17,6 +17,7 @@ import pytest
 
 from latchwork import connect
 from latchwork.coord import CountDownLatch
+from tests.cli.warm import PROGRAM, Warm
 from tests.support.waiting import until
 from tools.docstrings import Pages, as_list
 
@@ -60,53 +61,71 @@ def run(code, folder, *arguments):
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def warm():
+    """Starts commands, and programs, by a fork of a process that has loaded this package."""
+    made = Warm()
+    yield made
+    made.close()
+
+
+def run_warm(warm, code, folder):
+    """Run a program as `python -` does, without the time that it takes to load this package."""
+    (folder / "program").write_text(code)
+    with (folder / "program").open() as program:
+        return warm.run(PROGRAM, stdin=program.fileno(), env=environment(folder), cwd=str(folder))
+
+
 class Shell:
     """The commands of a page, run one after the other in a folder."""
 
-    def __init__(self, page, folder):
-        self._page, self.folder = page.read_text(), folder
+    def __init__(self, page, folder, warm):
+        self._page, self.folder, self._warm = page.read_text(), folder, warm
+
+    def _words(self, command):
+        assert command in self._page
+        latchwork, *words = shlex.split(command)
+        assert latchwork == "latchwork"
+        return words
 
     def save(self, name, code):
         (self.folder / name).parent.mkdir(exist_ok=True)
         (self.folder / name).write_text(code)
 
     def run(self, command):
-        assert command in self._page
-        return run("", self.folder, "-m", *shlex.split(command))
+        return self._warm.run(*self._words(command), env=environment(self.folder), cwd=str(self.folder))
 
     @contextmanager
     def worker(self, command):
         """Run a worker; Ctrl-C at the end. Yield the lines that it prints."""
-        assert command in self._page
-        with subprocess.Popen(
-            [sys.executable, "-m", *shlex.split(command)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=environment(self.folder), cwd=self.folder,
-        ) as process:  # fmt: skip
-            alarm = Timer(120, process.kill)
-            alarm.start()
-            try:
-                yield process.stdout
-            finally:
-                process.send_signal(signal.SIGINT)
-                process.wait(60)
-                alarm.cancel()
+        process = self._warm.start(*self._words(command), env=environment(self.folder), cwd=str(self.folder))
+        alarm = Timer(120, process.kill)
+        alarm.start()
+        try:
+            yield process.stdout
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+            alarm.cancel()
+            process.close()
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in (*FRONT, ABOUT_TESTS)], ids=lambda page: page.stem
 )
-def test_the_code_of_a_page_runs_as_a_program(page, tmp_path):
+def test_the_code_of_a_page_runs_as_a_program(page, tmp_path, warm):
+    """`make long` types it into a process that has nothing loaded."""
     code = code_of(page, tmp_path)
     assert "import" in code, "the blocks are found"
-    done = run(code, tmp_path, "-")
+    done = run_warm(warm, code, tmp_path)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_first_screen_of_the_readme_can_be_followed(tmp_path):
+def test_the_first_screen_of_the_readme_can_be_followed(tmp_path, warm):
     readme = ROOT / "README.md"
     (block,) = blocks(readme, "python")
     assert len([line for line in block.splitlines() if line.strip()]) <= 21
-    shell = Shell(readme, tmp_path)
+    shell = Shell(readme, tmp_path, warm)
     shell.save("shop/jobs.py", block)
     assert "python shop/jobs.py" in readme.read_text()
     for _ in range(2):  # it can be run again
@@ -122,9 +141,9 @@ def test_the_first_screen_of_the_readme_can_be_followed(tmp_path):
         assert shell.run("latchwork latch wait monday --timeout 60").returncode == 0
 
 
-def test_getting_started_can_be_followed(tmp_path):
+def test_getting_started_can_be_followed(tmp_path, warm):
     page = DOCS / "getting-started.md"
-    shell, code, (repaired,) = Shell(page, tmp_path), blocks(page, "python")[0], blocks(page, "py")
+    shell, code, (repaired,) = Shell(page, tmp_path, warm), blocks(page, "python")[0], blocks(page, "py")
     shown = [line for block in blocks(page, "text") for line in block.splitlines() if line.startswith("order ")]
     worker = "latchwork worker shop.orders:worker"
     assert code.count("backoff=5") == 1
@@ -154,9 +173,9 @@ def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_
         assert done.returncode == 0, f"{page.name}: {done.stderr}"
 
 
-def test_the_page_about_tests_shows_what_its_code_prints(tmp_path):
+def test_the_page_about_tests_shows_what_its_code_prints(tmp_path, warm):
     shown = "".join(blocks(ABOUT_TESTS, "text")).splitlines()
-    done = run(code_of(ABOUT_TESTS, tmp_path), tmp_path, "-")
+    done = run_warm(warm, code_of(ABOUT_TESTS, tmp_path), tmp_path)
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert len(printed) >= 5
