@@ -17,6 +17,8 @@ import latchwork
 
 SOURCE = Path(latchwork.__file__).parent
 LOCKS = re.compile(r"(lock|guard)\b")
+UNDER_LOCK = re.compile(r"^ *with (.*(lock|guard)\b|.*[(\[{]$)", re.MULTILINE)
+"""What each file has that has a block under a lock; the others need not be parsed, which takes seconds for all."""
 OTHER_FRAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
 
 
@@ -39,7 +41,7 @@ def ends_with_a_condition(node):
 
 def loops_under_locks(text):
     """The lines of the loops that may keep a lock when they are interrupted."""
-    for block in ast.walk(ast.parse(text)) if LOCKS.search(text) else ():
+    for block in ast.walk(ast.parse(text)) if UNDER_LOCK.search(text) else ():
         if isinstance(block, ast.With) and any(LOCKS.search(ast.unparse(item.context_expr)) for item in block.items):
             for node in (below for statement in block.body for below in in_this_frame(statement)):
                 if ends_with_a_condition(node):

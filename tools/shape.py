@@ -7,6 +7,7 @@ imports between the parts of a folder, each folder in it taken as a whole; an ar
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter
 from functools import cache
@@ -20,6 +21,8 @@ CLOSURES = {
     "a worker": "queue/sharded/consumer/worker.py",
 }
 """What a user asks for, and the file where a reader of it begins."""
+RELATIVE_IMPORT = re.compile(r"^ *(from \.[\w.]* import (?:\([^)]*\)|.*))", re.MULTILINE)
+"""As `ruff format` writes it, on a line of its own."""
 
 
 @cache
@@ -32,9 +35,9 @@ def imports_of(path: Path, root: Path) -> set[Path]:
     """The files of the source that a file imports, imports for types alone included."""
     package = path.relative_to(root).parts[:-1]
     found = set()
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
-            continue
+    # Only these statements are parsed: the trees of all files take seconds.
+    for node in ast.parse("\n".join(RELATIVE_IMPORT.findall(path.read_text()))).body:
+        assert isinstance(node, ast.ImportFrom)  # noqa: S101 - the expression finds nothing else
         base = root.joinpath(*package[: len(package) + 1 - node.level], *(node.module or "").split("."))
         for name in node.names:
             places = (base / f"{name.name}.py", base / name.name / "__init__.py", base.with_suffix(".py"))

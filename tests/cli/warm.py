@@ -245,7 +245,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == [PROGRAM]:
         sys.argv, sys.path[0] = [PROGRAM], ""
         program = compile(sys.stdin.read(), "<stdin>", "exec")
-        here, sys.modules[__name__] = sys.modules[__name__], ModuleType(__name__)  # the program has names of its own
-        exec(program, vars(sys.modules[__name__]))  # noqa: S102 - it is a test's
+        sys.modules[__name__] = ModuleType(__name__)  # the program has names of its own
+        exec(program, vars(sys.modules[__name__]))
     else:
         main(sys.argv[1:])
