@@ -137,6 +137,7 @@ def proved(record_property):
 
 
 FIRST = (
+    "tests/test_forks",
     "tests/spark/",
     "tests/test_flights.py",
     "tests/sim/test_exhaustive_faults.py",
@@ -166,7 +167,8 @@ FIRST = (
     "tests/store/",
 )
 """Tests that take long together, begun first: a worker that begins them at the end keeps all others waiting. After
-those on Spark, what waits for most of its time takes turns with what computes, so that no processor is idle."""
+those on Spark, what waits for most of its time takes turns with what computes, so that no processor is idle. Before
+all come those that fork for each case: the more memory a worker has, the more a fork costs."""
 SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"
