@@ -1,6 +1,6 @@
 """Every call site of every primitive, struck by every single fault.
 
-A run at a smaller scale than 1 takes a sample, another one each day: five of the surveyed runs, half of the sites
+A run at a smaller scale than 1 takes a sample, another one each day: three of the surveyed runs, half of the sites
 that they reach, or a third where a run takes long, and at each of those one of the faults.
 """
 
@@ -42,7 +42,7 @@ SURVEYED = {
     **dict.fromkeys(("sharded", "consumer", "groups", "batches", "ledger", "effects", "writes"), 60),
 }
 """Faultless runs in which call sites are looked for, where it is not 20: the last new one of these is met late."""
-IN_A_SAMPLE = 5
+IN_A_SAMPLE = 3
 """Those that a sample looks at."""
 LONG = {"retry", "message", "results", "unique", "groups", "batches", "writes"}
 """Primitives whose runs take long: a sample strikes a third of their sites, of the others half."""

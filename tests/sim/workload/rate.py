@@ -28,6 +28,8 @@ KEYS = ("a", "b")
 DELAYED = "c_delay_set"
 MOVED = 40.0
 """Seconds in which what was put off has come back, once nobody puts anything off any more."""
+LONGEST = 300.0
+"""More seconds than any message waits. To look further ahead costs as much as all the rest of a run."""
 
 
 class Own:
@@ -41,15 +43,20 @@ class Own:
         return [self._queue]
 
 
-def moves_what_is_due(run: Sharded, queue: ShardedQueue) -> None:
+def moves_what_is_due(run: Sharded, queue: ShardedQueue, seconds: float = MOVED) -> None:
     """Move messages for as long as any can be put off."""
-    timers, end = Timers(Own(queue)), run.world.now + MOVED
+    timers, end = Timers(Own(queue)), run.world.now + seconds
     while run.world.now < end:
         try:
             pause = timers.run(Term(0))
         except LatchworkError:
             pause = 1.0
         run.operator.seams.sleep(min(max(pause, 0.1), SWEEP))
+
+
+def still_waiting(queue: ShardedQueue) -> set[str]:
+    """The messages that wait for their time at the end, when the server's clock has caught up."""
+    return {message.payload for message in queue.delayed.search(limit=1000, within=LONGEST)}
 
 
 def clock_catches_up(run: Sharded) -> bool:
@@ -126,7 +133,7 @@ class Rated(Prefetching):
         if clock_catches_up(self):
             moves_what_is_due(self, queue)
             self._drain(queue)
-        self.visible |= {message.payload for message in queue.delayed.search(limit=1000)}
+        self.visible |= still_waiting(queue)
 
     def check(self) -> None:
         promises.check(self)

@@ -22,10 +22,12 @@ from ..faults.network import Change
 from ..scheduler import Killed
 from ..world import Process
 from .base import SimStore
-from .rate import DELAYED, Own, clock_catches_up, moves_what_is_due
+from .rate import DELAYED, Own, clock_catches_up, moves_what_is_due, still_waiting
 from .sharded import SWEEP, Sharded, Term
 
 BACKOFF = Poll(low=1.0, high=4.0, factor=2, jitter=0)
+MOVED = 3 * BACKOFF.high
+"""Seconds in which what has failed has come back, once nothing fails any more."""
 DEEDS = ("ack", "nack", "nack", "nack", "nack", "hold", "forget", "stop", "stop")
 """What becomes of messages that were received by hand."""
 
@@ -154,12 +156,12 @@ class Retried(Sharded):
     def settle(self) -> None:
         queue = self._queue(self.operator_store)
         self._returns(queue)
-        moves_what_is_due(self, queue)
+        moves_what_is_due(self, queue, MOVED)
         super().settle()
         if clock_catches_up(self):
-            moves_what_is_due(self, queue)
+            moves_what_is_due(self, queue, MOVED)
             self._drain(queue)
-        self.visible |= {message.payload for message in queue.delayed.search(limit=1000)}
+        self.visible |= still_waiting(queue)
 
     def _returns(self, queue: ShardedQueue) -> None:
         """Give a message back, and ask for messages at once."""
