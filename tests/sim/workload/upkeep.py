@@ -262,13 +262,13 @@ class Upkept(Scenario):
         upkeep.join(self, "q")
         for turn in range(60):
             self.operator.seams.sleep(2.0)
-            if turn == 15:
+            if turn == 10:
                 self.ended_at = self.server_time()
                 for name in [schedule.name for schedule in queue.registry.schedules()]:
                     queue.registry.unschedule(name)
             self._drain(queue)
             depth = queue.depth()
-            self.drained = turn > 20 and depth.ready == depth.sideline == 0 and not self.seen.left()
+            self.drained = turn > 14 and depth.ready == depth.sideline == 0 and not self.seen.left()
             if self.drained:
                 break
         upkeep.leave(self)
