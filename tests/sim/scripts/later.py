@@ -86,7 +86,7 @@ def late_publisher():
     queue.publish("other", delay=1)
     with mock.patch.object(queue.delayed, "_enter", lambda *given: steps.append(given) or {}):
         queue.publish("late", delay=2)
-    run(queue, clock, 60)
+    run(queue, clock, 30)
     queue.delayed._enter(*steps[0])
     run(queue, clock, 10)
     return sorted(delivered(queue)) == ["late", "other"]
@@ -195,7 +195,7 @@ def storing_for_later_is_cut():
         with suppress(LeaseLost):  # it was settled by the first
             delivery.nack()
         waiting = queue.depth().delayed
-        run(queue, clock, 60)
+        run(queue, clock, 30)
         if (waiting, delivered(queue)) != (1, ["m"]):
             return False
     return True
@@ -217,7 +217,7 @@ def killed_while_it_stores_for_later():
             deliveries[0].nack()
         sibling = queue_on(inner)
         settle_for(sibling, noted_in(memory), "it was killed", counts=True)
-        run(sibling, clock, 60)
+        run(sibling, clock, 30)
         if delivered(sibling) != ["m"]:
             return False
     return True
