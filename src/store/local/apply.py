@@ -69,7 +69,7 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
     record = live(record, now)
     if record is None:
         if exists is Exists.UPDATE or not kinds.write or kinds.touch:
-            raise _absent(key)
+            raise absent(key)
         change = Change({}, now, now, params, key)
     else:
         if exists is Exists.CREATE and kinds.write:
@@ -84,7 +84,7 @@ def apply(record: Stored | None, update: Update, now: int) -> tuple[Stored | Non
         closures = _closures(ops)
     values = tuple([value for run in closures if (value := run(change)) is not WROTE])
     if record is None and not change.bins:
-        raise _absent(key)
+        raise absent(key)
     return (_written(record, change, update.ttl) if kinds.write else record), values
 
 
@@ -118,7 +118,13 @@ def _kinds(kinds: tuple[type, ...]) -> _Kinds:
     return _Kinds(o.any_writes(kinds), o.Touch in kinds)
 
 
-def _absent(key: Key) -> NotFound:
+def writes(ops: tuple[o.Op, ...]) -> bool:
+    """Whether any of the operations writes. Raises as `apply` where they are none."""
+    return _kinds_of(ops).write
+
+
+def absent(key: Key) -> NotFound:
+    """Return the error for a record that is not there."""
     return NotFound(f"no record {key}: it was never created, was deleted, or has expired", key=key)
 
 

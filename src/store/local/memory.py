@@ -85,8 +85,10 @@ class MemoryStore(RecordStore):
     def _operate_many(self, updates: Sequence[Update]) -> list[Row]:
         return [outcome(self._row, update) for update in updates]
 
-    def _row(self, update: Update) -> Values:
+    def _row(self, update: Update) -> Row:
         check_row(update.key, update.ops)
+        if update.key not in self._records and update.form is None and not local.writes(update.ops):
+            return local.absent(update.key)  # returned: to raise it costs more than all else, and most are not there
         return self._operate(update)
 
     def _delete(self, removal: Removal) -> bool:
