@@ -8,7 +8,7 @@ import sys
 from latchwork.coord import CountDownLatch
 from tests.support.scale import length
 
-PARTIES = length(1_000, least=300)
+PARTIES = length(1_000, least=120)
 PROCESSES = length(8, least=4)
 
 WORKER = """

@@ -21,7 +21,7 @@ from tests.support.scale import SEEDS, length
 from tests.support.waiting import until
 
 TALLY = Key("tallies", "lock")
-TURNS = length(110, least=20)
+TURNS = length(110, least=12)
 """Holders that are killed or stopped."""
 LEASE = 0.1
 """Seconds; of those that are killed and stopped."""

@@ -1,4 +1,4 @@
-"""Eight processes on one queue, some killed and some stopped past their lease: every committed entry comes out once."""
+"""Several processes on one queue, some killed, some stopped past their lease: every committed entry comes out once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pytest
 
 from latchwork.queue import LargeQueue
 from latchwork.store import SQLiteStore
-from tests.support.scale import SEEDS
+from tests.support.scale import SEEDS, length
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LEASE = 0.2
-PUTTERS, TAKERS, KILLED, STOPPED = 5, 3, 4, 6
+PUTTERS, TAKERS = length(5, least=3), length(3, least=2)
+KILLED, STOPPED = length(4, least=2), length(6, least=3)
 """Of the stopped ones, so many are killed as well."""
 ENOUGH = 100
 """Entries without which the run would show little."""

@@ -264,9 +264,9 @@ def rows_that_fail_alone_keep_their_order(calls=range(1, CALLS)) -> None:
                 life.finish()
 
 
-def a_process_killed_anywhere_between_two_batches_repeats_nothing() -> None:
+def a_process_killed_anywhere_between_two_batches_repeats_nothing(calls=range(1, CALLS)) -> None:
     """A batch that was published and not let go of is not published again, though it is longer when it is repeated."""
-    for at in range(1, CALLS):
+    for at in calls:
         life = Life()
         life.born({at: "crash_after"}).put_some(n=9)
         life.tries()

@@ -52,7 +52,9 @@ def test_rows_that_fail_alone_keep_their_order():
 
 
 def test_a_process_killed_anywhere_between_two_batches_repeats_nothing():
-    promises.a_process_killed_anywhere_between_two_batches_repeats_nothing()
+    promises.a_process_killed_anywhere_between_two_batches_repeats_nothing(
+        matrix.sample(range(1, promises.CALLS), "kills")
+    )
 
 
 def test_what_was_put_survives_the_machine():

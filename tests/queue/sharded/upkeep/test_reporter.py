@@ -18,6 +18,8 @@ from tests.sim.stage import Fault, Kind, Stage
 from tests.support.sqlite_damage import damage_row
 
 SOON = 3.0
+OTHERWISE = {"upkeep": False}, {"concurrency": 2}, {"prefetch": 1}
+"""Options of a worker; `make long` has all of them with handlers of each length."""
 
 
 def long_queue_on(store):
@@ -56,8 +58,14 @@ def changed(verb, *arguments):
 
 
 @pytest.mark.filterwarnings("ignore:queue 'q' is paused")
-@pytest.mark.parametrize("options", [{}, {"upkeep": False}, {"concurrency": 2}, {"prefetch": 1}])
-@pytest.mark.parametrize("takes", [0.0, 0.5, 60.0])
+@pytest.mark.parametrize(
+    ("takes", "options"),
+    [
+        *((takes, {}) for takes in (0.0, 0.5, 60.0)),
+        *((0.5, options) for options in OTHERWISE),
+        *(pytest.param(takes, options, marks=pytest.mark.long) for takes in (0.0, 60.0) for options in OTHERWISE),
+    ],
+)
 def test_a_pause_a_resume_and_a_scale_act_within_three_seconds_in_idle_busy_and_paused_workers(options, takes):
     stage, begun = Stage(), []
     if takes:
