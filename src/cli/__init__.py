@@ -167,11 +167,11 @@ def _run(words: list[str]) -> int:
     try:
         from typer import Abort, TyperException  # noqa: PLC0415 - typer and rich are an extra
 
-        from .app import app  # noqa: PLC0415 - as above
+        from .app import whole  # noqa: PLC0415 - as above
     except ImportError as failure:
         without_extra(failure)
     try:
-        return app(words, prog_name="latchwork", standalone_mode=False) or 0
+        return whole()(words, prog_name="latchwork", standalone_mode=False) or 0
     except TyperException as failure:
         wrong: Any = failure  # typer's public type does not have the `show` of its errors
         usage = io.StringIO()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command_name, get_group
+from typer.main import get_command, get_command_name, get_group
 from typer.models import CommandInfo
 
 from ..plain import LOG_LINE, PlainFormatter
@@ -128,6 +128,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@cache
+def whole() -> Any:
+    """Return the whole command. Typer makes it again at each call of `app`; a process that runs many makes it once."""
+    return get_command(app)
 
 
 def _version(asked: bool) -> None:
