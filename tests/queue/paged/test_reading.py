@@ -16,7 +16,6 @@ from latchwork.errors import Corrupt, Expired, InvalidRequest, Unreadable
 from latchwork.queue.paged.queue import PagedQueue
 from latchwork.queue.paged.reader import View
 from latchwork.testing.clock import START, ManualClock
-from tests.support import matrix
 
 from .crashes import Ticking
 from .promises import copied_records_are_not_data, open_in
@@ -241,7 +240,7 @@ def test_no_flipped_bit_lets_a_search_among_messages_of_one_instant_begin_too_la
     queue.close()
     contents = files.contents()
     index = contents["q-1.idx"]
-    for bit in matrix.sample(range(len(index) * 8), "flipped bits of an index", least=40):
+    for bit in range(len(index) * 8):
         bad = bytearray(index)
         bad[bit // 8] ^= 1 << bit % 8
         queue = open_in(RecordingFiles.holding({**contents, "q-1.idx": bytes(bad)}), seams=clock, page_size=1100)
