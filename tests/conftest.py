@@ -173,6 +173,7 @@ SPREAD = "tests/sim/"
 """Tests that share nothing, so that any worker takes any of them: they come last, and fill what the others leave."""
 SESSION, JOBS = "one Spark session", "Spark jobs of their own"
 ON_SPARK = ("tests/spark/", "tests/test_flights.py")
+ZOOKEEPER, AEROSPIKE = "one ZooKeeper", ("the first Aerospike", "the second Aerospike")
 
 
 NAME = pytest.StashKey[str]()
@@ -206,7 +207,8 @@ def pytest_collection_modifyitems(config, items):
     """Leave out what is not in this run's samples, order the rest, and say which tests one worker is to have.
 
     Those of a file share a server, and all of Spark's share a session. Another worker has the tests that start Spark in
-    processes of their own: more than two at once start too slowly.
+    processes of their own: more than two at once start too slowly. Those on the other servers are for one worker, or
+    two, though their files have others: each server costs seconds to start, and computes while nobody asks it.
     """
     left_out = set(matrix.left_out(items, config.args))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -217,13 +219,30 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.long)
     on_session = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _turn(item.nodeid))
+    on_aerospike: dict[Path, int] = {}
     for item in items:
+        needs = _needs(item)
         if item.path in on_session:
             item.add_marker(pytest.mark.xdist_group(SESSION))
         elif item.nodeid.startswith(ON_SPARK):
             item.add_marker(pytest.mark.xdist_group(JOBS))
+        elif "zookeeper" in needs:
+            item.add_marker(pytest.mark.xdist_group(ZOOKEEPER))
+        elif "aerospike" in needs:
+            turn = on_aerospike.setdefault(item.path, len(on_aerospike))
+            item.add_marker(pytest.mark.xdist_group(AEROSPIKE[turn % len(AEROSPIKE)]))
         elif not item.nodeid.startswith(SPREAD):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _needs(item):
+    """What the test is run on, by the first words of its fixtures and the last ones of its parameters."""
+    case = getattr(item, "callspec", None)
+    values = () if case is None else case.params.values()
+    return {
+        *(name.partition("_")[0] for name in getattr(item, "fixturenames", ())),
+        *(value.rpartition("-")[2] for value in values if isinstance(value, str)),
+    }
 
 
 def pytest_sessionstart(session):
