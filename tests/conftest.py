@@ -208,7 +208,8 @@ def pytest_collection_modifyitems(config, items):
 
     Those of a file share a server, and all of Spark's share a session. Another worker has the tests that start Spark in
     processes of their own: more than two at once start too slowly. Those on the other servers are for one worker, or
-    two, though their files have others: each server costs seconds to start, and computes while nobody asks it.
+    two, though their files have others: each server costs seconds to start, and computes while nobody asks it. At
+    scale 1 they are too many for that.
     """
     left_out = set(matrix.left_out(items, config.args))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -221,7 +222,7 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: _turn(item.nodeid))
     on_aerospike: dict[Path, int] = {}
     for item in items:
-        needs = _needs(item)
+        needs = _needs(item) if SCALE < 1 else ()
         if item.path in on_session:
             item.add_marker(pytest.mark.xdist_group(SESSION))
         elif item.nodeid.startswith(ON_SPARK):
