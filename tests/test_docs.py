@@ -17,8 +17,8 @@ import pytest
 
 from latchwork import connect
 from latchwork.coord import CountDownLatch
-from tests.cli.warm import PROGRAM, Warm
 from tests.support.waiting import until
+from tests.support.warm import PROGRAM, Warm
 from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]

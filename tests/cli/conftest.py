@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from latchwork.cli import main
-
-from .warm import Warm
+from tests.support.warm import Warm
 
 
 @pytest.fixture(autouse=True)
