@@ -14,7 +14,7 @@ import pytest
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import Unavailable
-from latchwork.store import Key, Put, SQLiteStore
+from latchwork.store import Exists, Key, Put, SQLiteStore
 
 LEASE = 1.0
 LONG = 40.0
@@ -92,6 +92,22 @@ def _until(probe, timeout=30.0):
         time.sleep(0.005)
 
 
+def _stop(child, store):
+    """Stop it while it does not write: nobody else can write to the file until one that does goes on."""
+
+    def is_stopped():
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)
+        try:
+            store.operate(Key("resources", "free"), Put("n", 1), exists=Exists.ANY)
+        except Unavailable:
+            os.kill(child.pid, signal.SIGCONT)
+            return False
+        return True
+
+    _until(is_stopped)
+
+
 def test_a_killed_leader_is_succeeded(office):
     _, child, epoch, candidate = office
     child.send_signal(signal.SIGKILL)
@@ -101,7 +117,7 @@ def test_a_killed_leader_is_succeeded(office):
 
 def test_a_stopped_leader_wakes_up_to_find_its_term_lost_and_its_write_refused(office):
     store, child, epoch, candidate = office
-    os.kill(child.pid, signal.SIGSTOP)
+    _stop(child, store)
     leadership = _until(lambda: candidate.leadership)
     assert leadership.epoch > epoch
     leadership.operate(RESOURCE, Put("by", "here"))
