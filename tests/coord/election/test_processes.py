@@ -7,14 +7,15 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 import uuid
 
 import pytest
 
 from latchwork.coord import LeaseElection, ZooKeeperElection
 from latchwork.errors import Unavailable
-from latchwork.store import Exists, Key, Put, SQLiteStore
+from latchwork.store import Key, Put, SQLiteStore
+from tests.support.stopping import stop_between_writes
+from tests.support.waiting import until
 
 LEASE = 1.0
 LONG = 40.0
@@ -64,7 +65,7 @@ def office(request, tmp_path):
     try:
         epoch = int(child.stdout.readline())
         candidate.start()
-        _until(lambda: "here" in _contenders(candidate))
+        until(lambda: "here" in _contenders(candidate))
         yield store, child, epoch, candidate
     finally:
         child.kill()
@@ -82,43 +83,17 @@ def _contenders(candidate):
         return []
 
 
-def _until(probe, timeout=30.0):
-    end = time.monotonic() + timeout
-    while True:
-        found = probe()
-        if found:
-            return found
-        assert time.monotonic() < end, "did not come true in time"
-        time.sleep(0.005)
-
-
-def _stop(child, store):
-    """Stop it while it does not write: nobody else can write to the file until one that does goes on."""
-
-    def is_stopped():
-        os.kill(child.pid, signal.SIGSTOP)
-        os.waitpid(child.pid, os.WUNTRACED)
-        try:
-            store.operate(Key("resources", "free"), Put("n", 1), exists=Exists.ANY)
-        except Unavailable:
-            os.kill(child.pid, signal.SIGCONT)
-            return False
-        return True
-
-    _until(is_stopped)
-
-
 def test_a_killed_leader_is_succeeded(office):
     _, child, epoch, candidate = office
     child.send_signal(signal.SIGKILL)
     child.wait(10)
-    assert _until(lambda: candidate.leadership).epoch > epoch
+    assert until(lambda: candidate.leadership).epoch > epoch
 
 
 def test_a_stopped_leader_wakes_up_to_find_its_term_lost_and_its_write_refused(office):
     store, child, epoch, candidate = office
-    _stop(child, store)
-    leadership = _until(lambda: candidate.leadership)
+    stop_between_writes(child, store)
+    leadership = until(lambda: candidate.leadership)
     assert leadership.epoch > epoch
     leadership.operate(RESOURCE, Put("by", "here"))
     child.stdin.write("\n")

@@ -18,6 +18,7 @@ from latchwork.coord import FencedLock
 from latchwork.errors import LatchworkError
 from latchwork.store import Key, MapPut, Put, SQLiteStore
 from tests.support.scale import SEEDS, length
+from tests.support.stopping import stop_between_writes
 from tests.support.waiting import until
 
 TALLY = Key("tallies", "lock")
@@ -106,7 +107,7 @@ def test_a_stopped_holder_wakes_up_to_find_its_lease_lost_and_its_write_refused(
     holder = _start(HOLDER, sqlite, 0.5)
     try:
         fence = int(holder.stdout.readline())
-        os.kill(holder.pid, signal.SIGSTOP)
+        stop_between_writes(holder, sqlite)
         grant = FencedLock(sqlite, "held").acquire(timeout=20)
         assert grant.fence > fence
         grant.operate(TALLY, Put("by", "successor"))
