@@ -16,6 +16,7 @@ import pytest
 
 import latchwork
 from tools.release import PAGES, faults_of_sdist, faults_of_wheel, modules
+from tools.shape import tree_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -160,15 +161,10 @@ def test_all_that_is_public_says_what_it_does():
 
 
 @cache
-def _tree(path):
-    return ast.parse(path.read_text())
-
-
-@cache
 def _imports(path):
     """Return all that a file imports, dotted; what is relative from the package's root, with a leading dot."""
     package, found = path.relative_to(ROOT / "src" if path.is_relative_to(ROOT / "src") else ROOT).parts[:-1], []
-    for node in ast.walk(_tree(path)):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -180,7 +176,7 @@ def _imports(path):
 
 def _uses(path):
     """Every dotted name that a file uses and that may be a banned one, such as `threading.Thread`."""
-    nodes = ast.walk(_tree(path))
+    nodes = ast.walk(tree_of(path))
     return {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute) and node.attr in LAST}
 
 
