@@ -126,6 +126,16 @@ def _sets(store):
     return found
 
 
+@pytest.fixture(scope="session")
+def warm():
+    """Starts processes of the command, and programs, by a fork of one that has loaded the command."""
+    from .support.warm import Warm  # which forks, as not every system can
+
+    made = Warm()
+    yield made
+    made.close()
+
+
 @pytest.fixture
 def proved(record_property):
     """Reports figures for the closing table: `proved("processes", "the lock", killed=140)`."""

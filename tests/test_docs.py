@@ -18,7 +18,6 @@ import pytest
 from latchwork import connect
 from latchwork.coord import CountDownLatch
 from tests.support.waiting import until
-from tests.support.warm import PROGRAM, Warm
 from tools.docstrings import Pages, as_list
 
 ROOT = Path(__file__).parents[1]
@@ -59,21 +58,6 @@ def run(code, folder, *arguments):
         [sys.executable, *arguments], input=code, capture_output=True, text=True, timeout=120, check=False,
         env=environment(folder), cwd=folder,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def warm():
-    """Starts commands, and programs, by a fork of a process that has loaded this package."""
-    made = Warm()
-    yield made
-    made.close()
-
-
-def run_warm(warm, code, folder):
-    """Run a program as `python -` does, without the time that it takes to load this package."""
-    (folder / "program").write_text(code)
-    with (folder / "program").open() as program:
-        return warm.run(PROGRAM, stdin=program.fileno(), env=environment(folder), cwd=str(folder))
 
 
 class Shell:
@@ -117,7 +101,7 @@ def test_the_code_of_a_page_runs_as_a_program(page, tmp_path, warm):
     """`make long` types it into a process that has nothing loaded."""
     code = code_of(page, tmp_path)
     assert "import" in code, "the blocks are found"
-    done = run_warm(warm, code, tmp_path)
+    done = warm.run_program(code, tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
@@ -175,7 +159,7 @@ def test_the_front_pages_can_be_followed_one_after_the_other_on_one_machine(tmp_
 
 def test_the_page_about_tests_shows_what_its_code_prints(tmp_path, warm):
     shown = "".join(blocks(ABOUT_TESTS, "text")).splitlines()
-    done = run_warm(warm, code_of(ABOUT_TESTS, tmp_path), tmp_path)
+    done = warm.run_program(code_of(ABOUT_TESTS, tmp_path), tmp_path, environment(tmp_path))
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert len(printed) >= 5

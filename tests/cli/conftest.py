@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import pytest
 
 from latchwork.cli import main
-from tests.support.warm import Warm
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +53,6 @@ def sqlite_url(tmp_path):
 
 def command(url, *arguments):
     return [sys.executable, "-m", "latchwork.cli", "--store", url, *arguments]
-
-
-@pytest.fixture(scope="session")
-def warm():
-    """Starts processes of the command by a fork of one that has loaded it."""
-    made = Warm()
-    yield made
-    made.close()
 
 
 @pytest.fixture

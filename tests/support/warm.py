@@ -65,6 +65,12 @@ class Warm:
         out, err = process.communicate()
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
+    def run_program(self, code, folder, env):
+        """Run a program in a folder as `python -` does, without the time that it takes to load this package."""
+        (folder / "program").write_text(code)
+        with (folder / "program").open() as program:
+            return self.run(PROGRAM, stdin=program.fileno(), env=env, cwd=str(folder))
+
     def on_terminal(self, *words, size=(24, 80), env=None, timeout=30):
         """Start a command on a terminal of its own, for pexpect."""
         return OnTerminal(self, words, size, os.environ if env is None else env, timeout)
