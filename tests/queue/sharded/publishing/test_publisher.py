@@ -418,7 +418,7 @@ def test_a_coroutine_waits_for_a_publication_and_gives_up_the_wait_alone(gate):
 
     async def published():
         first = publisher.publish(1)
-        assert await asyncio.wrap_future(first) == first.message_id
+        assert await asyncio.wait_for(asyncio.wrap_future(first), 60) == first.message_id
         assert type(first) is Publication
         gate.open.clear()
         second = publisher.publish(2)
