@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from latchwork.coord.presence.presence import Membership
@@ -9,6 +11,7 @@ from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.upkeep import worker_group
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
 from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership, _meta, queues_of, workers_of
+from latchwork.seams import Seams
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from tests.queue.sharded.upkeep.test_upkeep import consuming
@@ -106,6 +109,42 @@ def test_a_process_that_works_again_while_it_is_still_leaving_joins_again(lease)
     stage.act("looks later", at_work, after=50 * lease)
     stage.play(until=1e6)
     assert stage.said == {"worker": None, "looks": [("f", ["b"])], "looks later": []}
+
+
+class SlowToEnd(Seams):
+    """Its tasks have done their work, and are not over before somebody waits for them."""
+
+    def spawn(self, run, name):
+        gate, seams = Event(), super()
+
+        def late():
+            run()
+            assert gate.wait(60)
+
+        class Joined:
+            def __init__(self):
+                self.task = seams.spawn(late, name)
+                self.is_alive = self.task.is_alive
+
+            def join(self, timeout=None):
+                if timeout is None:
+                    gate.set()
+                self.task.join(timeout)
+
+        return Joined()
+
+
+def test_a_process_joins_again_whose_thread_has_left_and_is_not_over_yet():
+    group = workers_of(MemoryStore(SlowToEnd()), "c", "f")
+    membership = WorkerMembership(group, "me", lambda: ["q"])
+    membership.start()
+    until(group.members)
+    membership.stop(0.0)
+    until(lambda: not group.members())
+    until(lambda: membership._is_over)
+    membership.start()
+    assert until(group.members)
+    membership.stop(None)
 
 
 def test_who_works_on_another_queue_says_so():
