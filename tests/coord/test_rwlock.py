@@ -227,7 +227,9 @@ def test_there_is_a_largest_number_of_readers(memory, monkeypatch):
     monkeypatch.setattr(module, "_READ", module._acquisition(module.Mode.READ, module._LAST_FENCE, guard))
     for _ in range(3):
         ReadWriteLock(memory, "l").read()
+    before = memory.total
     assert ReadWriteLock(memory, "l").try_read() is None
+    assert memory.total - before == 2, "one call tries, one looks: it is not tried again where there is no room"
 
 
 # ---- bad input, before any I/O; handles that travel

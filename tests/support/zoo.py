@@ -40,13 +40,15 @@ class Zoo:
 class Client:
     """As much of a kazoo client as a line needs. before_create: what happens before a create is sent.
 
-    As kazoo does, it keeps what is asked while there is no connection, and drops that with the next loss of one.
+    As kazoo does, it keeps what is asked while there is no connection, and drops that with the next loss of one: who
+    asked hears of it in another thread of kazoo, before the listeners hear of the loss or (`drops_late`) after them.
     """
 
     handler = SequentialThreadingHandler()  # it does not run: what is linked to an answer is called at once
 
     def __init__(self, zoo, session):
         self.zoo, self.session = zoo, session
+        self.drops_late = False
         self.before_create = lambda: None
         self.state, self.listeners = KazooState.CONNECTED, set()
         self._answers, self._waiting = True, []
@@ -70,8 +72,8 @@ class Client:
     def cut(self):
         """The connection is lost, the session not yet."""
         self._answers = False
-        self._drop()
-        self._become(KazooState.SUSPENDED)
+        for step in (self._suspend, self._drop) if self.drops_late else (self._drop, self._suspend):
+            step()
 
     def back(self):
         """There is a connection again, to the same session."""
@@ -91,6 +93,9 @@ class Client:
         self.zoo.expire(self.session)
         self._become(KazooState.LOST)
         self._drop()
+
+    def _suspend(self):
+        self._become(KazooState.SUSPENDED)
 
     def _become(self, state):
         self.state = state

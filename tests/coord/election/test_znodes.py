@@ -89,8 +89,10 @@ def test_a_place_that_is_left_without_a_connection_goes_with_the_next_one(zoo, e
     assert client.listeners == set()
 
 
-def test_a_place_that_is_left_goes_however_often_the_connection_is_lost_meanwhile(zoo, enter):
+@pytest.mark.parametrize("drops_late", [False, True])
+def test_a_place_that_is_left_goes_however_often_the_connection_is_lost_meanwhile(zoo, enter, drops_late):
     client, line = enter(1, "a")
+    client.drops_late = drops_late
     line.predecessor()
     client.cut()
     line.leave()

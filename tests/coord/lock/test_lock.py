@@ -494,6 +494,15 @@ def test_who_waits_is_let_go_first_though_the_servers_clock_stands_still(clock, 
         clock.advance(2)
 
 
+def test_who_takes_a_lock_in_a_loop_lets_other_threads_run_once_a_millisecond(clock, memory, monkeypatch):
+    slept, lock = [], FencedLock(memory, NAME)
+    monkeypatch.setattr(clock, "sleep", slept.append)
+    for _ in range(10):
+        lock.acquire(timeout=5).release()
+        clock.advance(0.0004)
+    assert slept == [0] * 4
+
+
 def test_politeness_does_not_outlast_the_timeout(clock, memory):
     lock = FencedLock(memory, NAME, lease=60)
     grant = lock.acquire()
