@@ -43,10 +43,10 @@ class Deadline:
     is_cut: whether it was ended early.
     """
 
-    __slots__ = ("_around", "_before", "_over", "_seams", "_silences", "end", "is_cut", "logged")
+    __slots__ = ("_around", "_before", "_over", "_seams", "_was_silent", "end", "is_cut", "logged")
 
     def __init__(self, seams: Seams, timeout: float | None) -> None:
-        self._seams, self._silences = seams, 0
+        self._seams, self._was_silent = seams, False
         self.end = None if timeout is None else seams.monotonic() + timeout
         self._over = 0.0 if self.end is None else self.end + LATE  # when the call before is over, at the latest
         self.logged: float | None = None
@@ -83,9 +83,9 @@ class Deadline:
             return None
         now = self._seams.monotonic()
         if now < self._over:
-            self._silences, time = 0, max(0.0, self.end - now) + LATE
+            self._was_silent, time = False, max(0.0, self.end - now) + LATE
         else:  # the call before took all its time, or the process was paused
-            self._silences, time = self._silences + 1, LEAST if self._silences else SPARE
+            self._was_silent, time = True, LEAST if self._was_silent else SPARE
         self._over = now + time
         return time
 

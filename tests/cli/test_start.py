@@ -55,6 +55,12 @@ def test_the_command_of_a_lock_loads_no_queue_and_no_table():
     assert {name for name in found if name.startswith(("latchwork.queue", "latchwork.observe", "rich."))} == set()
 
 
+def test_of_a_group_of_commands_only_the_one_that_is_called_is_made():
+    called = {tuple(words[:2]) for words, _ in leaves() if len(words) > 1}
+    assert len(called) > 50, "the commands are found"
+    assert {words for words in called if list(loaded(*words).commands) != [words[1]]} == set()
+
+
 @pytest.mark.parametrize("module", ["latchwork", "latchwork.cli"])
 def test_python_runs_the_command_by_the_name_of_the_package(module):
     run = [sys.executable, "-m", module, "--version"]
