@@ -94,10 +94,11 @@ def test_what_may_not_begin_soon_goes_back_uncounted_and_nothing_is_claimed_unti
         consumer._turns.take()
     assert (consumer.stats["handled"], consumer.stats["handed_back"]) == (1, 2)
     store.reset()
-    before = clock.monotonic()
+    before, limited = clock.monotonic(), consumer.stats["rate_limited"]
     consumer._turns.take()
     assert store.total == 0
     assert clock.monotonic() > before, "it waits, rather than ask again at once"
+    assert consumer.stats["rate_limited"] == limited + 1, "each minute of a long wait says what is waited for"
     assert waiting(queue) == [(n, 1) for n in range(1, 4)]
 
 
