@@ -7,6 +7,7 @@ import gc
 import os
 import shlex
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,31 @@ def _logs_as_before():
     """Forget that this process was told to end, as a test may: from then on logs are written in another way."""
     yield
     logs._ends.clear()
+
+
+EARLIER = pytest.StashKey[frozenset[threading.Thread]]()
+"""The threads that there were before a test that reads the log."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Note which threads earlier tests have left."""
+    if "caplog" in item.fixturenames:
+        item.stash[EARLIER] = frozenset(threading.enumerate()) - {threading.current_thread()}
+
+
+@pytest.fixture
+def caplog(caplog, request):
+    """The log, without the lines of threads that earlier tests have left: one that renewed a grant which was dropped
+    says so when the next renewal is due.
+    """
+
+    def is_ours(_):
+        return threading.current_thread() not in request.node.stash[EARLIER]
+
+    caplog.handler.addFilter(is_ours)
+    yield caplog
+    caplog.handler.removeFilter(is_ours)
 
 
 @pytest.fixture(scope="session")

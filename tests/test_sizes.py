@@ -146,6 +146,30 @@ def test_files_have_the_fixtures_of_their_folder_in_whichever_order_they_are_nam
     assert "3 passed" in done.stdout
 
 
+LEAVING = """import logging
+import threading
+
+gate = threading.Event()
+left = threading.Thread(target=lambda: gate.wait(60) and logging.warning("of another test"))
+
+
+def test_one():
+    left.start()
+
+
+def test_two(caplog):
+    gate.set()
+    left.join()
+    logging.warning("its own")
+    assert caplog.messages == ["its own"]
+"""
+
+
+def test_a_test_reads_no_line_of_a_thread_that_an_earlier_one_has_left(project, tmp_path):
+    (tmp_path / "inner" / "test_one.py").write_text(LEAVING)
+    assert "2 passed" in project("inner").stdout
+
+
 def compute():
     end = cost.processor_time() + 0.1
     while cost.processor_time() < end:
