@@ -69,8 +69,8 @@ $(VENV)/.compiled: $(STAMP) $(shell find src pyspark_latchwork tests -name '*.py
 # The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more. A test that
-# does not end in 15 minutes fails, and the stack of each thread is printed.
-NO_HANG := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# does not end in 15 minutes fails, the stack of each thread is printed, and the run ends: a new worker would begin it again.
+NO_HANG := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
 AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10 $(NO_HANG)
 test: java $(VENV)/.compiled ## the tests: five to ten minutes on two cores, with a table of what was proved
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
