@@ -69,7 +69,7 @@ class Ended:
 def ended(cancelled: BaseException) -> Ended | None:
     """Return how the verb ended at which this `CancelledError` was raised; None if it does not come from a verb.
 
-    Who awaits a task that was cancelled may get another error, with that of the verb as its context.
+    Who awaits a task that was cancelled may get another error, with that of the verb as its context (Python 3.10).
     """
     error: BaseException | None = cancelled
     while error is not None:

@@ -208,12 +208,15 @@ def test_what_a_leaders_function_raises_when_it_is_cancelled_is_the_cause(store,
             finally:
                 raise ValueError("of the user's")
 
-        task = asyncio.ensure_future(aio.LeaseElection(store, "e").run(lead))
+        async def runs():
+            with pytest.raises(asyncio.CancelledError) as cancelled:
+                await aio.LeaseElection(store, "e").run(lead)
+            return aio.ended(cancelled.value), type(cancelled.value.__cause__)
+
+        task = asyncio.ensure_future(runs())
         await begun.wait()
         task.cancel()
-        with pytest.raises(asyncio.CancelledError) as cancelled:
-            await task
-        assert (aio.ended(cancelled.value), type(cancelled.value.__cause__)) == (aio.Ended(), ValueError)
+        assert await task == (aio.Ended(), ValueError)
 
     run(main())
 
