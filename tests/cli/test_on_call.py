@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from io import BytesIO, StringIO, TextIOWrapper
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -17,6 +18,7 @@ from latchwork.cli.audit import person
 from latchwork.cli.coord.state import AskedNames
 from latchwork.cli.stats import Screen
 from latchwork.cli.tables import RowsOnTerminal
+from latchwork.cli.unsettled import unsettled_in
 from latchwork.coord import FencedLock, Group, RateLimiter, ReadWriteLock, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.errors import Unavailable
@@ -25,7 +27,17 @@ from latchwork.observe.findings import Finding
 from latchwork.queue import QueueConfig, QueueRegistry, Schedule
 from latchwork.queue.sharded.delayed.schedules import ScheduleRecords
 from latchwork.queue.sharded.in_flight import in_flight
-from latchwork.queue.sharded.workers import SILENT, WORKERS, Running, WorkerReport, reporting, workers_of
+from latchwork.queue.sharded.workers import (
+    LONG,
+    SILENT,
+    WORKERS,
+    Running,
+    WorkerReport,
+    process_of,
+    reporting,
+    workers_of,
+)
+from latchwork.seams import SYSTEM
 from latchwork.store import Key, MapPut, MemoryStore, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.store.port import Exists
@@ -261,6 +273,14 @@ def test_messages_that_a_worker_could_not_settle_are_told_apart_from_those_at_wo
     queue.store.repeat(reporting(queue, WorkerReport(f"{me}:ab@local", 0.0, 0, 2, 2, 0, 0)))
     assert "that no handler works on" not in lw("queue", "show", "q", *SHOP).err
     assert "no handler works on" not in lw("doctor", *SHOP).out
+
+
+@pytest.mark.parametrize(("ago", "found"), [(10.0, 1), (20.0, 0)])
+def test_a_message_that_was_claimed_about_when_its_worker_last_reported_may_have_a_handler(ago, found):
+    now, me = 1_000.0, f"{SYSTEM.process_name()}:ab@local"
+    state = SimpleNamespace(at_work=[SimpleNamespace(worker=me, ago=ago, running=0)], returns_within=60.0)
+    held = [SimpleNamespace(worker=process_of(me), stamped=(now - LONG - 15) * 1000)]
+    assert [one.messages for one in unsettled_in(state, held, now, batches=False)] == [1] * found
 
 
 def test_a_redrive_says_what_it_left_and_doctor_asks_for_all_of_many(lw, queue):
