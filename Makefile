@@ -69,12 +69,15 @@ $(VENV)/.compiled: $(STAMP) $(shell find src pyspark_latchwork tests -name '*.py
 # The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
 # processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more. A test that
-# does not end in 15 minutes fails, the stack of each thread is printed, and the run ends: a new worker would begin it again.
-NO_HANG := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true --max-worker-restart 0
-AT_ONCE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10 $(NO_HANG)
+# does not end in HANG seconds fails, the stack of each thread is printed, and the run ends: a new worker would begin it
+# again.
+NO_HANG = -o faulthandler_timeout=$(HANG) -o faulthandler_exit_on_timeout=true --max-worker-restart 0
+AT_ONCE = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10 $(NO_HANG)
+test: HANG := 900
 test: java $(VENV)/.compiled ## the tests: five to ten minutes on two cores, with a table of what was proved
 	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
 
+long: HANG := 3600
 long: java $(VENV)/.compiled ## all tests, exhaustive, on all backends: 20 to 40 minutes
 	@LATCHWORK_SCALE=1 $(PYTHON) -m pytest $(AT_ONCE)
 
