@@ -507,6 +507,23 @@ def test_a_change_counts_that_came_while_the_program_was_loaded_and_so_does_a_ne
     assert files.changed(3.0) == str(tmp_path / "other.py")
 
 
+def test_modules_of_every_folder_below_are_watched_but_for_those_of_packages(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    modules = [tmp_path / folder / "jobs.py" for folder in ("shop/inner", "env/site-packages", "node_modules")]
+    for module in modules:
+        module.parent.mkdir(parents=True)
+        module.write_text("")
+    files = Files()
+    files.begin()
+    files.watch_folder()
+    for module in modules:
+        module.write_text("import other")
+    assert files.changed(1.0) == str(modules[0])
+    for module in modules[1:]:
+        module.unlink()
+    assert files.changed(2.0) is None
+
+
 def descriptors():
     """What this process holds open, under names that are not given twice, as the numbers are."""
     found = set()
