@@ -37,7 +37,6 @@ from latchwork.queue.sharded.workers import (
     reporting,
     workers_of,
 )
-from latchwork.seams import SYSTEM
 from latchwork.store import Key, MapPut, MemoryStore, Put
 from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.store.port import Exists
@@ -277,7 +276,7 @@ def test_messages_that_a_worker_could_not_settle_are_told_apart_from_those_at_wo
 
 @pytest.mark.parametrize(("ago", "found"), [(10.0, 1), (20.0, 0)])
 def test_a_message_that_was_claimed_about_when_its_worker_last_reported_may_have_a_handler(ago, found):
-    now, me = 1_000.0, f"{SYSTEM.process_name()}:ab@local"
+    now, me = 1_000.0, "vm:7:ab@local"
     state = SimpleNamespace(at_work=[SimpleNamespace(worker=me, ago=ago, running=0)], returns_within=60.0)
     held = [SimpleNamespace(worker=process_of(me), stamped=(now - LONG - 15) * 1000)]
     assert [one.messages for one in unsettled_in(state, held, now, batches=False)] == [1] * found

@@ -72,8 +72,11 @@ class Client:
     def cut(self):
         """The connection is lost, the session not yet."""
         self._answers = False
-        for step in (self._suspend, self._drop) if self.drops_late else (self._drop, self._suspend):
-            step()
+        if not self.drops_late:
+            self._drop()
+        self._become(KazooState.SUSPENDED)
+        if self.drops_late:
+            self._drop()
 
     def back(self):
         """There is a connection again, to the same session."""
@@ -93,9 +96,6 @@ class Client:
         self.zoo.expire(self.session)
         self._become(KazooState.LOST)
         self._drop()
-
-    def _suspend(self):
-        self._become(KazooState.SUSPENDED)
 
     def _become(self, state):
         self.state = state
