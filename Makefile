@@ -22,14 +22,14 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock java demo test long quick changed server lint coverage soak payments replay bench docs monitoring pythons airflow release clean
+.PHONY: help install lock java demo test long quick changed server lint coverage soak payments replay bench docs monitoring pythons airflow release clean FORCE
 
 help:           ## these lines
 	@sed -n 's/^\([a-z]*\): .*## \(.*\)/make \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 install: $(STAMP) ## the virtual environment with everything in it; LOCK=no: newest versions
 
-$(STAMP): pyproject.toml $(filter-out no,$(LOCK))
+$(STAMP): pyproject.toml $(if $(filter no,$(LOCK)),FORCE,$(LOCK))
 	@$(BASE) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed; set BASE=python3.x"; exit 1; }
 	@echo "installing into $(VENV), once: a minute or two"
 	$(BASE) -m venv $(VENV)
@@ -40,6 +40,8 @@ else
 	$(PIP) --no-deps --no-build-isolation --editable .
 endif
 	@touch $(STAMP)
+
+FORCE:          # the newest versions are looked for each time
 
 lock:           ## requirements-dev.lock from pyproject.toml; UPGRADE=1: with the newest versions
 	@test -x build/uv/bin/uv || { $(BASE) -m venv build/uv && build/uv/bin/python -m pip install --quiet uv; }
@@ -68,16 +70,11 @@ $(VENV)/.compiled: $(STAMP) $(shell find src pyspark_latchwork tests -name '*.py
 
 # The tests have three sizes (tests/support/scale.py). `make test` runs a tenth: of the matrices a sample that is another
 # one each day, of random runs fewer seeds; no test that is marked `long`; and a test that takes more than 5 s of
-# processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more. A test that
-# does not end in HANG seconds fails, the stack of each thread is printed, and the run ends: a new worker would begin it
-# again.
-NO_HANG = -o faulthandler_timeout=$(HANG) -o faulthandler_exit_on_timeout=true --max-worker-restart 0
-AT_ONCE = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10 $(NO_HANG)
-test: HANG := 900
+# processor time fails unless it is marked `slow`. `make long` runs all, whole. No failure is run once more.
+AT_ONCE = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder -r fE --durations 10
 test: java $(VENV)/.compiled ## the tests: five to ten minutes on two cores, with a table of what was proved
-	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE)
+	@LATCHWORK_CPU_LIMIT=5 $(PYTHON) -m pytest -m "not long" $(AT_ONCE) -o faulthandler_timeout=900
 
-long: HANG := 3600
 long: java $(VENV)/.compiled ## all tests, exhaustive, on all backends: 20 to 40 minutes
 	@LATCHWORK_SCALE=1 $(PYTHON) -m pytest $(AT_ONCE)
 
@@ -126,7 +123,7 @@ soak: java $(STAMP) ## the long figures, up to 90 minutes: make soak MINUTES=10;
 	@$(PYTHON) -m tests.sim soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(WRITE),--write)
 
 payments: java $(STAMP) ## 8 workers killed and stopped for 10 minutes, 100,000 payments over 1,000 accounts
-	@LATCHWORK_SCALE=2 nice -n 10 $(PYTHON) -m pytest -q tests/queue/sharded/test_payments_killed.py -k aerospike
+	@LATCHWORK_SERVERS=required LATCHWORK_SCALE=2 nice -n 10 $(PYTHON) -m pytest -q tests/queue/sharded/test_payments_killed.py -k aerospike
 
 replay: $(STAMP) ## one simulated history as a table: make replay SEED=7 PRIMITIVE=latch
 	@$(PYTHON) -m tests.sim replay --seed "$(SEED)" --primitive "$(PRIMITIVE)"
@@ -153,9 +150,12 @@ pythons: $(STAMP) ## the tests over memory and SQLite on every Python that is cl
 	@$(PYTHON) -m tools.pythons
 
 # Airflow brings 200 packages, so it has an environment of its own, with the newest version that pyproject.toml allows.
-airflow:        ## the tests of latchwork.airflow, on a real Airflow in .venv-airflow
-	@test -x .venv-airflow/bin/pytest || { $(BASE) -m venv .venv-airflow && \
-	  .venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[airflow]' "pytest>=8.4,<9.2" pytest-xdist; }
+.venv-airflow/.installed: pyproject.toml
+	$(BASE) -m venv .venv-airflow
+	.venv-airflow/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --editable '.[airflow]' "pytest>=9,<9.2" pytest-xdist
+	@touch $@
+
+airflow: .venv-airflow/.installed ## the tests of latchwork.airflow, on a real Airflow in .venv-airflow
 	@.venv-airflow/bin/python -m pytest tests/airflow
 
 release: $(STAMP) ## sdist and wheel in dist, checked, installed into clean environments and tried

@@ -19,11 +19,11 @@ from .support import backends, cost, matrix, surfaces
 from .support.project import project  # noqa: F401 - a fixture
 from .support.proof import PROPERTY, Proof, floors
 from .support.proxy import Proxy
-from .support.scale import SCALE
+from .support.real_servers import NO_SERVER, or_skip
+from .support.scale import FIRST, SCALE
 from .support.surfaces import surface  # noqa: F401 - a fixture
 from .support.waiting import described
 
-NO_SERVER = "no real server: "
 PATIENT = {"timeout": 20_000}
 """Milliseconds for an answer; the client's own second is too short for a busy machine."""
 
@@ -127,10 +127,8 @@ def zookeeper():
 
 
 def _running(start):
-    try:
+    with or_skip():
         server = start()
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     yield server
     server.close()
 
@@ -172,7 +170,7 @@ def proved(record_property):
     return report
 
 
-FIRST = (
+EARLY = (
     "tests/test_forks",
     "tests/spark/",
     "tests/test_flights.py",
@@ -226,6 +224,8 @@ def pytest_configure(config):
     """
     config.args.sort(key=lambda argument: str(Path(argument).absolute()))
     gc.disable()  # until all tests are collected: nothing of them is garbage
+    if config.pluginmanager.hasplugin("xdist"):
+        config.option.maxworkerrestart = 0  # a new worker would begin the test again that ended the one before
     if hasattr(config, "workerinput"):
         atexit.register(_end_at_once, os.getpid())
 
@@ -245,7 +245,7 @@ def pytest_collection_modifyitems(config, items):
     Those of a file share a server, and all of Spark's share a session. Another worker has the tests that start Spark in
     processes of their own: more than two at once start too slowly. Those on the other servers are for one worker, or
     two, though their files have others: each server costs seconds to start, and computes while nobody asks it. At
-    scale 1 they are too many for that.
+    scale 1 they are too many for that. Those on one server that was there before are for one worker always.
     """
     left_out = set(matrix.left_out(items, config.args))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -257,9 +257,12 @@ def pytest_collection_modifyitems(config, items):
     on_session = {item.path for item in items if "sessions" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: _turn(item.nodeid))
     on_aerospike: dict[Path, int] = {}
+    is_shared = servers.VARIABLE in os.environ
     for item in items:
-        needs = _needs(item) if SCALE < 1 else ()
-        if item.path in on_session:
+        needs = _needs(item) if SCALE < 1 or is_shared else ()
+        if is_shared and "aerospike" in needs:  # of two workers one would empty what the other's test has written
+            item.add_marker(pytest.mark.xdist_group(AEROSPIKE[0]))
+        elif item.path in on_session:
             item.add_marker(pytest.mark.xdist_group(SESSION))
         elif item.nodeid.startswith(ON_SPARK):
             item.add_marker(pytest.mark.xdist_group(JOBS))
@@ -302,9 +305,19 @@ def pytest_runtest_makereport(item, call):
     """Print beside a failure the command that runs the test alone."""
     report = yield
     if report.failed:
-        scale = "" if SCALE == 0.1 else f"LATCHWORK_SCALE={SCALE:g} "
-        report.sections.append(("alone", f"{scale}python -m pytest {shlex.quote(item.stash.get(NAME, item.nodeid))}"))
+        command = f"python -m pytest {shlex.quote(item.stash.get(NAME, item.nodeid))}"
+        report.sections.append(("alone", " ".join([*_settings(), command])))
     return report
+
+
+def _settings():
+    """The variables that a test may depend on, as this run has them."""
+    if SCALE != 0.1:
+        yield f"LATCHWORK_SCALE={SCALE:g}"
+    if SCALE < 1:
+        yield f"LATCHWORK_DAY={matrix.day()}"
+    if FIRST:
+        yield f"LATCHWORK_FIRST={FIRST}"
 
 
 def pytest_collection_finish():
@@ -317,8 +330,8 @@ def pytest_collection_finish():
 
 
 def _turn(nodeid):
-    named = [place for place, name in enumerate(FIRST) if nodeid.startswith(name)]
-    return named[0] if named else len(FIRST) + nodeid.startswith(SPREAD)
+    named = [place for place, name in enumerate(EARLY) if nodeid.startswith(name)]
+    return named[0] if named else len(EARLY) + nodeid.startswith(SPREAD)
 
 
 MEMORY = pytest.StashKey[list[int]]()

@@ -14,7 +14,8 @@ from latchwork.coord import CountDownLatch, FencedLock, LeaseElection
 from latchwork.errors import LatchworkError
 from latchwork.queue import QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key
-from tools import cluster, servers
+from tests.support.real_servers import or_skip
+from tools import cluster
 
 PARTIES = 600
 ROUNDS = 100
@@ -25,11 +26,8 @@ WORKERS = ("publish", "consume", "count", "hold")
 
 @pytest.fixture(scope="module")
 def nodes():
-    try:
-        with cluster.cluster(3) as started:
-            yield started
-    except servers.Unreachable as reason:
-        pytest.skip(f"no real server: {reason}")
+    with or_skip(), cluster.cluster(3) as started:
+        yield started
 
 
 class Load:

@@ -13,6 +13,7 @@ from latchwork.errors import FencedOut, LeaseLost, NotFound
 from latchwork.queue import LargeQueue, QueueConfig, QueueRegistry, Sweeper
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
+from tests.support.real_servers import or_skip
 from tools import servers
 
 from .queue.sharded.world import Election
@@ -66,10 +67,8 @@ def _answers(store) -> bool:
     params=[Emptied, pytest.param(Restarted, marks=pytest.mark.long)], ids=["memory", "aerospike"], scope="module"
 )
 def place(request):
-    try:
+    with or_skip():
         made = request.param()
-    except servers.Unreachable as reason:
-        pytest.skip(f"no real server: {reason}")
     yield made
     made.close()
 

@@ -27,8 +27,8 @@ from latchwork.errors import LatchworkError
 from latchwork.queue import Consumer, LargeQueue, QueueConfig, QueueRegistry
 from latchwork.store import Exists, Key, Put
 from latchwork.store.aerospike import AerospikeStore
-from tests.conftest import NO_SERVER
 from tests.support.proxy import Proxy
+from tests.support.real_servers import or_skip
 from tests.support.waiting import described
 from tools import servers
 
@@ -41,10 +41,8 @@ BUSY = 1.0
 @pytest.fixture(scope="module")
 def server():
     """A server of our own, to be stopped."""
-    try:
+    with or_skip():
         made = servers.started(servers.Asd())
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     yield made
     made.close()
 

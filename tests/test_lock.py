@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tools.pythons import claimed
+
 tomllib = pytest.importorskip("tomllib")  # of Python 3.11
 
 ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements-dev.lock").read_text()
 PINS = [Requirement(line) for line in re.findall(r"^([a-z0-9][^\\\n]+)", LOCK, re.MULTILINE)]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-CLAIMED = ("3.10", "3.11", "3.12", "3.13", "3.14")
+PYTHONS = (*claimed(), "3.14")
+"""Those that are claimed, and the next one."""
 
 
 def asked(python):
@@ -31,7 +34,7 @@ def pinned(name, python):
     return [str(pin.specifier).removeprefix("==") for pin in pins]
 
 
-@pytest.mark.parametrize("python", CLAIMED)
+@pytest.mark.parametrize("python", PYTHONS)
 def test_each_package_has_one_version_that_pyproject_allows(python):
     assert len(asked(python)) > 20, "the packages are found"
     wrong = {

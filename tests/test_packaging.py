@@ -27,7 +27,9 @@ MAY_BE_BANNED = re.compile(
     rf"(import|from) .*\b({'|'.join({name.partition('.')[0] for name in BANNED})})\b|datetime\.now"
 )
 """A file without a match has nothing that is banned, and need not be parsed, which takes seconds for all."""
-PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in ("store", "coord", "queue", "testing", "spark", "observe")))
+FOLDERS = ("store", "coord", "queue", "testing", "spark", "observe", "aio", "asgi", "console", "django")
+PUBLIC = ("latchwork", *(f"latchwork.{name}" for name in FOLDERS))
+"""Without `latchwork.airflow`: Airflow is not in the lock."""
 _CHECK = """
 import sys, queue
 from pathlib import Path

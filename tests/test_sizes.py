@@ -132,7 +132,7 @@ def test_workers_take_one_sample_and_a_failure_says_what_runs_it_alone(project, 
     done = project("-n", "2", "--dist", "loadgroup", "inner", LATCHWORK_DAY="2026-01-01")
     assert "10 failed" in done.stdout
     assert "LATCHWORK_DAY=2026-01-01" in done.stdout
-    assert "python -m pytest 'inner/test_one.py::test_struck[" in done.stdout
+    assert "LATCHWORK_DAY=2026-01-01 python -m pytest 'inner/test_one.py::test_struck[" in done.stdout
     assert "memory of the largest worker: " in done.stdout
 
 
@@ -181,9 +181,10 @@ def test_it():
 @pytest.mark.long
 def test_a_test_that_hangs_fails_with_its_stack_and_ends_the_run(project, tmp_path):
     (tmp_path / "inner" / "test_one.py").write_text(HANGING)
-    (line,) = (line for line in Path("Makefile").read_text().splitlines() if line.startswith("NO_HANG"))
-    assert "$(HANG)" in line
-    done = project("-n", "2", "--dist", "loadgroup", *line.partition("= ")[2].replace("$(HANG)", "1").split(), "inner")
+    exits = "faulthandler_exit_on_timeout = true"
+    assert exits in Path("pyproject.toml").read_text()
+    limit = ("-o", "faulthandler_timeout=1", "-o", exits.replace(" ", ""))
+    done = project("-n", "2", "--dist", "loadgroup", *limit, "inner")
     assert done.returncode == 1
     assert "crashed while running 'inner/test_one.py::test_it" in done.stdout
     assert "in test_it" in done.stderr

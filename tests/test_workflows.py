@@ -43,7 +43,8 @@ def test_a_subject_of_more_than_72_characters_is_refused(tmp_path, length, statu
     message = tmp_path / "message"
     message.write_text("s" * length + "\n\n" + "A line of the body may be longer. " * 3 + "\n")
     subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
-    command = f"{sys.executable} -m pre_commit run --hook-stage commit-msg --commit-msg-filename {message}".split()
+    options = ["--hook-stage", "commit-msg", "--commit-msg-filename", str(message)]
+    command = [sys.executable, "-m", "pre_commit", "run", *options]
     environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == status, done.stdout + done.stderr

@@ -1,7 +1,8 @@
 """Real servers for tests and benchmarks: Aerospike and ZooKeeper, on free loopback ports, ended by their process id.
 
 An Aerospike is, first found wins: `$LATCHWORK_TEST_AEROSPIKE` (host:port/namespace), an `asd` on the PATH, a Docker
-that answers. Without one, the tests that need it are skipped, and the closing summary of the run says so.
+that answers. Without one, the tests that need it are skipped, and the closing summary of the run says so. One that is
+there and does not start is a failure.
 """
 
 from __future__ import annotations
@@ -76,25 +77,35 @@ class Unreachable(Exception):
     """There is no such server on this machine; the tests that need it are skipped."""
 
 
+class DidNotStart(Exception):
+    """The server is on this machine, and it ended, or it did not answer in time."""
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    for made in sockets:
-        made.bind(("127.0.0.1", 0))
-    ports = [made.getsockname()[1] for made in sockets]
-    for made in sockets:
-        made.close()
-    return ports
+    """Ports of the loopback interface that nobody listens on, and that nobody else is given until this process ends.
+
+    A socket that does not listen keeps each of them. A server can listen there all the same, as it sets SO_REUSEADDR
+    too.
+    """
+    kept = [socket.socket() for _ in range(count)]
+    for one in kept:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    _kept.extend(kept)
+    return [one.getsockname()[1] for one in kept]
+
+
+_kept: list[socket.socket] = []
 
 
 def until(ready, timeout: float = START_TIMEOUT, pause: float = 0.05):
-    """What `ready` returns once that is true; raises `Unreachable` after `timeout` seconds."""
+    """What `ready` returns once that is true; raises `DidNotStart` after `timeout` seconds."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         if found := ready():
             return found
         time.sleep(pause)
-    raise Unreachable(f"{ready.__name__} did not become true within {timeout} s")
+    raise DidNotStart(f"{ready.__name__} did not become true within {timeout} s")
 
 
 @dataclass(frozen=True)
@@ -137,7 +148,7 @@ class Process(ABC):
 
     def _answers(self) -> bool:
         if self._process.poll() is not None:
-            raise Unreachable((self.directory / "output").read_text(errors="replace")[-2000:])
+            raise DidNotStart((self.directory / "output").read_text(errors="replace")[-2000:])
         return self.is_ready()
 
     def send(self, number: signal.Signals) -> None:
@@ -349,12 +360,12 @@ def docker_answers() -> bool:
 
 
 def start_aerospike() -> External | Asd | Container:
-    """An Aerospike server for the tests. Raises `Unreachable` where there is none."""
+    """An Aerospike server for the tests. Raises `Unreachable` where there is none, and `DidNotStart`."""
     if named := os.environ.get(VARIABLE):
         where, _, namespace = named.rpartition("/")
         host, _, port = where.rpartition(":")
         if not puts(host, int(port), namespace):
-            raise Unreachable(f"no Aerospike takes a write at {named}")
+            raise DidNotStart(f"no Aerospike takes a write at {named}, which {VARIABLE} names")
         return External(host, int(port), namespace)
     if shutil.which("asd"):
         return started(Asd())

@@ -16,8 +16,8 @@ from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.conftest import NO_SERVER
 from tests.support.outage import Place
+from tests.support.real_servers import or_skip
 from tools import servers
 
 NAMES = count()
@@ -27,10 +27,8 @@ ONCE = RetryPolicy(attempts=1)
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     """A server of these tests alone, that can be out of reach."""
-    try:
+    with or_skip():
         server = servers.started(servers.Asd())
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     made = Place([server])
     yield made
     made.close()

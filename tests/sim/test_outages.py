@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.conftest import NO_SERVER
 from tests.support.outage import Place
 from tests.support.proxy import Fault
+from tests.support.real_servers import or_skip
 from tests.support.scale import SCALE, SEEDS
 from tools import servers
 from tools.cluster import cluster, settled
@@ -92,14 +92,11 @@ if IN_THE_SOAK:
 def test_every_promise_holds_while_nodes_go_away_again_and_again(seed, tmp_path, proved):
     name = list(PLACES)[seed % len(PLACES)]
     grounds: list[Ground] = []
-    try:
-        with PLACES[name](lambda: grounds[0]) as (place, outages):
-            client = place.client(tend=250, patience=500)
-            ground = Ground(AerospikeStore(client, "test"), seed, tmp_path, deletes_last=name != "restarts")
-            grounds.append(ground)
-            figures = hunt(ground, [hunter(ground) for hunter in HUNTERS], outages, SECONDS, LENGTHS)
-            client.close()
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
+    with or_skip(), PLACES[name](lambda: grounds[0]) as (place, outages):
+        client = place.client(tend=250, patience=500)
+        ground = Ground(AerospikeStore(client, "test"), seed, tmp_path, deletes_last=name != "restarts")
+        grounds.append(ground)
+        figures = hunt(ground, [hunter(ground) for hunter in HUNTERS], outages, SECONDS, LENGTHS)
+        client.close()
     proved("outages", name, figures)
     assert not ground.violations, "\n".join(ground.violations)

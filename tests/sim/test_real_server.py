@@ -18,8 +18,8 @@ from latchwork.errors import LatchworkError, NotFound
 from latchwork.retry import RetryPolicy
 from latchwork.store import NEVER, Add, Bin, Exists, Key, Once, Param, Put
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.conftest import NO_SERVER
 from tests.support.proxy import Fault
+from tests.support.real_servers import or_skip
 from tests.support.scale import FIRST, scaled
 from tools import servers
 
@@ -114,10 +114,8 @@ def test_histories_behind_a_proxy_that_loses_requests_and_replies_are_linearizab
 @pytest.fixture
 def own_server():
     """A server of this test alone, with its records in memory."""
-    try:
+    with or_skip():
         server = servers.started(servers.Asd())
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     yield server
     server.close()
 

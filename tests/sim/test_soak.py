@@ -16,7 +16,7 @@ from . import soak as soak_module
 from .campaign import expected_kinds
 from .commands import ROOT, Commands
 from .report.tally import Tally
-from .soak import FLOORS, PAIRS, RANDOM, REPEATED, SINGLES, Soak
+from .soak import FLOORS, ON_A_SERVER, PAIRS, RANDOM, REPEATED, SINGLES, Soak
 from .workload import SCENARIOS
 
 ENOUGH = 600
@@ -169,3 +169,19 @@ def test_every_primitive_has_rows_in_the_table():
     assert set(against_a_model.split()) <= machines
     killed = {name for layer, _, _, files in REPEATED if layer == "processes" for name in files}
     assert {f"tests/queue/sharded/test_{name}.py" for name in ("crowd_killed", "payments_killed", "fleet")} <= killed
+
+
+def test_only_layers_that_need_a_server_are_spared_where_the_machine_has_none():
+    soak = Soak(minutes=90, jobs=1, first=0)
+    soak.skipped["1 skipped: takes two minutes"] += 1
+    assert spared(soak) == []
+    soak.skipped["1 skipped: no real server: no asd on the PATH"] += 1
+    assert spared(soak) == [f"{layer}: 0 {name}" for layer in ON_A_SERVER for name in FLOORS[layer]]
+
+
+def spared(soak):
+    """The floors that are not asked for, of a campaign that has reported nothing."""
+    told = [what.partition(",")[0] for what in soak.verdict()]
+    return [
+        f"{layer}: 0 {name}" for layer, asked in FLOORS.items() for name in asked if f"{layer}: 0 {name}" not in told
+    ]

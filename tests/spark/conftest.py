@@ -1,6 +1,6 @@
 """Spark sessions for the tests: one at a time in this process, each shared by as many tests as possible.
 
-Starting one takes several seconds, so the tests of one master stand next to one another and `spark_on` keeps its
+Starting one takes several seconds, so the tests of one master stand next to one another and `Sessions.on` keeps its
 session until another master is asked for.
 """
 

@@ -14,6 +14,7 @@ from examples.multi_dc import Shipper
 from latchwork.coord import LatchLevel
 from latchwork.spark.phase import job_phase
 from latchwork.store.connect import connect
+from tests.support.real_servers import or_skip
 from tools import servers
 
 from .conftest import BOTH
@@ -58,10 +59,8 @@ def urls(request, tmp_path):
         return
     first = request.getfixturevalue("aerospike_server")
     request.getfixturevalue("aerospike_store")
-    try:
+    with or_skip():
         second = servers.started(servers.Asd())
-    except servers.Unreachable as reason:
-        pytest.skip(f"no real server: a second one: {reason}")
     yield [first.url, second.url]
     second.close()
 

@@ -14,7 +14,8 @@ from latchwork.errors import InvalidRequest, WaitTimeout
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from tests.support import waiting
-from tools.servers import Unreachable, ZooKeeper, started
+from tests.support.real_servers import or_skip
+from tools.servers import ZooKeeper, started
 
 until = partial(waiting.until, timeout=30.0)
 
@@ -109,10 +110,8 @@ def test_what_names_no_zookeeper_is_refused(hosts):
 
 @pytest.fixture
 def server():
-    try:
+    with or_skip():
         one = started(ZooKeeper())
-    except Unreachable as reason:
-        pytest.skip(str(reason))
     yield one
     one.close()
 

@@ -23,9 +23,9 @@ from latchwork.queue.sharded.upkeep import conditions
 from latchwork.queue.sharded.upkeep.timers import QueueTimers
 from latchwork.store import Exists, Put
 from latchwork.store.port import Update
-from tests.conftest import NO_SERVER
 from tests.support.outage import Place
 from tests.support.proxy import Fault
+from tests.support.real_servers import or_skip
 from tests.support.scale import FIRST, TIMES
 from tools import servers
 
@@ -130,10 +130,8 @@ def ground(request, tmp_path):
         yield Ground(url, (url,))
         return
     with ExitStack() as stack:
-        try:
+        with or_skip():
             server = servers.started(servers.Asd(data_size="2G"))
-        except servers.Unreachable as reason:
-            pytest.skip(f"{NO_SERVER}{reason}")
         stack.callback(server.close)
         place = Place([server])
         stack.callback(place.close)

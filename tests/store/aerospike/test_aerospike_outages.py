@@ -26,9 +26,9 @@ from latchwork.retry import RetryPolicy
 from latchwork.store import Add, Key, Removal, Update
 from latchwork.store import Read as ReadBin
 from latchwork.store.aerospike.store import AerospikeStore
-from tests.conftest import NO_SERVER
 from tests.support.outage import Place
 from tests.support.proxy import Fault, Proxy
+from tests.support.real_servers import or_skip
 from tools import servers
 from tools.cluster import cluster, settled
 
@@ -151,10 +151,8 @@ CONDITIONS: dict[str, tuple[str, Condition]] = {
 @pytest.fixture(scope="module")
 def one() -> Iterator[Place]:
     """One server."""
-    try:
+    with or_skip():
         made = servers.started(servers.Asd())
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     place = Place([made])
     yield place
     place.close()
@@ -164,13 +162,10 @@ def one() -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def three() -> Iterator[Place]:
     """Three nodes of one cluster."""
-    try:
-        with cluster(3) as nodes:
-            place = Place(nodes)
-            yield place
-            place.close()
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
+    with or_skip(), cluster(3) as nodes:
+        place = Place(nodes)
+        yield place
+        place.close()
 
 
 class Meeting(NamedTuple):

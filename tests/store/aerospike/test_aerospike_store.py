@@ -19,7 +19,7 @@ from latchwork.store.aerospike.connection import config_of
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.aerospike.url import parse
 from latchwork.store.model.expr import SERVER_NOW, SINCE_UPDATE
-from tests.conftest import NO_SERVER
+from tests.support.real_servers import or_skip
 from tests.support.waiting import described
 from tools import servers
 
@@ -332,10 +332,8 @@ def test_a_guard_costs_no_compile_after_the_first(aerospike_store, monkeypatch):
 
 
 def test_a_ttl_without_nsup_says_what_to_set():
-    try:
+    with or_skip():
         server = servers.started(servers.Asd(nsup_period=0))
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     try:
         store = AerospikeStore.from_url(server.url)
         with pytest.raises(Misconfigured, match="nsup-period"):

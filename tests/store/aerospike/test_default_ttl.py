@@ -12,7 +12,7 @@ from latchwork.store.aerospike.default_ttl import update_or_create, update_or_cr
 from latchwork.store.aerospike.store import AerospikeStore
 from latchwork.store.contract.once import OnceContract
 from latchwork.store.model.form import Form
-from tests.conftest import NO_SERVER
+from tests.support.real_servers import or_skip
 from tools import servers
 
 ONCE = Once(8, result=Bin("n"))
@@ -26,10 +26,8 @@ def aged():
     """A store on a server whose namespace lets records expire after 50 seconds unless they say otherwise."""
     server = servers.Asd()
     server.config.write_text(server.config.read_text().replace("default-ttl 0", "default-ttl 50"))
-    try:
+    with or_skip():
         servers.started(server)
-    except servers.Unreachable as reason:
-        pytest.skip(f"{NO_SERVER}{reason}")
     yield AerospikeStore.from_url(server.url)
     server.close()
 
