@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import product
 
 import pytest
@@ -471,6 +471,21 @@ def left_open(store, write=add):
         yield outcome
         thread.join(20)
         assert outcome, "it waits for ever"
+
+
+def test_a_single_write_joins_a_transaction_that_is_left_open_when_it_has_just_looked_for_one(store, monkeypatch):
+    add(store)
+    pool = store._pool
+    pool.busy_timeout = 0.5
+    with ExitStack() as others:
+
+        def owned():
+            monkeypatch.undo()
+            others.enter_context(left_open(store))
+            return False
+
+        monkeypatch.setattr(pool, "_owned", owned)
+        assert pool.write_alone("UPDATE records SET updated = updated WHERE id = ?", (1,))
 
 
 def test_a_fork_commits_what_was_left_open(store):

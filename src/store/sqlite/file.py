@@ -127,8 +127,11 @@ NO_FILE = (-1, -1)
 """What an inherited connection is to, so that no call borrows it."""
 
 
-def open_file(path: Path, synchronous: str) -> Connection:
-    """Return a connection to the file, which is made where there is none. Raises `sqlite3.Error`, `Misconfigured`."""
+def open_file(path: Path, synchronous: str, late: bool = False) -> Connection:
+    """Return a connection to the file, which is made where there is none. Raises `sqlite3.Error`, `Misconfigured`.
+
+    late: its commits do not wait for the disk.
+    """
     with _opening:
         _make_private(path)
         connection = sqlite3.connect(
@@ -140,7 +143,7 @@ def open_file(path: Path, synchronous: str) -> Connection:
     try:
         connection.execute("PRAGMA trusted_schema = ON")  # the indexes of `ensure_index` call this function
         _claim(connection, path)
-        _configure(connection, path, synchronous)
+        _configure(connection, path, synchronous, late)
     except BaseException:
         connection.close()
         raise
@@ -218,13 +221,14 @@ class InUse(sqlite3.OperationalError):
         self.layout, self.sqlite_errorcode = layout, _BUSY
 
 
-def _configure(connection: sqlite3.Connection, path: Path, synchronous: str) -> None:
+def _configure(connection: sqlite3.Connection, path: Path, synchronous: str, late: bool) -> None:
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise Misconfigured(f"{path} is on a file system without shared memory: put it on a local disk")
     connection.execute("PRAGMA journal_size_limit = 67108864")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'full')}")  # macOS needs it for the disk's own cache
+    connection.execute(f"PRAGMA synchronous = {'normal' if late else synchronous}")
+    # macOS needs it for the disk's own cache; at a checkpoint on a connection for late commits, too.
+    connection.execute(f"PRAGMA fullfsync = {int(synchronous == 'full')}")
     connection.execute("PRAGMA cell_size_check = ON")  # finds a page that is damaged before anything is made of it
 
 

@@ -120,11 +120,14 @@ class SQLitePool:
         def change(connection: Connection) -> int:
             return connection.execute(statement, values).rowcount
 
-        if self.mine.together is not None or self._queue or self.left_open is not None or self._owned():
+        if self.mine.together is not None or self._queue or self._owned():
             return self.write(change) > 0  # with those that wait, in one commit
         connection, sound, free = None, False, False
         try:
             if not self._writing.acquire(timeout=0):
+                return self.write(change) > 0
+            if self.left_open is not None:  # which changes within a turn only: a thread waits for the next writer
+                self.end_turn()
                 return self.write(change) > 0
             self.lent.add(change)  # without the lock that a fork holds: it holds this one, too
             file = self._file
@@ -308,10 +311,19 @@ class SQLitePool:
             raise busy[0]
         return done[0]
 
+    @contextmanager
+    def waiting_at_most(self, seconds: float) -> Iterator[None]:
+        """Let this thread wait no longer for others, for what is not worth a wait."""
+        self.mine.patience = seconds
+        try:
+            yield
+        finally:
+            self.mine.patience = None
+
     def _time(self) -> float:
         """Return the seconds to wait for others: `busy_timeout`, or the time that is left to this thread's verb."""
-        time = call_time()
-        return self.busy_timeout if time is None else min(self.busy_timeout, time)
+        limits = (self.busy_timeout, call_time(), self.mine.patience)
+        return min(limit for limit in limits if limit is not None)
 
     @contextmanager
     def _connection(self) -> Iterator[Connection]:
@@ -375,7 +387,7 @@ class SQLitePool:
             return connection
         if self.path in _OF_THE_PARENT:
             raise of_the_parent(self.path)
-        return self.patiently(open_file, self.path, "normal" if late else self.synchronous)
+        return self.patiently(open_file, self.path, self.synchronous, late)
 
 
 _POOLS: weakref.WeakSet[SQLitePool] = weakref.WeakSet()

@@ -22,6 +22,8 @@ EVERY = 5_000
 """Milliseconds between two removals by one process, where one has removed all that there were."""
 AT_MOST = 200
 """Expired records that are removed at once."""
+PATIENCE = 0.1
+"""Seconds for which it waits for other writers: the call that does it has its own change to make."""
 LOOKED_AT = 1_000
 """Messages that are looked at each time, in their order: no index has when they expire, which would cost each more."""
 
@@ -61,8 +63,9 @@ class Sweep:
             ("messages", self._expired_messages, _removed_message, self._left_messages),
         ):
             try:
-                expired = find(now)
-                left.update(self._remove(what, expired, removed, now))
+                with self._pool.waiting_at_most(PATIENCE):
+                    expired = find(now)
+                    left.update(self._remove(what, expired, removed, now))
             except Corrupt as failure:
                 if what not in self._failed:
                     log.warning("expired records stay there (%s): %s", what, failure)

@@ -88,9 +88,13 @@ class Over:
 
 
 class Mine(threading.local):
-    """The transaction of a thread's calls, if it is in one."""
+    """What is of one thread: the transaction of its calls, if it is in one, and how long it waits for others.
+
+    patience: at most so many seconds; None = as long as a call may take.
+    """
 
     together: Together | None = None
+    patience: float | None = None
 
 
 class Writers(Protocol):

@@ -106,6 +106,8 @@ def test_all_but_claims_of_messages_wait_for_the_disk(path):
     queue.receive()[0].ack()
     modes = [one.execute("PRAGMA synchronous").fetchone()[0] for one in (*store._pool._idle, *store._pool._idle_late)]
     assert modes == [2] * len(store._pool._idle) + [1]
+    (late,) = store._pool._idle_late
+    assert late.execute("PRAGMA fullfsync").fetchone() == (1,), "as its checkpoints are for all"
 
 
 @pytest.mark.parametrize("options", [{"synchronous": "maybe"}, {"busy_timeout": -1}, {"busy_timeout": float("nan")}])
@@ -197,6 +199,20 @@ def test_a_verb_waits_no_longer_for_other_writers_than_it_has_time(path):
     with Deadline(clock, 1), pytest.raises(Unavailable):
         add(store)
     assert 1 <= clock.monotonic() - began < 2
+    writer.close()
+
+
+def test_a_write_whose_turn_it_is_to_remove_what_has_expired_waits_for_other_writers_once(path):
+    clock = ManualClock()
+    store = SQLiteStore(path, synchronous="off", busy_timeout=1, seams=clock).with_policy(ONE_TRY)
+    store.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    store.operate(Key("s", "expired"), Put("n", 0), exists=Exists.CREATE, ttl=1)
+    clock.advance(60)
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    began = clock.monotonic()
+    raises(Unavailable, add, store)
+    assert 1 <= clock.monotonic() - began < 1.2
     writer.close()
 
 

@@ -136,7 +136,7 @@ def test_python_310_which_tells_no_number_knows_what_breaks_a_constraint_for_dam
 def test_a_file_system_without_shared_memory_is_refused():
     """A database in memory has no write-ahead log either."""
     with pytest.raises(Misconfigured, match=r"/net/store\.db.*local disk"):
-        sqlite_file._configure(sqlite3.connect(":memory:"), Path("/net/store.db"), "full")
+        sqlite_file._configure(sqlite3.connect(":memory:"), Path("/net/store.db"), "full", late=False)
 
 
 def test_a_disk_that_fails_while_another_writer_is_awaited_is_said_at_once(path, monkeypatch):
