@@ -5,7 +5,7 @@
 Global options may stand anywhere before `--`, and before the first word of a command that is to be run. Exit codes: 0
 done, 1 failed, 2 usage, 3 not found, 4 timed out, 130 interrupted; one that runs a command exits with its code, or, as
 a shell, with 127 where there is no such program and with 126 where it cannot be run.
-With `--json` a failure is a document on stdout too: `{"error": code, "message": text}`.
+With `--json` a failure is a document on stdout too, `{"error": code, "message": text}`, where no other one is printed.
 Run it as `latchwork` or as `python -m latchwork`.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 import gc
 import io
-import json
 import logging
 import os
 import signal
@@ -25,6 +24,7 @@ from typing import Any
 
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..plain import one_line
+from .answer import Answer
 from .exit_codes import FAILED, INTERRUPTED, NOT_FOUND, TIMED_OUT, USAGE
 from .missing_packages import without_extra
 
@@ -109,16 +109,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.captureWarnings(capture=True)
     words = hoist(sys.argv[1:] if arguments is None else arguments)
+    answer = Answer(is_json=asks_for_json(words))
     try:
         try:
-            code = _code_of(words)
+            code = _code_of(words, answer)
             sys.stdout.flush()
         except KeyboardInterrupt:
             code = INTERRUPTED
         if code == INTERRUPTED:
             _pass_interrupts_over()
             _say("interrupted")
-            _print_error(words, "INTERRUPTED", "interrupted")
+            answer.give_up("INTERRUPTED", "interrupted")
             sys.stdout.flush()
     except OSError as failure:
         if not isinstance(failure, BrokenPipeError):  # the reader of the output has closed it
@@ -128,14 +129,14 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _code_of(words: list[str]) -> int:
+def _code_of(words: list[str], answer: Answer) -> int:
     """Run the command; return its exit code. Print a failure on stderr, and with `--json` as a document too."""
     gc.disable()  # until the command is loaded: to look for garbage in that took a third of the time
     try:
-        return _run(words)
+        return _run(words, answer)
     except LatchworkError as failure:
         _say(f"{failure} [{failure.code}]")
-        _print_error(words, failure.code, str(failure))
+        answer.give_up(failure.code, str(failure), **failure.details.get("document", {}))
         return exit_code(failure)
     finally:
         gc.enable()
@@ -163,7 +164,7 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], answer: Answer) -> int:
     try:
         from typer import Abort, TyperException  # noqa: PLC0415 - typer and rich are an extra
 
@@ -171,22 +172,17 @@ def _run(words: list[str]) -> int:
     except ImportError as failure:
         without_extra(failure)
     try:
-        return whole()(words, prog_name="latchwork", standalone_mode=False) or 0
+        return whole()(words, prog_name="latchwork", standalone_mode=False, obj=answer) or 0
     except TyperException as failure:
         wrong: Any = failure  # typer's public type does not have the `show` of its errors
         usage = io.StringIO()
         wrong.show(file=usage)
         print(*map(one_line, usage.getvalue().splitlines()), sep="\n", file=sys.stderr)  # noqa: T201 - as above
-        _print_error(words, "USAGE", wrong.format_message())
+        answer.give_up("USAGE", wrong.format_message())
         return failure.exit_code
     except Abort:
         _say("aborted")
         return FAILED
-
-
-def _print_error(words: list[str], code: str, message: str) -> None:
-    if asks_for_json(words):
-        print(json.dumps({"error": code, "message": message}))  # noqa: T201 - the command's output
 
 
 def _say(text: str) -> None:

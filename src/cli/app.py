@@ -170,5 +170,5 @@ def _globals(
     source = context.get_parameter_source("store")
     if store and source is not None and source.name == "COMMANDLINE" and ":***@" in hidden(store):
         note("any user here can see the password in --store (ps): use ?password_file=, or $LATCHWORK_STORE")
-    context.obj = Session(store, json)
+    context.obj = Session(store, json, context.obj)
     context.call_on_close(context.obj.close)

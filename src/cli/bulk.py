@@ -7,15 +7,16 @@ A message of the sideline, or a parked one, is known by its place; a delayed mes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..deadline import Deadline, present
-from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown
+from ..errors import InvalidRequest, LatchworkError, OutcomeUnknown, StorageFailed, Unavailable
 from ..inputs import checked_whole
 from ..plain import one_line, shown
 from ..queue import Message, Outcome, ShardedQueue
+from ..queue.sharded.selection import name_of
 from ..queue.sharded.sides import MOST_READ, look_at, view_of
 from ..store.rows import chunked
 
@@ -28,6 +29,8 @@ PART, PART_OF = 100, {"cancel": 20}
 PART_TIME = 30.0
 """Seconds for each part."""
 NOT_TRIED = "not tried"
+NO_ANSWER = (Unavailable, OutcomeUnknown, StorageFailed)
+"""Errors of the store: the next message would fail as well. Any other error of a message is about this one alone."""
 
 
 def act(
@@ -35,22 +38,61 @@ def act(
 ) -> Mapping[str, Outcome]:
     """Redrive, discard or move messages of a side, or cancel them; return the outcome of each, by its id.
 
-    to: where they are moved. Raises the store's errors, with the `outcomes` that are known in their details.
+    to: where they are moved. Raises the first error, with the `outcomes` of the others in its details; `outcomes_in`
+    returns all. An error without `outcomes` is not that of a message: nothing was done.
     """
-    if verb != "cancel":
-        view = view_of(queue, side)
-        if to is not None:
-            return view.move(messages, to)
-        return view.redrive(messages) if verb == "redrive" else view.discard(messages)
+    if verb == "cancel":
+        return _cancelled(queue, messages)
+    view = view_of(queue, side)
+    if to is not None:
+        return view.move(messages, to)
+    return view.redrive(messages) if verb == "redrive" else view.discard(messages)
+
+
+def _cancelled(queue: ShardedQueue, messages: Sequence[str | Message]) -> Mapping[str, Outcome]:
+    """Cancel messages one by one, until the store does not answer; then its error is raised, else the first one."""
     outcomes: dict[str, Outcome] = {}
+    failures: dict[str, str] = {}
+    raised: LatchworkError | None = None
     for message in messages:
         id, name = (message, message) if isinstance(message, str) else (message.message_id, message.published_as)
         try:
             outcomes[id] = queue.cancel(name or id)
         except LatchworkError as failure:
-            failure.details["outcomes"] = outcomes
-            raise
+            failures[id] = _in_words(failure)
+            if isinstance(failure, NO_ANSWER):
+                raised = failure
+                break
+            raised = raised or failure
+    if raised is not None:
+        raised.details |= {"outcomes": outcomes, "failures": failures}
+        raise raised
     return outcomes
+
+
+def outcomes_in(failure: LatchworkError, messages: Sequence[str | Message]) -> dict[str, str]:
+    """Return the outcome of each message, by its id, as `Run` has it, from an error that `act` has raised."""
+    known: Mapping[str, Outcome] = failure.details.get("outcomes", {})
+    failures: Mapping[str, str] | None = failure.details.get("failures")
+    # A cancel takes each message alone, and says which failed. Of another action, all others have failed.
+    other = _in_words(failure) if failures is None else NOT_TRIED
+    found = {id: outcome.value for id, outcome in known.items()} | dict(failures or {})
+    return {id: found.get(id, other) for id in map(name_of, messages)}
+
+
+def _in_words(failure: LatchworkError) -> str:
+    return f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {failure.code}"
+
+
+def counts_of(outcomes: Iterable[str]) -> str:
+    """Return how many messages have which outcome, the most frequent one first."""
+    return ", ".join(f"{n:,} {outcome}" for outcome, n in Counter(outcomes).most_common())
+
+
+def account_of(outcomes: Mapping[str, str]) -> str:
+    """Return how many messages have which outcome, and those that are not done by name."""
+    others = [f"{message}: {outcome}" for message, outcome in outcomes.items() if outcome != Outcome.DONE.value]
+    return "; ".join([counts_of(outcomes.values()), *others])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +180,7 @@ class Run:
     @property
     def said(self) -> str:
         """How far it is, in one line."""
-        counts = ", ".join(f"{n:,} {outcome}" for outcome, n in self.counts.items())
+        counts = counts_of(self.outcomes)
         why = f"; it ended early: {self.failure}" if self.failure else ""
         if self.is_stopped and self.is_over and NOT_TRIED in self.outcomes:
             why = f"; stopped{f' by {self.stopped_by}' if self.stopped_by else ''}"
@@ -151,8 +193,9 @@ class Run:
     def go(self, queue: ShardedQueue, tell: Callable[[str], None] = lambda _: None) -> str:
         """Do it, part by part, and call `tell` after each part with how far it is. Return how it ended.
 
-        It ends early if it is stopped, or if no message of a part had an outcome. Errors of the store are not raised:
-        they are in `outcomes` and `failure`. After an interrupt, the messages of the part that had begun are `unknown`.
+        It ends early if it is stopped, if the store does not answer, or if nothing can be done to any message, as where
+        the other queue is gone. A message that fails alone does not end it. Errors of the store are not raised: they
+        are in `outcomes` and `failure`. After an interrupt, the messages of the part that had begun are `unknown`.
         """
         self.has_begun = True
         try:
@@ -178,21 +221,26 @@ class Run:
             left = [n for n in left if n not in taken]
 
     def _take(self, queue: ShardedQueue, part: Sequence[int]) -> bool:
-        """Do it to the messages of a part; return whether the outcome of any is known."""
+        """Do it to the messages of a part; return whether to go on."""
         messages = [self.chosen.messages[n] for n in part]
-        told: Mapping[str, Outcome] = {}
-        other = ""
         for n in part:  # until the outcome is known, whatever interrupts it
             self.outcomes[n] = "unknown"
         try:
             with Deadline(queue.store.seams, PART_TIME):
                 to = queue.registry.get(self.to) if self.to else None
                 told = act(queue, self.verb, self.chosen.side, messages, to)
+            outcomes = {id: outcome.value for id, outcome in told.items()}
         except LatchworkError as failure:
-            told = failure.details.get("outcomes", {})
-            other = f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {failure.code}"
-            self.failure = "" if told else str(failure)
+            outcomes = outcomes_in(failure, messages)
+            self.failure = str(failure) if _ends(failure, outcomes) else ""
         for n, message in zip(part, messages, strict=True):
-            known = told.get(message.message_id)
-            self.outcomes[n] = known.value if known is not None else other or Outcome.NOT_THERE.value
+            self.outcomes[n] = outcomes.get(message.message_id, Outcome.NOT_THERE.value)
         return not self.failure
+
+
+def _ends(failure: LatchworkError, outcomes: Mapping[str, str]) -> bool:
+    """Whether the messages after these would fail as well."""
+    known = failure.details.get("outcomes")
+    if isinstance(failure, NO_ANSWER):  # but it answered for other messages of the part, as where one node is away
+        return not known or NOT_TRIED in outcomes.values()
+    return known is None  # the error is not that of a message

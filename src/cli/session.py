@@ -12,8 +12,8 @@ from ..errors import InvalidRequest, NotFound
 from ..plain import one_line
 from ..store.connect import VARIABLE, connect, embedded, hidden
 from ..store.port import RecordStore
+from .answer import Answer
 from .cells import cells_of
-from .jsontext import to_json
 
 
 class Session:
@@ -22,10 +22,10 @@ class Session:
     Output is written when the call returns, so that a message is not acknowledged before it is printed.
     """
 
-    def __init__(self, url: str | None, json: bool) -> None:
+    def __init__(self, url: str | None, json: bool, answer: Answer | None = None) -> None:
         if url == "":
             raise InvalidRequest("--store is empty: name a store, or leave it out; perhaps a variable is not set")
-        self._url, self.json = url, json
+        self._url, self.json, self._answer = url, json, answer or Answer(is_json=json)
         self._makes = False
         self._farms: dict[str, RecordStore] = {}
 
@@ -34,6 +34,11 @@ class Session:
         path would be taken for a store with nothing in it.
         """
         self._makes = True
+        return self
+
+    def prints_lines(self) -> Session:
+        """Let this command print one JSON document after the other, each in a line; itself."""
+        self._answer.has_lines = True
         return self
 
     @property
@@ -95,13 +100,15 @@ class Session:
 
     def say(self, *lines: str, **facts: Any) -> None:
         """Print lines for people, or the facts as JSON."""
-        text = to_json(facts) if self.json else "\n".join(map(one_line, lines))
-        print(text, flush=True)  # noqa: T201 - the command's output
+        if self.json:
+            self._answer.give(facts)
+        else:
+            print("\n".join(map(one_line, lines)), flush=True)  # noqa: T201 - the command's output
 
     def table(self, rows: Sequence[Mapping[str, Any]], title: str = "", *, empty: str = "nothing") -> None:
         """Print rows as a table on a terminal, as tab-separated lines in a pipe, or as JSON."""
         if self.json:
-            print(to_json(list(rows)), flush=True)  # noqa: T201 - the command's output
+            self._answer.give(list(rows))
         elif not rows:
             print(one_line(empty))  # noqa: T201 - the command's output
         elif sys.stdout.isatty():

@@ -119,6 +119,7 @@ def stats(
         of = "" if client == NOBODY else f" of {client}"
         _live(watcher, every, rounds, empty=f"no queues{of} in {session.where}")
     else:
+        session.prints_lines()
         _look_again(watcher, every, rounds, lambda: _show(session, watcher, client), note)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import latchwork
 from latchwork.cli import bulk
 from latchwork.cli.bulk import PART, Run, choose
-from latchwork.errors import InvalidRequest
+from latchwork.errors import Corrupt, InvalidRequest, Refused, Unavailable
 from latchwork.observe.audit import Deed, audit_of, audited, note_progress
 from latchwork.queue import QueueConfig, QueueRegistry
 from latchwork.store import MemoryStore
@@ -151,6 +152,74 @@ def test_delayed_messages_are_chosen_and_cancelled(store):
     assert (run.counts, len(queue.delayed.search())) == ({"done": 45}, 5)
 
 
+@pytest.fixture
+def shared(store):
+    """A queue with a group, with 30 delayed messages and one that has failed, which alone cannot be cancelled."""
+    queue = QueueRegistry(store, "shop", farm_id="f").create(QueueConfig("orders", shards=2))
+    queue.group("audit")
+    queue.publish("fails", message_id="seen")
+    queue.receive()[0].nack("exception", error="boom")
+    queue.publish_many(range(30), delay=600, message_ids=[f"d-{n}" for n in range(30)])
+    return queue
+
+
+def test_a_message_that_cannot_be_cancelled_keeps_no_other_from_it(shared):
+    run = Run("cancel", choose(shared, "delayed", {}))
+    assert run.chosen.names[0] == "seen", "the first of its part"
+    assert run.go(shared) == "cancel 31 of 31: 30 done, 1 failed: REFUSED"
+    assert dict(run.rows())["seen"] == "failed: REFUSED"
+    assert [message.published_as for message in shared.delayed.search()] == ["seen"]
+
+
+def test_each_message_that_cannot_be_cancelled_has_its_own_error(shared, monkeypatch):
+    real = type(shared).cancel
+
+    def cancel(queue, name):
+        if name == "d-7":
+            raise Corrupt("d-7 is damaged")
+        return real(queue, name)
+
+    monkeypatch.setattr(type(shared), "cancel", cancel)
+    with pytest.raises(Refused) as failure:
+        bulk.act(shared, "cancel", "", ["d-6", "seen", "d-7", "d-8"])
+    assert failure.value.details["outcomes"] == {"d-6": "done", "d-8": "done"}
+    assert bulk.outcomes_in(failure.value, ["d-6", "seen", "d-7", "d-8"]) == {
+        "d-6": "done", "seen": "failed: REFUSED", "d-7": "failed: CORRUPT", "d-8": "done",
+    }  # fmt: skip
+    pickle.loads(pickle.dumps(failure.value))  # as it may cross to another process
+
+
+def test_a_cancel_ends_where_the_store_stops_answering_and_the_rest_was_not_tried(shared, store, monkeypatch):
+    run, real = Run("cancel", choose(shared, "delayed", {})), type(shared).cancel
+
+    def cancel(queue, name):
+        if name == run.chosen.names[5]:
+            store.plan = {store._number + n: "dropped" for n in range(1, 10_000)}
+        return real(queue, name)
+
+    monkeypatch.setattr(type(shared), "cancel", cancel)
+    said = run.go(shared)
+    store.plan = {}
+    assert run.outcomes == ["failed: REFUSED", *["done"] * 4, "failed: UNAVAILABLE", *["not tried"] * 25]
+    assert "it ended early: " in said
+    assert len(shared.delayed.search()) == 31 - 4
+
+
+def test_a_queue_that_is_gone_ends_a_move(orders):
+    run = Run("move", choose(orders, "parked", {}), "nowhere")
+    assert "it ended early: " in run.go(orders)
+    assert run.counts == {"not tried": MANY - PART, "failed: NOT_FOUND": PART}
+
+
+def test_damaged_messages_end_no_run(orders, monkeypatch):
+    def damaged(queue, verb, side, messages, to):
+        raise Corrupt("all of this part", outcomes={})
+
+    monkeypatch.setattr(bulk, "act", damaged)
+    run = Run("discard", choose(orders, "parked", {}))
+    assert run.go(orders) == "discard 500 of 500: 500 failed: CORRUPT"
+
+
 @pytest.mark.long
 def test_to_choose_reads_a_call_for_each_1000_records_whatever_they_hold():
     clock = ManualClock()
@@ -265,3 +334,54 @@ def test_ctrl_c_says_what_was_done_of_each(lw, filled, monkeypatch):
     assert done.code == 130
     assert (done.out.count("\tdone"), done.out.count("\tnot tried")) == (100, 150)
     assert filled.depth().ready == 100
+
+
+@pytest.fixture
+def refusing(client):
+    """Three delayed messages of a queue with a group, and one that has failed and cannot be cancelled."""
+    queue = client.create(QueueConfig("orders", shards=2))
+    queue.group("audit")
+    queue.publish("fails", message_id="seen")
+    queue.receive()[0].nack("exception", error="boom")
+    queue.publish_many(range(3), delay=600, message_ids=["d-0", "d-1", "d-2"])
+    return queue
+
+
+def test_messages_named_after_one_that_cannot_be_cancelled_are_cancelled_and_told(lw, refusing):
+    ids = [word for one in ("d-0", "seen", "d-1") for word in ("--id", one)]
+    done = lw("queue", "cancel", *WORDS, *ids, "--json")
+    assert (done.code, done.json["error"]) == (1, "REFUSED")
+    assert done.json["outcomes"] == [
+        {"message_id": "d-0", "outcome": "done"},
+        {"message_id": "seen", "outcome": "failed: REFUSED"},
+        {"message_id": "d-1", "outcome": "done"},
+    ]
+    for line in ("d-0: done", "seen: failed: REFUSED", "d-1: done"):
+        assert f"latchwork: {line}\n" in done.err
+    (deed,) = audit_of(refusing.store)
+    assert deed.outcome == "failed: REFUSED"
+    assert deed.after.startswith("2 done, 1 failed: REFUSED; seen: failed: REFUSED; groups wait for the message")
+
+
+def test_the_outcomes_of_an_interrupted_run_are_the_one_json_document(lw, filled, monkeypatch):
+    real = Run._take
+
+    def take(run, queue, part):
+        if run.tried:
+            raise KeyboardInterrupt
+        return real(run, queue, part)
+
+    monkeypatch.setattr(Run, "_take", take)
+    done = lw("--json", "queue", "redrive", *WORDS, "--all")
+    assert (done.code, len(done.json), "latchwork: interrupted\n" in done.err) == (130, 250, True)
+
+
+def test_a_run_that_cannot_be_recorded_prints_the_error_alone(lw, few, monkeypatch):
+    def refused(store, deed):
+        raise Unavailable("the audit record cannot be written")
+
+    monkeypatch.setattr("latchwork.observe.audit.audited", refused)
+    done = lw("--json", "queue", "discard", *WORDS, "--all", "--reason", "exhausted")
+    assert (done.code, done.json["error"]) == (1, "UNAVAILABLE")
+    assert "not tried" not in lw("queue", "discard", *WORDS, "--all", "--reason", "exhausted").out
+    assert few.depth().parked == 5

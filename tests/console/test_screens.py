@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -17,7 +18,7 @@ from latchwork.console import Access
 from latchwork.console.site import SCREENS
 from latchwork.errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable
 from latchwork.observe.audit import AUDIT, Deed, audit_of, audited
-from latchwork.queue import Outbox, PagedQueue, QueueRegistry, ShardedQueue
+from latchwork.queue import Outbox, PagedQueue, QueueConfig, QueueRegistry, ShardedQueue
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore, Outage
@@ -167,6 +168,21 @@ def test_chosen_messages_are_redriven_as_they_were_chosen_with_the_outcome_of_ea
     done = someone.post("/act", fields_of(page.text))
     assert "2 done" in done.text
     assert f"{chosen[0]}: not there" in done.text
+
+
+def test_the_page_of_an_action_of_which_one_message_fails_says_what_was_done_to_the_others(person, registry):
+    queue = registry.create(QueueConfig("orders", shards=2))
+    queue.group("audit")
+    queue.publish("fails", message_id="seen")
+    queue.receive()[0].nack("exception", error="boom")
+    queue.publish_many(range(2), delay=600, message_ids=["d-0", "d-1"])
+    page = person("operator").does("cancel", side="delayed", id=["seen", "d-0", "d-1"])
+    assert "<h1>failed</h1>" in page.text
+    said = "cancel: 2 done, 1 failed: REFUSED; seen: failed: REFUSED; groups wait for the message"
+    assert said in unescape(page.text)
+    (deed,) = audit_of(queue.store)
+    assert (deed.after.startswith(said), deed.outcome) == (True, "failed: REFUSED")
+    assert len(queue.delayed.search()) == 1
 
 
 # ---- a store that is away

@@ -47,7 +47,7 @@ def watch(context: typer.Context, name: Name, timeout: Timeout = None, farm: Far
 
     Example: latchwork group watch nightly --timeout 60
     """
-    session: Session = context.obj
+    session: Session = context.obj.prints_lines()
     for change in Group(session.store, name, farm_id=farm).watch(timeout):
         one = change.member
         session.say(f"{change.kind} {one.farm}/{one.member}", kind=change.kind, farm=one.farm, member=one.member)

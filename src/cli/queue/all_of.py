@@ -100,9 +100,10 @@ def to_all(
 
             deed.after = run.go(queue, tell)
     finally:  # also where Ctrl-C ended it
-        with suppress(BrokenPipeError):
-            session.table([{"message_id": name, "outcome": outcome} for name, outcome in run.rows()])
-        note(run.said + more)
+        if run.has_begun:  # not if it could not be recorded: then nothing was done
+            with suppress(BrokenPipeError):
+                session.table([{"message_id": name, "outcome": outcome} for name, outcome in run.rows()])
+            note(run.said + more)
     known = {Outcome.DONE.value, Outcome.ASKED.value, Outcome.NOT_THERE.value}
     if set(run.outcomes) - known or NOT_TRIED in run.outcomes:
         raise typer.Exit(FAILED)

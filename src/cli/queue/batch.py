@@ -158,7 +158,7 @@ def results(
 
     Example: latchwork queue batch results orders load-7 --client shop --timeout 600
     """
-    session: Session = context.obj
+    session: Session = context.obj.prints_lines()
     total = without = 0
     first: LatchworkError | None = None
     for one in queue_of(session, name, client, farm).batch(batch, create=False).results(timeout):

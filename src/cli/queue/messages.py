@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from ...errors import InvalidRequest
-from ...plain import shown, word
+from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown
+from ...plain import counted, shown, word
 from ...queue import Message, ShardedQueue
 from ...queue.sharded.sides import view_of
 from ..jsontext import checked_json, to_json
@@ -37,6 +37,9 @@ def publish(
     Without a payload the command reads stdin, and says so on a terminal. Each line of stdin that is not empty is a
     message; only a newline ends a line. Lines are JSON in UTF-8; a queue of bytes takes them unchanged.
 
+    If only some can be published, the command fails. It prints their ids, and stderr says which others are to be
+    published again, and which may be in the queue.
+
     Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
     """
     session: Session = context.obj
@@ -49,7 +52,11 @@ def publish(
     ]
     payloads = [_payload(one, queue) for one in given]
     if unique is None and on_duplicate == "keep":
-        ids = queue.publish_many(payloads, key=key, headers=headers)
+        try:
+            ids = queue.publish_many(payloads, key=key, headers=headers)
+        except LatchworkError as failure:
+            _tell_what_is_published(session, failure, len(payloads))
+            raise
     elif unique is None:
         raise InvalidRequest(f"--on-duplicate {shown(on_duplicate)} without --unique: give the key with --unique")
     elif len(payloads) != 1:
@@ -62,6 +69,27 @@ def publish(
         session.say(*ids, published=ids)
 
 
+def _tell_what_is_published(session: Session, failure: LatchworkError, n: int) -> None:
+    """Say which of several messages are published where not all are: whoever repeats the command doubles those."""
+    ids: list[str] = failure.details.get("published", [])
+    # An error without it is that of all messages.
+    others: Mapping[int, str] = failure.details.get("not_published") or dict.fromkeys(range(n), failure.code)
+    doubtful = [place + 1 for place, code in others.items() if code == OutcomeUnknown.code]
+    rest = [place + 1 for place, code in others.items() if code != OutcomeUnknown.code]
+    if n == 1 or not (ids or doubtful):
+        return
+    failure.details["document"] = {
+        "published": ids, "not_published": {str(place + 1): code for place, code in others.items()},
+    }  # fmt: skip
+    note(f"{len(ids):,} of {counted(n, 'message')} are published{', with these ids' if ids else ''}")
+    if ids and not session.json:
+        session.say(*ids)
+    if rest:
+        note(f"publish only the rest again, counted from 1 without empty lines: {spans(rest)}")
+    if doubtful:
+        note(f"these may be in the queue, counted in the same way; look before you publish them: {spans(doubtful)}")
+
+
 def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
     if queue.config.codec == "bytes":
         return os.fsencode(given)
@@ -72,6 +100,17 @@ def _payload(given: str | bytes, queue: ShardedQueue) -> Any:
             f"the line {shown(given)} is not UTF-8 at byte {failure.start}: convert it first, or use a queue of bytes"
         ) from None
     return checked_json("", text)
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Return numbers, in order, for people: `1-7, 9`."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and found[-1][-1] == n - 1:
+            found[-1] = [found[-1][0], n]
+        else:
+            found.append([n])
+    return ", ".join("-".join(map(str, span)) for span in found)
 
 
 def peek(

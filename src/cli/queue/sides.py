@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated
@@ -13,7 +12,7 @@ from ...errors import InvalidRequest, LatchworkError
 from ...plain import counted
 from ...queue import Outcome, ShardedQueue, State
 from ..audit import noted
-from ..bulk import MOST_CHOSEN, act
+from ..bulk import MOST_CHOSEN, account_of, act, counts_of, outcomes_in
 from ..exit_codes import FAILED, NOT_FOUND
 from ..options import Client, Farm
 from ..session import Session, note
@@ -200,20 +199,20 @@ def _to_each(
 ) -> Mapping[str, Outcome]:
     """Do this to the messages that are named; print and return the outcome of each.
 
-    side: empty = whatever state they are in. Where some failed for certain, the outcomes of the others go to stderr.
+    side: empty = whatever state they are in. Where some failed, the outcome of each of several goes to stderr, and into
+    the document of the error.
     """
     if side:
         checked_side(side)
     ids, before = named(given), f"{side}, to {to.name}" if to else side
-    try:
-        with noted(session, verb, queue.registry.client_id, farm, queue.name, *ids, before=before) as deed:
+    with noted(session, verb, queue.registry.client_id, farm, queue.name, *ids, before=before) as deed:
+        try:
             outcomes = act(queue, verb, side, ids, to)
-            counts = Counter(outcome.value for outcome in outcomes.values())
-            deed.after = ", ".join(f"{n:,} {outcome}" for outcome, n in counts.items())
-    except LatchworkError as failure:
-        for name, outcome in failure.details.get("outcomes", {}).items():
-            note(f"{name}: {outcome.value}")
-        raise
+        except LatchworkError as failure:
+            if len(ids) > 1 and "outcomes" in failure.details:
+                deed.after = _told(failure, ids)
+            raise
+        deed.after = counts_of(outcome.value for outcome in outcomes.values())
     session.table([{"message_id": name, "outcome": outcome.value} for name, outcome in outcomes.items()])
     if Outcome.UNKNOWN in outcomes.values():
         raise typer.Exit(FAILED)
@@ -223,6 +222,16 @@ def _to_each(
             _tell_where(queue, [name for name, outcome in outcomes.items() if outcome is Outcome.NOT_THERE][:TOLD])
         raise typer.Exit(NOT_FOUND)
     return outcomes
+
+
+def _told(failure: LatchworkError, ids: list[str]) -> str:
+    """Say the outcome of each message where some failed; return it for the audit record."""
+    found = outcomes_in(failure, ids)
+    rows = [{"message_id": name, "outcome": outcome} for name, outcome in found.items()]
+    failure.details["document"] = {"outcomes": rows}
+    for name, outcome in found.items():
+        note(f"{name}: {outcome}")
+    return f"{account_of(found)}; {failure}"
 
 
 def _tell_where(queue: ShardedQueue, ids: list[str]) -> None:

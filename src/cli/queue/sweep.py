@@ -53,6 +53,7 @@ def sweep(
             raise no_queues(session, client, farm)
         sweeper.once(30 if timeout is None else timeout)
     else:
+        session.prints_lines()
         sweeper.for_ever(timeout, pause)
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import LatchworkError
 from ...observe.audit import Deed, audited, note_progress
 from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
-from ...queue import Message, Outcome, QueueRegistry, ShardedQueue
+from ...queue import Message, QueueRegistry, ShardedQueue
 from ...queue.sharded.config import MAX_CONSUMERS
 from ...store import RecordStore
-from ..bulk import MOST_CHOSEN, Run, act, choose
+from ..bulk import MOST_CHOSEN, Run, account_of, act, choose, outcomes_in
 from .feed import Feed
 from .pages import message_row
 
@@ -145,7 +145,7 @@ def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[s
     shown = counted(len(messages), "message") if many else one_line(messages[0])
     return Action(
         f"{verb} {shown} of {name}{f' to {one_line(to)}' if to else ''}", consequence, (*key, shown),
-        on_queue(key, lambda queue, _: _done(queue, verb, side, messages, to)),
+        on_queue(key, lambda queue, deed: _done(queue, deed, verb, side, messages, to)),
         before=side,
     )  # fmt: skip
 
@@ -172,15 +172,24 @@ def consequence_of(verb: str, side: str, to: str, *, many: bool) -> str:
     }[verb]
 
 
-def _done(queue: ShardedQueue, verb: str, side: str, messages: Sequence[str], to: str) -> str:
-    """Return the outcome of each where there are few; else how many had which outcome, and those not done by name."""
-    outcomes = act(queue, verb, side, messages, queue.registry.get(to) if to else None)
+def _done(queue: ShardedQueue, deed: Deed, verb: str, side: str, messages: Sequence[str], to: str) -> str:
+    """Return the outcome of the message; of several, how many had which outcome, and those not done by name.
+
+    Raises the store's errors; where one of several messages failed, the same is in the text, and in the deed.
+    """
+    try:
+        outcomes = act(queue, verb, side, messages, queue.registry.get(to) if to else None)
+    except LatchworkError as failure:
+        if len(messages) == 1 or "outcomes" not in failure.details:
+            raise
+        deed.after = f"{verb}: {account_of(outcomes_in(failure, messages))}; {failure}"
+        told = type(failure)(deed.after)
+        told.details = failure.details
+        raise told from failure
     if len(messages) == 1:
         (said,) = [one.value for one in outcomes.values()] or ["it was not there"]
         return f"{verb} {messages[0]}: {said}"
-    counts = Counter(outcome.value for outcome in outcomes.values())
-    others = [f"{message}: {outcome.value}" for message, outcome in outcomes.items() if outcome is not Outcome.DONE]
-    return f"{verb}: " + "; ".join([", ".join(f"{n:,} {outcome}" for outcome, n in counts.items()), *others])
+    return f"{verb}: {account_of({message: outcome.value for message, outcome in outcomes.items()})}"
 
 
 def of_all(key: Sequence[str], run: Run) -> Action | str:

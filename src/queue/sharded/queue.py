@@ -178,6 +178,8 @@ class ShardedQueue(Subscription):
         others, as when its row has to be sent again. If that matters, publish one by one. A message without a key goes
         to another shard if its own is damaged; one with a key fails with `Corrupt`. Not atomic: if some could not be
         published, it raises the first error, whose `details["published"]` has the ids of the messages that were.
+        `details["not_published"]` has the place of each other message, with the code of its error; one with
+        `OUTCOME_UNKNOWN` may be in the queue.
         """
         return publish(
             self, payloads, key=key, keys=keys, headers=headers, message_ids=message_ids,

@@ -233,12 +233,14 @@ def ids_or_raise(
 ) -> list[str]:
     """Return the ids of the messages if all are safe.
 
-    Raises the first error, whose `details["published"]` has the ids of the messages that are safe; `AlreadyExists` if
-    `on_duplicate` is "raise" and a dedup key had a message.
+    Raises the first error, whose `details["published"]` has the ids of the messages that are safe, and
+    `details["not_published"]` the code of the error of each other one, by its place; `AlreadyExists` if `on_duplicate`
+    is "raise" and a dedup key had a message.
     """
     ids = [outcome for outcome in outcomes if isinstance(outcome, str)]
     for failure in Rows(outcomes).errors():
         failure.details["published"] = ids
+        failure.details["not_published"] = {n: row.code for n, row in enumerate(outcomes) if not isinstance(row, str)}
         raise failure
     if on_duplicate == "raise":
         pairs = zip(ids, messages, strict=True)  # without a key, an id may differ as it names the message's slot

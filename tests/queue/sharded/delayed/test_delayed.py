@@ -689,6 +689,7 @@ def test_of_two_messages_with_one_id_that_are_published_together_the_second_is_r
     with pytest.raises(AlreadyExists) as refused:
         queue.publish_many(["first", "second"], message_ids=["one", "one"], delay=5)
     assert refused.value.details["published"] == ["one"]
+    assert refused.value.details["not_published"] == {1: "ALREADY_EXISTS"}
     assert [message.payload for message in queue.delayed.search()] == ["first"]
 
 

@@ -1,0 +1,104 @@
+"""`latchwork queue publish` of many messages: where only some could be stored, it says which."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from latchwork.cli.queue.messages import spans
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import FaultyStore
+
+PUBLISH = ("queue", "publish", "orders", "--client", "shop")
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """The store of the command, which can fail."""
+    clock = ManualClock()
+    found = FaultyStore(MemoryStore(clock), seams=clock)
+    monkeypatch.setattr("latchwork.cli.session.connect", lambda _: found)
+    return found
+
+
+@pytest.fixture
+def queue(store):
+    return QueueRegistry(store, "shop").create(QueueConfig("orders", shards=2))
+
+
+@pytest.fixture
+def published(lw, monkeypatch):
+    """Publishes so many messages, each a line of stdin."""
+
+    def publish(n, *more):
+        lines = "".join(f"{one}\n\n" for one in range(n))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+        return lw(*PUBLISH, *more)
+
+    return publish
+
+
+@pytest.fixture
+def fails_after(store, queue, published):
+    """Lets the store fail once the first 1,000 messages of the next command are in the queue."""
+
+    def fail(fault):
+        before = store._number
+        assert published(1_000).code == 0
+        begin = 2 * store._number - before
+        store.plan = {begin + n: fault for n in range(1, 10_000)}
+
+    return fail
+
+
+def test_where_the_store_stops_answering_the_ids_of_what_is_published_and_the_rest_are_told(
+    store, queue, published, fails_after
+):
+    fails_after("dropped")
+    done = published(2_500)
+    store.plan = {}
+    ids = done.out.split()
+    assert (done.code, len(ids)) == (1, 1_000)
+    assert "latchwork: 1,000 of 2,500 messages are published, with these ids\n" in done.err
+    assert "latchwork: publish only the rest again, counted from 1 without empty lines: 1001-2500\n" in done.err
+    assert "may be in the queue" not in done.err
+    assert done.err.endswith("[UNAVAILABLE]\n")
+    assert queue.depth().ready == 2_000
+    assert all(queue.status(one).state.value == "ready" for one in ids[::100])
+
+
+def test_the_document_of_the_error_has_what_is_published_and_what_is_not(store, published, fails_after):
+    fails_after("dropped")
+    done = published(1_003, "--json")
+    assert (done.code, done.json["error"], len(done.json["published"])) == (1, "UNAVAILABLE", 1_000)
+    assert done.json["not_published"] == {"1001": "UNAVAILABLE", "1002": "UNAVAILABLE", "1003": "UNAVAILABLE"}
+
+
+def test_messages_that_may_be_in_the_queue_are_not_told_to_be_published_again(store, published, fails_after):
+    fails_after("reply_lost")
+    done = published(1_003)
+    assert (done.code, len(done.out.split())) == (1, 1_000)
+    assert "may be in the queue" in done.err
+    assert "publish only" not in done.err
+    assert done.err.endswith("[OUTCOME_UNKNOWN]\n")
+
+
+def test_where_nothing_is_published_the_error_says_all(store, queue, published):
+    store.plan = dict.fromkeys(range(store._number + 1, 10_000), "dropped")
+    done = published(3)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    store.plan = {}
+    broken = published(0, "1", "{")
+    assert (broken.code, broken.out, broken.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [([1], "1"), ([1, 2], "1-2"), ([3, 4, 5, 9], "3-5, 9"), ([1, 3, 5, 6], "1, 3, 5-6"), ([], "")],
+)
+def test_numbers_that_follow_each_other_are_one_span(numbers, said):
+    assert spans(numbers) == said
