@@ -14,7 +14,7 @@ from ..coord.fencing import Lost as SyncLost
 from ..coord.latch.latch import Latch, LatchLevel, LatchProgress
 from ..coord.limiter import Per
 from ..coord.lock import LOCK_POLL
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, LatchworkError
 from ..inputs import checked_timeout, is_async
 from ..retry import Poll
 from ..store.port import RecordStore
@@ -406,6 +406,7 @@ class Leadership(_Fenced[sync.Leadership]):
 
     epoch = attribute[int]()
     candidate = attribute[str]()
+    unreleased = attribute[LatchworkError | None]()
 
 
 Lead = Callable[[Leadership], Awaitable[object]]

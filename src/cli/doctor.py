@@ -144,7 +144,7 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         view = view_of(QueueRegistry(store, one, farm_id=farm))
         try:
             taken = view.look()
-        except Corrupt as failure:  # as of its election; the other clients are looked at all the same
+        except (Corrupt, Unreadable) as failure:  # as of its election; the other clients are looked at all the same
             yield Finding(PROBLEM, f"client {one} cannot be looked at: {failure}", _RESTORE, client=one)
             continue
         if not taken.queues and not taken.unreadable:
@@ -454,7 +454,7 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
         elif code in SQLITE_BUSY:
             kind, what = NO_ANSWER, f"the store takes no writes: {failure}"
             remedy = f"`fuser -v {session.where.removeprefix('sqlite:')}` says which process holds it"
-        elif isinstance(failure, Corrupt) and code is None:  # else the file as a whole is none
+        elif isinstance(failure, Corrupt | Unreadable) and code is None:  # else the file as a whole is none
             what, remedy = f"a record is damaged, and what needs it was not looked at: {failure}", _RESTORE
         else:
             parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"

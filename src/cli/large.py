@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,7 +13,7 @@ import typer
 
 from ..errors import InvalidRequest, NotFound, QueueFull
 from ..plain import word
-from ..queue import LargeQueue
+from ..queue import Entry, LargeQueue
 from .jsontext import from_json, to_json
 from .session import Session, note
 
@@ -71,28 +74,55 @@ def dequeue(
     name: Name,
     n: Annotated[int, typer.Option("-n", "--max", help="the largest number of messages")] = 1,
 ) -> None:
-    """Take entries out, the oldest first, and print them. They are no longer in the queue. If the output fails, all of
-    them are printed to stderr. Exit code 3 if there is none to take.
+    """Take entries out, the oldest first, and print them. They are no longer in the queue. If the output fails, or is
+    ended by Ctrl-C, SIGTERM or SIGHUP, all of them are printed to stderr. Exit code 3 if there is none to take.
 
     Example: latchwork large dequeue bus -n 10
     """
     session: Session = context.obj
     queue = _open(session, name)
-    entries = queue.dequeue_many(n)
-    if not entries and (size := queue.info().size):
+    with _interrupted_once():
+        if entries := queue.dequeue_many(n):
+            _print_all(session, entries)
+            return
+    if size := queue.info().size:
         raise NotFound(
             f"the queue {name!r} gave none of its {size:,} entries: they have just come, or a consumer group holds "
             "them until it has committed them; let it read and commit, or drop it"
         )
-    if not entries:
-        raise NotFound(f"the queue {name!r} is empty")
-    rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
+    raise NotFound(f"the queue {name!r} is empty")
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process at once. A Ctrl-C after the first
+    signal does nothing: it would cut off what is then printed.
+    """
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_all(session: Session, entries: Sequence[Entry]) -> None:
+    try:
+        rows = [(entry.offset, entry.value if session.json else to_json(entry.value)) for entry in entries]
         session.table([{"offset": offset, "value": value} for offset, value in rows])
         sys.stdout.flush()  # here, as a short output fails only now
-    except OSError:
+    except BaseException:  # such as a full disk, or Ctrl-C
         # The queue has handed them out, and nobody else can get them any more.
-        note("the output failed, perhaps before all was printed; the entries that were taken:")
+        note("the output has ended, perhaps before all was printed; the entries that were taken:")
         for entry in entries:
             print(to_json({"offset": entry.offset, "value": entry.value}), file=sys.stderr)  # noqa: T201 - see above
         raise

@@ -10,7 +10,7 @@ from typing import Any
 from ..cli.bulk import MOST_CHOSEN, Run
 from ..cli.top import pages
 from ..cli.top.actions import Action, of_all, run_of_filter
-from ..errors import InvalidRequest, LatchworkError, NotFound
+from ..errors import InvalidRequest, LatchworkError, NotFound, Unavailable
 from ..logs import Log
 from ..observe.audit import Deed
 from ..plain import counted, one_line
@@ -114,7 +114,7 @@ class Runs:
         return of_all(held.key, held.run)
 
     def begin(self, wanted: Wanted, action: Action, reader: Reader, who: str, why: str) -> None:
-        """Do it in the background, once."""
+        """Do it in the background, once. Raises `Unavailable` where no thread can be started: it has then not begun."""
         held = self.get(wanted.run, wanted.key)
         with self._lock:
             if held.run.has_begun:
@@ -134,7 +134,11 @@ class Runs:
             finally:
                 held.run.is_over = True
 
-        self._seams.spawn(run, "console-run")
+        try:
+            self._seams.spawn(run, "console-run")
+        except RuntimeError as failure:
+            held.run.has_begun, held.run.by = False, ""  # it may be confirmed again
+            raise Unavailable(f"no thread could be started, so nothing was done: {failure}; try again") from None
 
 
 def _stopped(run: Run, deed: Deed) -> str:

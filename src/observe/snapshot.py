@@ -16,7 +16,7 @@ from ..coord.lease import BINS, LeaseView, broken_by
 from ..coord.lock import LOCKS
 from ..coord.waits import reads
 from ..deadline import Deadline, within_call
-from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
+from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..forks import reset_in_child
 from ..inputs import checked_many, checked_number, checked_timeout, farm_or_default, is_int
 from ..plain import shown_time
@@ -604,7 +604,7 @@ def _schedules(records: ScheduleRecords, row: Row) -> tuple[tuple[ScheduleState,
     states, damaged = list[ScheduleState](), dict[str, str]()
     try:
         stored = records.found(row)
-    except Corrupt as failure:
+    except (Corrupt, Unreadable) as failure:
         return (), {records.key.name: str(failure)}
     for name in sorted(stored.specs):
         try:

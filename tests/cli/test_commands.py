@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import io
 import json
@@ -10,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import types
 from datetime import timedelta
@@ -116,6 +118,15 @@ def test_the_command_keeps_the_time_that_a_latch_has_left(lw, sqlite_url):
     assert connect(sqlite_url).get(Key("D_LTCH#distributed_latch", "D_LTCH#shop#t")).ttl > 7000
 
 
+def test_a_latch_that_is_not_there_is_not_deleted_and_the_audit_says_so(lw, sqlite_url):
+    lw("latch", "create", "n", *SHOP, "--count", "1")
+    assert lw("latch", "delete", "n", *SHOP).code == 0
+    done = lw("latch", "delete", "n", *SHOP, "--json")
+    assert (done.code, done.json["error"]) == (3, "NOT_FOUND")
+    assert "there is no latch 'n' of client 'shop'" in done.err
+    assert [deed.after for deed in audit_of(connect(sqlite_url))] == ["there was none", "deleted"]
+
+
 def test_a_latch_across_farms_names_who_is_missing(lw):
     lw("latch", "create", "x", *SHOP, "--count", "1", "--farm", "dc1", "--level", "xdc", "--farms", "dc1,dc2")
     shown = lw("latch", "show", "x", *SHOP, "--farm", "dc1", "--level", "xdc")
@@ -186,6 +197,19 @@ def test_what_is_consumed_as_json_is_one_document(lw):
     assert lw("queue", "stats", "q", *SHOP, "--json").json["ready"] == 0
     lw("queue", "publish", "q", "3", *SHOP)
     assert [row["acked"] for row in lw("queue", "consume", "q", *SHOP, "--json", "--", "false").json] == [False]
+
+
+def test_a_failure_after_the_document_is_no_second_document(lw, monkeypatch):
+    def away(*_):
+        raise Unavailable("no acknowledgement arrived")
+
+    lw("queue", "create", "q", *SHOP, "--shards", "1")
+    lw("queue", "publish", "q", "7", *SHOP)
+    monkeypatch.setattr("latchwork.queue.ShardedQueue.ack_many", away)
+    done = lw("queue", "consume", "q", *SHOP, "--timeout", "0", "--json")
+    assert (done.code, [row["payload"] for row in done.json]) == (1, [7])
+    assert "no acknowledgement arrived [UNAVAILABLE]" in done.err
+    assert lw("queue", "stats", "absent", *SHOP, "--json").json["error"] == "NOT_FOUND", "the next command has its own"
 
 
 def test_a_payload_that_is_no_text_is_consumed_all_the_same(lw, sqlite_url):
@@ -424,6 +448,30 @@ def test_entries_that_were_taken_and_could_not_be_printed_are_not_lost(lw, warm,
     assert done.returncode == 1
     rows = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert rows == [{"offset": 0, "value": "first"}, {"offset": 1, "value": "second"}]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_entries_that_were_taken_are_not_lost_where_a_signal_ends_their_output(lw, warm, sqlite_url, number):
+    """Ctrl-C reaches `| less` and this command, which still writes what the pipe has no room for."""
+    lw("large", "create", "bus", "400")
+    LargeQueue.open(connect(sqlite_url), "bus").enqueue_many(["x" * 1000] * 400)
+    process = warm.start("--store", sqlite_url, "large", "dequeue", "bus", "-n", "400")
+    try:
+        until(lambda: unread(process.stdout))
+        process.send_signal(number)
+        until(lambda: unread(process.stderr) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)  # once more, as it comes from some programs and some people
+        _, err = process.communicate()
+    finally:
+        process.close()
+    offsets = [json.loads(line)["offset"] for line in err.splitlines() if line.startswith("{")]
+    assert (process.returncode, offsets) == (130, list(range(400)))
+    assert err.endswith("latchwork: interrupted\n")
+
+
+def unread(pipe):
+    """The bytes that wait in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_why_a_circular_queue_gives_nothing_or_cannot_be_opened_is_said(lw, sqlite_url):
@@ -811,7 +859,7 @@ class AtTheEnd:
     def __del__(self, interrupt=interrupt):
         interrupt()
 
-def interrupted(words):
+def interrupted(*_):
     kill(me, number)
     threading.Event().wait(60)
 

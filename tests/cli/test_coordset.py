@@ -349,6 +349,7 @@ RUNS = {
     "read": ("rwlock", "read", "n", "--"),
     "write": ("rwlock", "write", "n", "--"),
     "group": ("group", "run", "n", "--as", "p", "--"),
+    "leader": ("leader", "run", "n", "--"),
 }
 
 

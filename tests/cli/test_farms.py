@@ -104,6 +104,16 @@ def test_with_zookeeper_alone_it_decides_in_one_store(lw, name, zookeeper):
     assert (told["leader"], told["contenders"]) == (None, [])
 
 
+@pytest.mark.parametrize("over_all_farms", [False, True])
+def test_that_the_store_is_gone_when_the_command_ends_is_said_by_a_leader_that_zookeeper_chose(
+    lw, name, over_all, tmp_path, over_all_farms
+):
+    options = (*over_all, "--farm", "iad") if over_all_farms else over_all[:2]  # which are --zookeeper alone
+    done = lw("leader", "run", name, *options, "--", "sh", "-c", f"rm -f {tmp_path}/*.db*; exit 7")
+    assert done.code == 7
+    assert "counts as a dead holder's once its lease of 10 s is over" in done.err
+
+
 # ---- as stats and doctor see it: without ZooKeeper
 
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from latchwork import connect
-from latchwork.cli import doctor, stats
+from latchwork.cli import doctor, session, stats
 from latchwork.cli.audit import person
 from latchwork.cli.coord.state import AskedNames
 from latchwork.cli.stats import Screen
@@ -42,6 +42,8 @@ from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.store.port import Exists
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
+from tests.support import wire
+from tests.support.undecodable import Undecodable
 from tests.support.waiting import until
 
 SHOP = ("--client", "shop")
@@ -439,7 +441,7 @@ def test_a_mistyped_client_lock_or_latch_is_told_which_one_is_meant(lw, queue):
     assert "is 'vault' meant?; `latchwork lock list` lists the locks that there are" in lw("lock", "show", "valt").err
     lw("latch", "create", "night", *SHOP, "--count", "1")
     assert "is 'shop-sweeper' meant?" in lw("leader", "status", "shop-sweper").err
-    for words in (("show", "nigt"), ("count-down", "nigt"), ("wait", "nigt", "--timeout", "1")):
+    for words in (("show", "nigt"), ("count-down", "nigt"), ("wait", "nigt", "--timeout", "1"), ("delete", "nigt")):
         done = lw("latch", *words, *SHOP)
         assert (done.code, "is 'night' meant?" in done.err) == (3, True)
     done = lw("lock", "break", "valt", "--fence", "1")
@@ -815,6 +817,36 @@ def test_a_client_whose_election_is_damaged_does_not_hide_the_others_and_the_sto
     assert "queue q of zoo: 1 parked message" in done.out
     assert "the store does not answer" not in done.out
     assert "restore this record from a copy" in done.out
+
+
+def test_an_election_that_cannot_be_decoded_hides_no_other_client_and_the_store_is_not_blamed(
+    warm, aerospike_store, aerospike_server
+):
+    if not hasattr(aerospike_server, "host"):
+        pytest.skip("no address")
+    for client in ("shop", "zoo"):
+        QueueRegistry(aerospike_store, client).create(QueueConfig("q", shards=1)).publish("m")
+    election = Key("latchwork_locks", "shop-sweeper")
+    assert wire.put(aerospike_server, election, {"lock-owner": (wire.TEXT, b"\xff\xfe")}) == 0
+    for more in ((), SHOP):
+        done = warm.run("--store", aerospike_server.url, "doctor", *more)
+        assert done.returncode == 1
+        assert f"problem  client shop cannot be looked at: {election}: " in done.stdout
+        assert "restore this record from a copy" in done.stdout
+        assert ("queues of zoo: 1 queue" in done.stdout) is not bool(more)
+        assert "the store does not answer" not in done.stdout
+
+
+def test_a_record_that_cannot_be_decoded_is_named_by_doctor_and_the_store_is_not_blamed(lw, queue, monkeypatch):
+    strange = Undecodable(queue.store)
+    Group(strange, "g").join("m", keep_alive=False)
+    strange.bad[Key("latchwork_groups", "g")] = "members"
+    monkeypatch.setattr(session, "connect", lambda _: strange)
+    done = lw("doctor", *SHOP, "--group", "g")
+    assert "a record is damaged, and what needs it was not looked at: " in done.out
+    assert "restore this record from a copy" in done.out
+    assert "queues of shop: 1 queue" in done.out
+    assert "the store does not answer" not in done.out
 
 
 def test_a_java_that_cannot_be_run_hides_nothing_else_that_doctor_found(lw, queue, monkeypatch, tmp_path):

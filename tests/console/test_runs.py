@@ -155,6 +155,27 @@ def test_a_run_that_cannot_be_kept_does_nothing_and_says_why(person, store, mail
     assert mails.depth().parked == 250
 
 
+def test_a_run_for_which_no_thread_can_be_started_has_not_begun_and_can_be_confirmed_again(
+    person, clock, mails, monkeypatch
+):
+    someone = person("operator")
+    page = asked(someone)
+    held, real, left = fields_of(page.text)["run"], clock.spawn, [RuntimeError("can't start new thread")]
+
+    def spawn(run, name):
+        if name == "console-run" and left:
+            raise left.pop()
+        return real(run, name)
+
+    monkeypatch.setattr(clock, "spawn", spawn)
+    refused = someone.post("/act", fields_of(page.text))
+    assert (refused.status_code, "nothing was done" in refused.text) == (503, True)
+    facts = someone.get(f"/api/v0/run?id={held}").json()
+    assert (facts["began"], facts["by"]) == (False, "")
+    assert held not in someone.get("/queue?farm=iad&client=shop&name=orders").text
+    assert begun(someone, page)[1]["counts"] == {"done": 250}
+
+
 def test_a_choice_can_be_confirmed_after_others_were_made_and_runs_have_ended(person, mails):
     someone = person("operator")
     first = asked(someone, reason="exhausted", limit="10")

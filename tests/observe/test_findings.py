@@ -28,6 +28,7 @@ from latchwork.store.model.expr import SERVER_NOW, Const, ListOf
 from latchwork.testing import bring_back
 from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.delayed.test_delayed import Farms, run_until
+from tests.support.undecodable import Undecodable
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -807,6 +808,20 @@ def test_a_damaged_history_hides_nothing_else_and_midnight_no_minute(registry, q
     queue.store.operate(day, Put("minutes", "text"))
     state, what = told(registry)["backlog"]
     assert (state, "312 ready messages wait, the oldest for 6 min" in what) == (OK, True), "that it grows is not known"
+
+
+def test_schedules_and_a_history_that_cannot_be_decoded_hide_nothing_else(store, clock):
+    strange = Undecodable(store)
+    registry = QueueRegistry(strange, "shop", farm_id="f")
+    queue = registry.create(QueueConfig("q", shards=1))
+    registry.schedule(Schedule("nightly", "q", every=60))
+    noted(queue, 0, 1, Failing(int(clock.wall()) - 60, 1))
+    day = Key(queue.pointers.meta_set, f"q_HISTORY_{datetime.fromtimestamp(clock.wall(), timezone.utc):%Y%m%d}")
+    strange.bad = {day: "minutes", schedules.ScheduleRecords(strange, "shop", "f").key: "specs"}
+    taken = view_of(registry).look()
+    assert [one.name for one in taken.queues] == ["q"]
+    state, what = told(registry)["unreadable"]
+    assert (state, "has text that is not UTF-8" in what) == (PROBLEM, True)
 
 
 def test_a_queue_of_which_every_message_fails_is_a_problem_for_as_long_as_none_is_done(registry, clock):

@@ -241,6 +241,7 @@ def delete(
     set_suffix: SetSuffix = SET_SUFFIX,
 ) -> None:
     """Delete a latch; all waiters get an error. The counters of all its farms are deleted, whichever farm you name.
+    Exit code 3 if there is no such latch.
 
     Example: latchwork latch delete nightly --client shop
     """
@@ -249,4 +250,11 @@ def delete(
     with noted(session, "delete", client, farm, name) as deed:
         there = latch.delete()
         deed.after = "deleted" if there else "there was none"
-    session.say(f"deleted {name}" if there else f"there was no {name}", latch=name, deleted=there)
+    if not there:
+        with _names_a_similar(session, name, client, set_suffix):
+            raise NotFound(
+                f"there is no latch {name!r} of client {client!r} in {session.where}: it was deleted, or has expired, "
+                "or has another name",
+                latch=name,
+            )
+    session.say(f"deleted {name}", latch=name, deleted=True)

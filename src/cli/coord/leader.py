@@ -25,6 +25,7 @@ from ...store.connect import VARIABLE
 from ..audit import person
 from ..exit_codes import NOT_FOUND
 from ..options import Command, Farm, Grace, Why
+from ..run.block import note_unreleased
 from ..run.supervise import GRACE, run_under
 from ..session import Session, note
 from ..similar import meant
@@ -261,11 +262,12 @@ def run(
 
     waiting = Waiting(store.seams, f"the election {shown(name)}", who)
 
-    def lead(leadership: Leadership) -> int:
+    def lead(leadership: Leadership) -> tuple[int, Leadership]:
         waiting.over()
         given = {"epoch": leadership.epoch, **facts}
-        return run_under(command, leadership.lost, given, environment, lease=lease, grace=grace)
+        return run_under(command, leadership.lost, given, environment, lease=lease, grace=grace), leadership
 
     with waiting:
-        code = election.run(lead, timeout=timeout)
+        code, term = election.run(lead, timeout=timeout)
+    note_unreleased(term.unreleased, lease)
     raise typer.Exit(code)

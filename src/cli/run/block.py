@@ -1,4 +1,4 @@
-"""The block of a lock, permits or a membership in which a command runs: how it ends where the store does not answer."""
+"""How a command ends that ran under a lock, permits, a membership or a term, where the store does not answer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ def held_while_it_runs(grant: G, lease: float) -> Iterator[G]:
     except LatchworkError as failure:
         if failure is not grant.unreleased:
             raise
-    if grant.unreleased is not None:
+    note_unreleased(grant.unreleased, lease)
+
+
+def note_unreleased(failure: LatchworkError | None, lease: float) -> None:
+    """Say on stderr why what the command held could not be given back, if it could not."""
+    if failure is not None:
         note(
             "the command has ended, and the store has not confirmed that what it held is given back; if it is not, it "
-            f"counts as a dead holder's once its lease of {lease:g} s is over: {grant.unreleased} "
-            f"[{grant.unreleased.code}]"
+            f"counts as a dead holder's once its lease of {lease:g} s is over: {failure} [{failure.code}]"
         )

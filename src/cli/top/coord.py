@@ -11,7 +11,7 @@ from ...coord.barrier.layout import BARRIERS, BarrierState
 from ...coord.election.candidates import CONTENDERS
 from ...coord.latch.layout import COUNT, SET_SUFFIX, bins_of, in_order, names_in
 from ...coord.presence.layout import GROUPS, Seen
-from ...errors import Corrupt
+from ...errors import Corrupt, Unreadable
 from ...inputs import is_int
 from ...observe.findings import PROBLEM
 from ...observe.snapshot import alive, election_now
@@ -68,7 +68,7 @@ def elections(store: RecordStore) -> Table:
     for name in sorted(str(record.key.name) for record in store.scan(CONTENDERS)):
         try:
             leader, names = election_now(store, name)
-        except Corrupt as failure:
+        except (Corrupt, Unreadable) as failure:
             rows.append(row(("election", name), (name, f"DAMAGED: {failure}", None, None, None), BAD))
             continue
         others = len(alive(names, leader))

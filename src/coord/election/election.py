@@ -315,7 +315,7 @@ class Election(Unpicklable, ABC):
             grant.give_up()
             with self._guard:
                 self._grant = self._leadership = None
-            self._quietly(lambda: self._hand_back(grant))
+            self._give_back(grant)
             log.info("%r is over", leadership)
         self._idle.wait()
         stop.wait(self._yield_seconds())
@@ -369,7 +369,7 @@ class Election(Unpicklable, ABC):
         grant = self._runners[runner]
         grant.give_up()
         try:
-            self._quietly(lambda: self._hand_back(grant))
+            self._give_back(grant)
         finally:
             with self._guard:
                 self._runners.pop(runner, None)
@@ -381,9 +381,15 @@ class Election(Unpicklable, ABC):
         if grant is not None:
             grant.give_up()
 
-    def _quietly(self, cleanup: Callable[[], object]) -> None:
+    def _give_back(self, grant: Grant) -> None:
+        """Hand the term back. Its campaign and each function of `run` do so: it is released if one of them could."""
+        failure = self._quietly(lambda: self._hand_back(grant))
+        with self._guard:
+            grant.unreleased = None if grant._freed else failure  # noqa: SLF001 - the same package
+
+    def _quietly(self, cleanup: Callable[[], object]) -> LatchworkError | None:
         """Call `cleanup`, and log its errors instead of raising them: what it ends runs out by itself, and an error
-        here must not hide the result of the work.
+        here must not hide the result of the work. Return the error if it is one of this library.
         """
         try:
             cleanup()
@@ -391,6 +397,8 @@ class Election(Unpicklable, ABC):
             self._minor_failure_log.record(
                 failure, f"{self!r}: its term or its entry among the candidates could not be updated"
             )
+            return failure if isinstance(failure, LatchworkError) else None
+        return None
 
 
 class LeaseElection(Election):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import FencedOut
+from ...errors import FencedOut, LatchworkError
 from ...store.port import Key, RecordStore
 from ..fencing import Fenced
 from ..lease import BINS, LeaseView, Observation
@@ -26,7 +26,7 @@ class Leadership(Fenced):
 
     def __init__(self, grant: Grant, store: RecordStore, name: str) -> None:
         super().__init__(store, name, grant.fence, grant.lost)
-        self._candidate = grant.owner
+        self._grant = grant
 
     def __repr__(self) -> str:
         return f"Leadership({self._name!r}, epoch={self.epoch}, candidate={self.candidate!r})"
@@ -39,7 +39,12 @@ class Leadership(Fenced):
     @property
     def candidate(self) -> str:
         """The name of the leader."""
-        return self._candidate
+        return self._grant.owner
+
+    @property
+    def unreleased(self) -> LatchworkError | None:
+        """Why this term, which is over, could not be given up in the store: it runs out after its lease. No I/O."""
+        return self._grant.unreleased
 
 
 class Term:

@@ -22,6 +22,7 @@ from ...errors import (
     OutcomeUnknown,
     Refused,
     Unavailable,
+    Unreadable,
 )
 from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, farm_or_default, is_int
@@ -495,7 +496,7 @@ class Latch:
         """
         try:
             nonce = self._identity()
-        except (NotFound, Corrupt):
+        except (NotFound, Corrupt, Unreadable):
             nonce = None  # this farm has no counter, but others may have; or it is damaged, and this is the remedy
         guard = None if nonce is None else bins_of(self._farm).is_mine.bind(nonce=nonce)
         try:

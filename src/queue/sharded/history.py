@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...errors import BinMismatch, Corrupt, LatchworkError, NotFound
+from ...errors import Corrupt, LatchworkError, NotFound, Unreadable
 from ...inputs import checked_number, is_int
 from ...store import Compute, Key, MapPut, Put, Update
 from ...store.decode import MAX_COUNTER
@@ -175,7 +175,7 @@ class LastMinutes:
         """Return the minutes of each queue, the oldest first, by the rows of `reading` of all of them; none of what is
         damaged. Raises the store's errors.
         """
-        rows.raise_unless(NotFound, BinMismatch, Corrupt)
+        rows.raise_unless(NotFound, Corrupt, Unreadable)
         dates, each = list(self._asked.items()), list[tuple[Minute, ...]]()
         for begin in range(0, len(rows), len(dates)):
             some: list[Minute] = []

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 
 from latchwork.cli.bulk import Run
 from latchwork.cli.top import coord, screen
+from latchwork.cli.top.actions import some_messages
 from latchwork.cli.top.app import HELP, PAGES, Page, Top
 from latchwork.cli.top.feed import PATIENCE, Feed
 from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column, Line, Table, row, spark
@@ -25,6 +26,7 @@ from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import Exists, Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore, Outage
+from tests.support.undecodable import Undecodable
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\nq\u202e\u0301\t"
 
@@ -515,6 +517,22 @@ def test_an_action_that_fails_says_so_and_why(store, orders, person):
     assert [line.style for line in person.sees() if line.text.startswith("FAILED")] == [BAD]
 
 
+def test_an_action_of_which_one_message_fails_says_what_was_done_to_the_others(registry, store):
+    queue = registry.create(QueueConfig("mails", shards=2))
+    queue.group("audit")
+    queue.publish("fails", message_id="seen")
+    queue.receive()[0].nack("exception", error="boom")
+    queue.publish_many(range(2), delay=600, message_ids=["d-0", "d-1"])
+    action = some_messages(("local", "shop", "mails"), "cancel", "delayed", ["seen", "d-0", "d-1", "none"])
+    feed = Feed({"local": store}, ["shop"], 2.0, store.seams)
+    feed.act(lambda: action.do(feed, "anna"))
+    feed.work()
+    said = "cancel: 2 done, 1 failed: REFUSED, 1 not there; seen: failed: REFUSED; none: not there; groups wait for"
+    assert feed.said.startswith(f"FAILED: {said}")
+    (deed,) = audit_of(store)
+    assert (deed.after.startswith(said), deed.outcome) == (True, "failed: REFUSED")
+
+
 # ---- a store that is away
 
 
@@ -609,6 +627,17 @@ def test_a_damaged_lock_is_not_said_to_be_free_nor_a_damaged_election_to_have_no
     Candidates(store, "office").report("web-1", 60)
     assert "the record of door is damaged" in person.press("5", "b")
     assert "the record of office is damaged" in person.press("6", "d")
+
+
+def test_an_election_that_cannot_be_decoded_hides_no_other_election(store):
+    strange = Undecodable(store)
+    for name in ("office", "tower"):
+        Candidates(strange, name).report("web-1", 60)
+        FencedLock(strange, name, owner="web-1").acquire(1)
+    strange.bad[Key(LOCKS, "office")] = "lock-owner"
+    first, second = coord.elections(strange).rows
+    assert first.cells[1].startswith("DAMAGED: ")
+    assert second.cells[1] == "web-1"
 
 
 def test_nothing_is_not_said_to_be_wrong_while_a_farm_cannot_be_looked_at():

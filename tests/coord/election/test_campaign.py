@@ -9,9 +9,9 @@ import re
 import pytest
 
 from latchwork.coord import LeaseElection
-from latchwork.coord.election.election import RECOVERY
+from latchwork.coord.election.election import RECOVERY, Leadership
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, StorageFailed
+from latchwork.errors import InvalidRequest, LatchworkError, Misconfigured, StorageFailed, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore
 from latchwork.testing.clock import ManualClock
@@ -169,8 +169,11 @@ def test_who_is_elected_while_it_is_stopped_never_leads(store, election):
     assert locked(store) == 0
 
 
-def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, caplog):
+def test_a_term_that_cannot_be_handed_back_ends_all_the_same_and_says_so(store, election, caplog):
+    terms = []
+
     def lead(leadership):
+        terms.append(leadership)
         store.next("dropped")
         election.stop()
 
@@ -178,8 +181,26 @@ def test_a_term_that_cannot_be_handed_back_ends_all_the_same(store, election, ca
         stand(election, lead)
     assert "its entry among the candidates could not be updated" in caplog.text
     assert "is over" in caplog.text
+    assert [type(term.unreleased) for term in terms] == [Unavailable]
     assert election.leadership is None
     assert locked(store) == 1, "until its lease is over"
+
+
+def test_a_term_is_given_up_once_one_of_those_who_hand_it_back_could(store, election):
+    """Its campaign and the functions of `run` do so at one time."""
+    grant = election._elect(store.seams.event())
+    term = Leadership(grant, store, "office")
+    store.next("dropped")
+    election._give_back(grant)
+    assert isinstance(term.unreleased, Unavailable)
+
+    def overtaken():
+        election._give_back(grant)
+        raise Unavailable("the answer to an earlier attempt")
+
+    store.next(overtaken)
+    election._give_back(grant)
+    assert (term.unreleased, locked(store)) == (None, 0)
 
 
 def test_a_leaders_function_that_is_none_is_refused_before_anything_is_asked(store, election):

@@ -165,6 +165,16 @@ def test_a_term_leaves_the_line_before_the_store_is_asked_which_may_hang(candida
     assert standing == []
 
 
+def test_a_term_whose_store_is_away_at_its_end_leaves_the_line_and_says_that_it_is_not_released(candidate, zoo, clock):
+    store = FaultyStore(MemoryStore(clock))
+    store.policy = RetryPolicy(attempts=1)
+    one = candidate("a", store)
+    grant = one._elect(clock.event())
+    store.next("dropped")
+    one._give_back(grant)
+    assert (zoo.nodes, type(grant.unreleased)) == ({}, Unavailable)
+
+
 def test_a_term_that_cannot_be_kept_alive_leaves_the_line(candidate, zoo, clock):
     def no_thread(run, name):
         raise RuntimeError("can't start new thread")

@@ -11,13 +11,14 @@ import pytest
 from latchwork.coord import CountDownLatch, CountUpDownLatch, LatchLevel
 from latchwork.coord.latch.layout import MAX_TOKENS, counted_once
 from latchwork.coord.latch.progress import line
-from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound, OutcomeUnknown
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, NotFound, OutcomeUnknown, Unreadable
 from latchwork.store import MemoryStore
 from latchwork.store.model.ops import Add, MapPut, Put
 from latchwork.store.port import NEVER, Exists, Key, Update
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import DOUBTS, CountingStore, FaultyStore
 from tests.sim.stage import Stage
+from tests.support.undecodable import Undecodable
 
 XDC = LatchLevel.XDC
 ID = "run"
@@ -221,6 +222,17 @@ def test_a_latch_whose_nonce_is_damaged_is_corrupt_and_can_be_deleted(memory, no
         latch.count_down()
     assert latch.delete()
     assert CountDownLatch.create(memory, "shop", "l", 2, farm_id="dc1").count_down() == 1
+
+
+def test_a_latch_that_cannot_be_decoded_can_be_deleted(memory):
+    CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1")
+    strange = Undecodable(memory)
+    strange.bad[key()] = "id#dc1"
+    latch = CountDownLatch.get(strange, "shop", ID, farm_id="dc1")
+    with pytest.raises(Unreadable, match="id#dc1"):
+        latch.count_down()
+    assert latch.delete()
+    assert memory.get(key()) is None
 
 
 @pytest.mark.parametrize(
