@@ -45,14 +45,17 @@ def _logs_as_before():
 
 
 EARLIER = pytest.StashKey[frozenset[threading.Thread]]()
-"""The threads that there were before a test that reads the log."""
+"""The threads that there were before a test that reads the log, without those of all tests."""
+OF_ALL = ("awaited", "latchwork-aio")
+"""How the names of threads begin that work for each test: those of awaited verbs."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Note which threads earlier tests have left."""
     if "caplog" in item.fixturenames:
-        item.stash[EARLIER] = frozenset(threading.enumerate()) - {threading.current_thread()}
+        left = set(threading.enumerate()) - {threading.current_thread()}
+        item.stash[EARLIER] = frozenset(one for one in left if not one.name.startswith(OF_ALL))
 
 
 @pytest.fixture

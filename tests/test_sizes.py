@@ -170,6 +170,33 @@ def test_a_test_reads_no_line_of_a_thread_that_an_earlier_one_has_left(project, 
     assert "2 passed" in project("inner").stdout
 
 
+SHARING = """import logging
+import threading
+
+from latchwork.aio.store import _CALLS
+
+
+def done(job):
+    over = threading.Event()
+    _CALLS.submit(lambda: (job(), over.set()))
+    assert over.wait(60)
+
+
+def test_one():
+    done(lambda: None)
+
+
+def test_two(caplog):
+    done(lambda: logging.warning("its own"))
+    assert caplog.messages == ["its own"]
+"""
+
+
+def test_a_test_reads_the_lines_of_its_awaited_verbs_though_an_earlier_one_has_left_their_threads(project, tmp_path):
+    (tmp_path / "inner" / "test_one.py").write_text(SHARING)
+    assert "2 passed" in project("inner").stdout
+
+
 HANGING = """import threading
 
 

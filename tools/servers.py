@@ -87,15 +87,14 @@ def free_ports(count: int) -> list[int]:
     A socket that does not listen keeps each of them. A server can listen there all the same, as it sets SO_REUSEADDR
     too.
     """
-    kept = [socket.socket() for _ in range(count)]
-    for one in kept:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", 0))
-    _kept.extend(kept)
-    return [one.getsockname()[1] for one in kept]
-
-
-_kept: list[socket.socket] = []
+    ports = []
+    for _ in range(count):
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        ports.append(kept.getsockname()[1])
+        kept.detach()  # nothing closes it before the process ends
+    return ports
 
 
 def until(ready, timeout: float = START_TIMEOUT, pause: float = 0.05):
