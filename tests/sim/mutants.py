@@ -346,7 +346,7 @@ def _unlocked_answer(self: Any, txn: str, began: int, timeout: Any) -> list[int]
     return [0, -1, 0]
 
 
-def _judged_at_once(self: Any, hold: Any, txn: Any, *, real: Any = circular_lock.QueueLock._settled) -> Any:
+def _judged_at_once(self: Any, hold: Any, txn: Any, *, real: Any = circular_lock.QueueLock.settled) -> Any:
     """A commit whose entry is not there yet counts as not made, while its hold goes on."""
     return real(self, hold, txn) if self.store.get(self.layout.meta).bins["txns"].get(txn) else False
 
@@ -365,11 +365,11 @@ CIRCULAR_RULES = (
     ("slots are overwritten before head moves on", "P4: overwrite commits the new head first",
      _swap(circular_plan.Planner, "_move_head", _head_together_with_tail)),
     ("a commit in doubt counts as not made", "P4: transaction map",
-     _swap(circular_lock.QueueLock, "_settled", lambda self, hold, txn: False)),
+     _swap(circular_lock.QueueLock, "settled", lambda self, hold, txn: False)),
     ("a commit in doubt counts as made", "P4: transaction map",
-     _swap(circular_lock.QueueLock, "_settled", lambda self, hold, txn: True)),
+     _swap(circular_lock.QueueLock, "settled", lambda self, hold, txn: True)),
     ("a commit in doubt is judged before its hold is ended", "P4: take a new fence, then say it",
-     _swap(circular_lock.QueueLock, "_settled", _judged_at_once)),
+     _swap(circular_lock.QueueLock, "settled", _judged_at_once)),
     ("head does not wait for groups", "P4: smallest waited-for group position >= new head", _groups_do_not_hold_head),
     ("not committed is said without a new fence", "P4: take a new fence, then say it",
      _swap(circular.LargeQueue, "_decided", _unlocked_answer), True),

@@ -6,8 +6,11 @@ works for others without end.
 If a hold is lost before the commit, nothing has changed, and the work is done again under another fence. A transaction
 that was declared not committed in between is never committed.
 
-A thread may be interrupted anywhere, as by Ctrl-C. Before it ends, the threads whose work it had taken get
-`OutcomeUnknown`, and the next thread leads.
+A hold lasts no longer than the shortest time of its requests. Those that have more time do not fail with it: before the
+commit they go to another hold, and a commit in doubt is looked for by each of them.
+
+A thread may be interrupted anywhere, as by Ctrl-C. Before it ends, the threads whose work it had taken are told what
+became of it: nothing, or a commit in doubt, which they look for. Then the next thread leads.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...deadline import Deadline
+from ...deadline import Deadline, present
 from ...errors import LatchworkError, LeaseLost, LockUnavailable, OutcomeUnknown
 from ...forks import reset_in_child
+from ...retry import again
 from ...seams import Event, Seams
 from . import transactions
 from .buffer import Buffer
 from .lock import MOST_NAMED, QueueLock
-from .plan import ENQUEUE, Planner, Request, nothing_done
+from .plan import ENQUEUE, Planner, Request, interrupted, nothing_done
 
 MOST = 256
 """Requests that are done under one hold of the lock."""
@@ -47,30 +51,54 @@ class GroupCommit:
         Raises the request's error, and `LockUnavailable` after `timeout` seconds (None = no limit).
         """
         request.until = None if timeout is None else self._seams.monotonic() + timeout
-        ticket = Ticket(request)
-        try:
-            self.line.join(ticket, timeout)
-            self._lead(ticket)
-        except BaseException:
-            self.line.leave(ticket)
-            raise
+        self._hand_in(request, timeout)
+        while isinstance(request.error, OutcomeUnknown) and self._was_not_made(request):
+            self._hand_in(request, self._left([request]))
         if request.error is not None:
             raise request.error
         return request.result
 
+    def _hand_in(self, request: Request, timeout: float | None) -> None:
+        """Wait until the request has a result or an error."""
+        ticket = Ticket(request)
+        try:
+            self.line.join(ticket, timeout)
+            self._lead(ticket)
+            ticket.gone = True  # the request may be handed in again, while the leader still has this ticket
+        except BaseException:
+            self.line.leave(ticket)
+            raise
+
+    def _was_not_made(self, request: Request) -> bool:
+        """Whether a request that was left in doubt has to be done again: its commit was not made, and never will be.
+
+        If the commit was made, the request gets its result. Otherwise, if its time is over or the store does not say,
+        it keeps its error.
+        """
+        doubt, deadline = request.doubt, present()
+        if doubt is None or (deadline is not None and deadline.left() == 0):
+            return False
+        try:
+            # By its own id: another caller of the hold may have had an answer, and then used its id again.
+            is_made = self._lock.settled(doubt.hold, doubt.txn)
+        except OutcomeUnknown:
+            return False
+        request.result, request.error = doubt.result if is_made else None, None
+        return not is_made
+
     def _lead(self, mine: Ticket) -> None:
         """While this thread leads, do the work of one hold, then pass the lead on: to itself if its own work goes back.
 
-        After a timeout only the requests whose time is over fail.
+        If the lock is not to be had, or the store is unavailable, only the requests fail that had no more time than the
+        hold; nothing was committed.
         """
         while mine.leads:
             mine.taken = [mine]
             try:
                 self._run(mine)
-            except LockUnavailable as failure:
-                self.line.put_back(mine)
-                fail(mine.taken, failure)
             except LatchworkError as failure:
+                if isinstance(failure, LockUnavailable) or again(failure):
+                    self.line.put_back(mine)
                 fail(mine.taken, failure)
             self.line.pass_on(mine)
 
@@ -114,7 +142,8 @@ class Ticket(Struct, eq=False):
 
     wake: is set when there is an answer, or the lead; None for a thread that leads from the beginning.
     leads: whether its thread takes the lock for all that wait.
-    gone: whether its thread was interrupted, and must not be given the lead.
+    gone: whether its thread does not wait any more, as it has its answer, or was interrupted: it must not be given the
+        lead.
     taken: while it leads, the tickets that it answers; at first its own.
     """
 
@@ -177,7 +206,7 @@ class Tickets:
         return [ticket.request for ticket in mine.taken]
 
     def put_back(self, mine: Ticket) -> None:
-        """Put the taken requests that have time left back to the front; they wait for another hold."""
+        """Put the taken requests that have more time than this hold had back to the front; they wait for another."""
         back = self._in_time(mine.taken)
         with self._guard:
             self.waiting[:0] = still_there(back)
@@ -205,7 +234,10 @@ class Tickets:
         with self._guard:
             mine.gone = True
             self.waiting[:] = without(self.waiting, [mine, *mine.taken])
-        fail(mine.taken, OutcomeUnknown("the thread that did this work was interrupted; read before going on"))
+        for ticket in mine.taken:
+            # In this order: a request whose thread has gone on may just have lost its answer, to be handed in again.
+            if not ticket.request.answered and not ticket.gone:
+                ticket.request.error = interrupted(ticket.request)
         self.pass_on(mine)
 
     def _alike(self, mine: Ticket) -> list[Ticket]:

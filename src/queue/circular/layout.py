@@ -101,10 +101,7 @@ class Layout:
 
     @classmethod
     def planned(cls, name: str, capacity: int, slots: int, record_limit: int) -> Layout:
-        """Return the layout of a new queue. Raises `InvalidRequest`."""
-        checked_name(name)
-        checked_whole("entries_per_record", slots, 1, MAX_SLOTS)
-        checked_whole("capacity", capacity, 1, MAX_RECORDS * slots)
+        """Return the layout of a new queue, of a checked shape. Raises `InvalidRequest` if its records have no room."""
         room = (record_limit - _ROOM) // slots - _AROUND
         if room < 1:
             raise InvalidRequest(
@@ -192,6 +189,13 @@ class Layout:
 def checked_name(name: str) -> str:
     """Return the queue's name if it can be the name of a set. Raises `InvalidRequest`."""
     return checked_key(Key(checked_store_name("queue name", name), META)).set
+
+
+def checked_shape(name: str, capacity: int, slots: int) -> None:
+    """Raise `InvalidRequest` if no queue can have this name, capacity and number of entries per record."""
+    checked_name(name)
+    checked_whole("entries_per_record", slots, 1, MAX_SLOTS)
+    checked_whole("capacity", capacity, 1, MAX_RECORDS * slots)
 
 
 def checked_count(name: str, count: int) -> int:

@@ -232,7 +232,7 @@ class QueueLock:
                 raise
         except OutcomeUnknown:
             pass
-        return self._settled(hold, next(iter(txns)))
+        return self.settled(hold, next(iter(txns)))
 
     def release(self, hold: Hold, *ops: Op) -> bool:
         """Release the lock without a commit; False if the hold was lost before. The transactions that are due are
@@ -248,10 +248,11 @@ class QueueLock:
         except LatchworkError:
             return
 
-    def _settled(self, hold: Hold, txn: str) -> bool:
+    def settled(self, hold: Hold, txn: str) -> bool:
         """Whether a commit in doubt was made. After this it cannot be made any more.
 
-        Within a call that has a timeout, an unavailable store is asked again until then.
+        Within a call that has a timeout, an unavailable store is asked again until then. Raises `OutcomeUnknown` if the
+        store does not say.
         """
         deadline = present()
 

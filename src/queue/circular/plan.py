@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...deadline import present
 from ...errors import Corrupt, LatchworkError, LeaseLost, OutcomeUnknown, QueueFull, Unavailable
 from ...store.model.ops import MapRemove, Put
 from ...store.port import Key
@@ -23,12 +24,30 @@ ENQUEUE, OVERWRITE, DEQUEUE = "enqueue", "overwrite", "dequeue"
 _INTERRUPTED = OutcomeUnknown("the thread that did this work was interrupted")
 
 
+class Doubt(Struct, frozen=True):
+    """What a request has to know of the commit that it is part of, while nobody knows whether that is made.
+
+    txn: the id to look for.
+    result: the result of the request, if the commit is made.
+    """
+
+    hold: Hold
+    txn: str
+    offsets: range
+    result: Any
+
+    def error(self, failure: OutcomeUnknown) -> OutcomeUnknown:
+        """Return the error of the request: with the id to ask for, and the offsets."""
+        return OutcomeUnknown(f"{failure}; ask transaction({self.txn!r})", txn_id=self.txn, offsets=self.offsets)
+
+
 class Request(Struct, eq=False):
     """A change that one caller wants done under the lock, and its result or error.
 
     since: the fence of the first hold that it was part of.
     until: when its time is over; None = no limit.
     dropped: how many entries its holds have dropped to make room, or may have.
+    doubt: the commit that may have been made, and that its own thread may look for; None = there is none.
     """
 
     kind: str
@@ -38,6 +57,7 @@ class Request(Struct, eq=False):
     since: int = 0
     dropped: int = 0
     until: float | None = None
+    doubt: Doubt | None = None
     result: Any = None
     error: LatchworkError | None = None
 
@@ -66,7 +86,7 @@ class CommitPlan(Struct):
         for request, _, result in self.parts:
             request.result = result
         for request, error in self.declined:
-            request.result, request.error = [], error
+            request.error, request.result = error, []
 
 
 class Planner:
@@ -90,10 +110,6 @@ class Planner:
         except LatchworkError:
             self._lock.abandon(hold)
             raise
-        except BaseException:
-            for request in requests:
-                request.error = request.error or nothing_done(_INTERRUPTED)
-            raise
         if plan is None:
             self._lock.abandon(hold)
             return all(request.error for request in requests)
@@ -106,21 +122,20 @@ class Planner:
 
     def _commit(self, hold: Hold, own_txn: str, plan: CommitPlan) -> bool:
         """Whether the plan is committed, and its requests are answered. False: it is not, and never will be."""
+        # First and last offset of each transaction.
+        spans: dict[str, tuple[int, int]] = {}
+        for request, offsets, result in plan.parts:
+            txn = request.txn or own_txn
+            spans[txn] = (spans[txn][0] if txn in spans else offsets.start, offsets.stop - 1)
+            # Noted before the commit is sent: from then on this thread may be interrupted at any point.
+            request.doubt = Doubt(hold, txn, offsets, result)
         try:
-            # First and last offset of each transaction.
-            spans: dict[str, tuple[int, int]] = {}
-            for request, offsets, _ in plan.parts:
-                txn = request.txn or own_txn
-                spans[txn] = (spans[txn][0] if txn in spans else offsets.start, offsets.stop - 1)
             committed = self._lock.commit(hold, spans, plan.moves, head=plan.head)
         except OutcomeUnknown as failure:
-            _mark_in_doubt(plan, own_txn, failure)
+            _answer_in_doubt(plan, failure)
             return True
         except LatchworkError:
             self._lock.abandon(hold)
-            raise
-        except BaseException:
-            _mark_in_doubt(plan, own_txn, _INTERRUPTED)
             raise
         if committed:
             plan.answer()
@@ -141,7 +156,7 @@ class Planner:
         stale = _used_before(self._lock.layout.meta, hold, requests) if hold.known else ()
         live = [request for request in requests if request.error is None]
         for request in live:
-            request.since = request.since or hold.fence
+            request.since, request.doubt = request.since or hold.fence, None
         if stale and not self._lock.change(hold, MapRemove(TXNS, stale)):
             return None
         if not live:
@@ -271,10 +286,18 @@ def nothing_done(failure: OutcomeUnknown) -> Unavailable:
     return Unavailable(f"nothing was committed, and nothing will be: {failure}")
 
 
-def _mark_in_doubt(plan: CommitPlan, own_txn: str, failure: OutcomeUnknown) -> None:
-    """Answer all requests of a hold whose commit may have been made: with the id to ask for, and the offsets."""
-    for request, offsets, _ in plan.parts:
-        txn = request.txn or own_txn
-        request.error = OutcomeUnknown(f"{failure}; ask transaction({txn!r})", txn_id=txn, offsets=offsets)
+def interrupted(request: Request) -> LatchworkError:
+    """Return the error of a request whose leader was interrupted."""
+    return nothing_done(_INTERRUPTED) if request.doubt is None else request.doubt.error(_INTERRUPTED)
+
+
+def _answer_in_doubt(plan: CommitPlan, failure: OutcomeUnknown) -> None:
+    """Answer all requests of a hold whose commit may have been made."""
+    deadline = present()
+    for request, _, _ in plan.parts:
+        if request.doubt is not None:
+            request.error = request.doubt.error(failure)
+        if deadline is None or deadline.end is None:
+            request.doubt = None  # nobody in the hold has a timeout, so nobody has more time than the leader had
     for request, _ in plan.declined:
         request.error = nothing_done(failure)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ...coord.lease import FENCE, OWNER, checked_lease
+from ...coord.lease import FENCE, OWNER
 from ...deadline import Deadline
 from ...errors import AlreadyExists, Corrupt, InvalidRequest, LatchworkError, NotFound, OutcomeUnknown, QueueFull
 from ...inputs import checked_switch, checked_timeout
@@ -107,10 +107,9 @@ class LargeQueue:
 
         Raises `AlreadyExists`, `InvalidRequest`.
         """
-        buffers = as_store(store if buffer_store is None else buffer_store)
-        checked_name(name)
-        layout = Layout.planned(name, capacity, entries_per_record, buffers.describe().record_size_limit)
-        setup.make(as_store(store), buffers, layout, checked_lease(lease))
+        metadata, buffers = _stores(store, buffer_store)
+        layout = setup.planned(buffers, name, capacity, entries_per_record, lease)
+        setup.make(metadata, buffers, layout, lease)
         return cls(store, layout, buffer_store)
 
     @classmethod
@@ -120,8 +119,8 @@ class LargeQueue:
 
         Raises `NotFound`.
         """
-        buffers = as_store(store if buffer_store is None else buffer_store)
-        layout = setup.find(as_store(store), buffers, checked_name(name))
+        metadata, buffers = _stores(store, buffer_store)
+        layout = setup.find(metadata, buffers, checked_name(name))
         return cls(store, layout, buffer_store)
 
     @classmethod
@@ -139,15 +138,13 @@ class LargeQueue:
 
         Raises `AlreadyExists` if it has another capacity or number of entries per record.
         """
-        buffers = as_store(store if buffer_store is None else buffer_store)
-        limit = buffers.describe().record_size_limit
-        planned = Layout.planned(checked_name(name), capacity, entries_per_record, limit)
-        checked_lease(lease)
+        metadata, buffers = _stores(store, buffer_store)
+        planned = setup.planned(buffers, name, capacity, entries_per_record, lease)
         try:
             queue = cls.open(store, name, buffer_store=buffer_store)
         except NotFound:
             with suppress(AlreadyExists):  # another process has just made it
-                setup.make(store, buffers, planned, lease)
+                setup.make(metadata, buffers, planned, lease)
             queue = cls.open(store, name, buffer_store=buffer_store)
         there = queue.layout
         if there != planned:
@@ -354,3 +351,9 @@ class LargeQueue:
         if not self._lock.release(hold, MapPut(TXNS, txn, nothing)):
             raise OutcomeUnknown(f"the lock was lost while transaction {txn!r} was looked for; ask again", txn_id=txn)
         return nothing
+
+
+def _stores(store: RecordStore, buffer_store: RecordStore | None) -> tuple[RecordStore, RecordStore]:
+    """Return the store of the metadata and the store of the entries. Raises `InvalidRequest`."""
+    metadata = as_store(store)
+    return metadata, metadata if buffer_store is None else as_store(buffer_store)

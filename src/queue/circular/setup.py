@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from ...coord.lease import GRANT, LEASE, RENEWALS
+from ...coord.lease import GRANT, LEASE, RENEWALS, checked_lease
 from ...errors import AlreadyExists, LatchworkError, NotFound, OutcomeUnknown, Refused, Unavailable
 from ...store.decode import MAX_COUNTER, decoded
 from ...store.model.expr import Expr, any_of, lacks, missing
@@ -36,6 +36,7 @@ from .layout import (  # fmt: skip
     TAIL,
     UNLIMITED,
     Layout,
+    checked_shape,
     not_stale,
 )
 from .lock import never_held
@@ -66,6 +67,15 @@ class _Stored(Struct, frozen=True):
     """What a new queue takes over of a buffer record that is there already."""
 
     mark: Annotated[int, Meta(le=MAX_COUNTER)] = field(name=MARK)
+
+
+def planned(buffers: RecordStore, name: str, capacity: int, slots: int, lease: float) -> Layout:
+    """Return the layout of a new queue. What it is to be is checked before the store is asked for its limits. Raises
+    `InvalidRequest`.
+    """
+    checked_shape(name, capacity, slots)
+    checked_lease(lease)
+    return Layout.planned(name, capacity, slots, buffers.describe().record_size_limit)
 
 
 def make(store: RecordStore, buffers: RecordStore, layout: Layout, lease: float) -> None:

@@ -213,6 +213,28 @@ def test_an_entry_that_is_overwritten_while_it_is_read_at_its_offset_is_not_ther
 # ---- making one
 
 
+class Away(MemoryStore):
+    """A store that does not even say what it is."""
+
+    def describe(self):
+        raise Unavailable("away")
+
+
+@pytest.mark.parametrize("make", [LargeQueue.create, LargeQueue.open_or_create])
+@pytest.mark.parametrize(
+    ("name", "capacity", "options"),
+    [("", 9, {}), ("q", 0, {}), ("q", 9, {"entries_per_record": 0}), ("q", 9, {"lease": -1})],
+)
+def test_what_no_queue_can_have_is_refused_though_the_store_is_away(clock, make, name, capacity, options):
+    with pytest.raises(InvalidRequest):
+        make(Away(clock), name, capacity, **options)
+
+
+def test_what_is_not_a_store_is_refused_though_the_store_of_the_entries_is_away(clock):
+    with pytest.raises(InvalidRequest):
+        LargeQueue.create("memory:", "q", 9, buffer_store=Away(clock))
+
+
 @pytest.mark.parametrize(("fault", "said"), [("dropped", "dropped at call"), ("request_lost", "create it again")])
 def test_buffer_records_that_cannot_be_made_are_said_and_made_by_the_next(store, fault, said):
     store.policy = RetryPolicy(attempts=1)
