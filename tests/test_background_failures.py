@@ -358,7 +358,7 @@ def test_a_pass_of_one_queue_that_fails_leaves_those_of_the_others(monkeypatch, 
         other = queue.registry.create(QueueConfig("other", shards=1, shovel=ShovelConfig(1), unsafe_limits=True))
     passes, term = [], Term(clock)
 
-    def run_once(shovel):
+    def run_once(shovel, *, ends):
         passes.append(shovel.queue.name)
         raise failure.with_traceback(None)
 

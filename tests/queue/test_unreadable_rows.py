@@ -13,11 +13,13 @@ from latchwork.queue.rows import read_each
 from latchwork.queue.sharded import stream
 from latchwork.queue.sharded.batches.blocks import BLOCK, BatchPlace
 from latchwork.queue.sharded.envelope import BINS, Envelope
-from latchwork.queue.sharded.groups.making import forget_dead
+from latchwork.queue.sharded.groups.making import without_record
 from latchwork.queue.sharded.groups.passing import passed_by_groups
 from latchwork.queue.sharded.groups.stamps import _DROP
+from latchwork.queue.sharded.history import NOT_FAILING, LastMinutes, figures_of, noting
+from latchwork.queue.sharded.ledger.ledger import Ledger, Outgoing
 from latchwork.queue.sharded.slots import Slot, WriteResult
-from latchwork.queue.sharded.stats import stats_of_each
+from latchwork.queue.sharded.stats import stats_of, stats_of_each
 from latchwork.queue.sharded.upkeep.ending import Ending
 from latchwork.queue.sharded.upkeep.sweeper import Sweeper
 from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
@@ -28,6 +30,7 @@ from latchwork.testing.clock import ManualClock
 from tests.queue.sharded.batches.test_batches import left_to_the_leader, upkeep
 from tests.queue.sharded.world import Election
 from tests.support.sqlite_damage import damage_row
+from tests.support.undecodable import Undecodable
 
 __all__ = ["left_to_the_leader"]
 
@@ -262,15 +265,14 @@ def test_the_depth_is_known_though_the_number_of_delayed_messages_cannot_be_read
     assert (depth.ready, depth.delayed, depth.damaged) == (1, 0, 1)
 
 
-def test_groups_without_a_record_are_forgotten_beside_one_whose_record_cannot_be_read(store, queue):
+def test_groups_without_a_record_are_found_beside_one_whose_record_cannot_be_read(store, queue):
     groups = [queue.group(name) for name in ("bad", "gone")]
     records, pointers = queue.registry.records, queue.pointers
     bad = records.key("q@bad")
     damage_row(store, bad, store.get(bad).bins["active"])
     store.delete(records.key("q@gone"))
-    forget_dead(records, pointers, [group.config.tag for group in groups])
-    here = store.get(pointers.pointers_key(0), "groups").bins["groups"]
-    assert list(here) == [groups[0].config.tag], "nobody knows that it is dead"
+    gone = without_record(records, pointers, [group.config.tag for group in groups])
+    assert gone == {groups[1].config.tag: False}, "nobody knows that the other one is gone"
 
 
 def test_a_message_written_by_an_earlier_attempt_is_found_beside_one_that_cannot_be_read(store, queue):
@@ -417,3 +419,70 @@ def test_a_defect_that_one_batch_meets_does_not_keep_the_others_from_their_end(q
     monkeypatch.setattr(Ending, "_look", raises)
     upkeep(queue)
     assert [one.payload for one in queue.receive(9)] == ["b"]
+
+
+# ---- a value that the client cannot decode: `Unreadable`, not `Corrupt`
+
+
+@pytest.fixture
+def strange(store):
+    return Undecodable(store)
+
+
+@pytest.fixture
+def orders(strange):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return QueueRegistry(strange, "c", farm_id="f").create(QueueConfig("q", retry=False, shards=2))
+
+
+def of_each_shard(queue):
+    """A key of shard 0, and one of shard 1."""
+    return [next(key for key in "abcdefgh" if queue.shard_of(key) == shard) for shard in (0, 1)]
+
+
+def test_messages_without_a_shard_of_their_own_go_past_one_that_cannot_be_decoded(strange, orders):
+    strange.bad[orders.pointers.pointers_key(0)] = "stream"
+    orders.publish_many(range(10))
+    for n in range(10, 20):
+        orders.publish(n, dedup=str(n))
+    for n in range(20, 24):
+        orders.publish(n, unique=str(n))
+    Ledger(orders, "s").publish(0, [Outgoing(24)])
+    Ledger(orders, "s").publish(1, [Outgoing(25)])
+    assert sorted(one.payload for one in orders.receive(99)) == list(range(26))
+    with pytest.raises(Corrupt, match="SHARD_0_POINTERS"):
+        orders.publish("bound", key=of_each_shard(orders)[0])
+
+
+def test_a_sweep_names_the_shard_that_cannot_be_decoded_and_does_the_others(strange, orders):
+    bad, sound = of_each_shard(orders)
+    for key in (bad, sound):
+        orders.publish(key, key=key)
+    assert len(orders.receive(10)) == 2  # which nobody acknowledges
+    strange.bad[orders.pointers.pointers_key(0)] = "stream"
+    sweeper = Sweeper(orders.registry, Election(1))
+    for _ in range(3):
+        strange.seams.advance(orders.config.sweep_duration.total_seconds() + 1)
+        report = sweeper.run_once()
+    ((name, failure),) = report.failures
+    assert (name, "SHARD_0_POINTERS" in failure) == ("q", True)
+    assert [message.payload for message in orders.sideline.peek_all()] == [sound]
+
+
+def test_a_queue_is_made_again_though_one_of_its_shards_cannot_be_decoded(strange, orders):
+    strange.bad[orders.pointers.pointers_key(0)] = "FIRE_POINTER"
+    orders.publish("a", key=of_each_shard(orders)[1])
+    strange.delete(orders.registry.records.key("q"))
+    again = QueueRegistry(strange, "c", farm_id="f").create(orders.config)
+    assert [one.payload for one in again.receive(9)] == ["a"]
+
+
+def test_a_history_that_cannot_be_decoded_hides_no_minute_of_another_day(strange, orders):
+    now = strange.seams.wall()
+    strange.repeat(noting(orders, int(now * 1000), figures_of(stats_of(orders), [], None, 1, NOT_FAILING)))
+    noted = LastMinutes(now, (0, 24 * 60))
+    before = noted.found(strange.repeat_many(noted.reading(orders)))
+    assert len(before[0]) == 1
+    strange.bad[noted.reading(orders)[0].key] = "minutes"  # of the day before
+    assert noted.found(strange.repeat_many(noted.reading(orders))) == before

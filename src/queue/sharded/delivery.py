@@ -140,6 +140,9 @@ class Delivery(Struct, frozen=True, eq=False):
         back at once, elsewhere, without an attempt more. Raises `LeaseLost` once the message is no longer this
         delivery's, or may be another consumer's: it was settled, given up after the handler timeout, or not extended
         within the sweep duration.
+
+        Not promised: that it sees the time in which the machine was suspended, as the clock of the process may not
+        count it. Then it may raise nothing, until the next extension, though another consumer has the message.
         """
         failure = self.stop() if self.stop is not None else None
         if self.cancelled and not self.settled and not isinstance(failure, LeaseLost):
@@ -417,6 +420,13 @@ def mark_settled(deliveries: Sequence[Delivery], outcomes: Sequence[Outcome], en
         if outcome is True:
             force_setattr(delivery, "settled", True)
             force_setattr(delivery, "ended", ended)
+
+
+def mark_gone(deliveries: Iterable[Delivery], outcomes: Iterable[Outcome]) -> None:
+    """Mark deliveries whose message another consumer has, or that was deleted, as settled: nothing is left to do."""
+    for delivery, outcome in zip(deliveries, outcomes, strict=True):
+        if outcome is False:
+            force_setattr(delivery, "settled", True)
 
 
 def stop_by(deliveries: Sequence[Delivery], why: Callable[[], LatchworkError | None]) -> None:

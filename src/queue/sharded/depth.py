@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from ...errors import LatchworkError
 from ...store import Record
 from ..rows import read_each
 from .delayed.stored import Waiting
 from .pointers import ShardPointers
-from .shards import Shards
+from .shards import KnownEmpty, Shards
 from .slots import Slot
 
 GRACE = 0.25
@@ -30,6 +31,8 @@ MOST_READ = 50_000
 OF_HEADS = (*OF_EVERY_MESSAGE, "msgId", "reason", "lastError")
 """The bins of a message that waits that are read: the last three are for people."""
 
+_NONE = KnownEmpty(0, inf)
+
 _Place = tuple[int, int]
 """The number of a part of a queue, and a shard."""
 
@@ -43,9 +46,10 @@ class QueueDepth:
     sideline, parked: as `ready`, for messages that failed and for parked ones. Of up to 100 slots each is looked at; of
         more the number is an upper bound, as single messages may have been discarded or redriven.
     expired: slots, received or the oldest that wait, that held no message: it had expired unread, was discarded,
-        redriven or moved alone, or its publisher never wrote it there; and delayed messages that expired before
-        anybody delivered them, roughly. For a group also the queue's own messages that
-        failed, were brought back for the queue alone, and were acknowledged before the group came to their new slots.
+        redriven or moved alone, or its publisher never wrote it there, or writes it late: such a message is ready
+        within half a sweep duration. And delayed messages that expired before anybody delivered them, roughly. For a
+        group also the queue's own messages that failed, were brought back for the queue alone, and were acknowledged
+        before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used. A message has another one for each
         retry, each redrive, and each time that a sweep brought it back.
     delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
@@ -89,16 +93,19 @@ def with_delayed(depth: QueueDepth, waiting: Waiting) -> QueueDepth:
 def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[list[ShardPointers]]:
     """Return the pointers with `head`, the first message that waits in each shard; with `gone`: how many of the oldest
     waiting slots are empty; and with `holes`. parts: of each queue in turn the queue, its sideline, its parked
-    messages. One call per 50,000 messages that are looked at. Where slots are found empty for the first time: a wait of
-    0.25 s, and one call for each such shard, or some 20 more if it has more than 1,000.
+    messages. One call per 50,000 messages that are looked at. Where slots are found empty for the first time, and once
+    more half a sweep duration later: a wait of 0.25 s, and one call for each such shard, or some 20 more if it has more
+    than 1,000.
 
     An empty slot holds no message any more if its shard's FIRE, read after it, is still below it: nobody has claimed
     it.
     """
     # 1. Look at the oldest waiting slot of each shard, at those behind it, and at what was given back.
     queues = [queue for queue, _ in parts]
+    again = _to_be_seen_again(parts)
     spans = _waiting_slots(parts)
     firsts = {place: first for place, (first, last) in spans.items() if first <= last}
+    gone = {place: first - 1 for place, (first, _) in spans.items() if queues[place[0]].expires_in_order(place[1])}
     back = {
         (n, state.shard): min(state.returned)
         for n, (_, states) in enumerate(parts)
@@ -114,8 +121,8 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
         if _is_empty(row):
             holes.setdefault(place, []).append(pointer)
     # 2. Where that slot is empty, find the first message behind it. Only what nobody has claimed since counts.
-    again = _pass_empty(queues, spans, heads)
-    parts = [(queue, queue.states() if n in again else states) for n, (queue, states) in enumerate(parts)]
+    passed = _pass_empty(queues, spans, heads, again, gone)
+    parts = [(queue, queue.states() if n in passed else states) for n, (queue, states) in enumerate(parts)]
     # 3. What was given back comes first, and is older.
     messages = {
         place: row
@@ -124,21 +131,44 @@ def looked_through(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> list[
         if isinstance(row, Record) and not _is_empty(row)
     }
     return [
-        [_looked(queue, state, messages.get((n, state.shard)), holes.get((n, state.shard), ())) for state in states]
-        for n, (queue, states) in enumerate(parts)
+        [
+            _looked(
+                state, messages.get((n, state.shard)), gone.get((n, state.shard), 0), holes.get((n, state.shard), ())
+            )
+            for state in states
+        ]
+        for n, (_, states) in enumerate(parts)
     ]
+
+
+def _to_be_seen_again(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> dict[_Place, int]:
+    """Forget which slots were found empty, where the store has come back empty since, and where they are to be looked
+    at once more; return the last slot of the latter.
+    """
+    again: dict[_Place, int] = {}
+    for n, (queue, states) in enumerate(parts):
+        now = queue.store.seams.monotonic()
+        for state in states:
+            for known in (queue.known_gone, queue.known_empty):
+                one = known.get(state.shard, _NONE)
+                if one.last > state.loaded:
+                    known.pop(state.shard, None)  # or another thread has done it
+                elif one.again <= now:
+                    known.pop(state.shard, None)
+                    again[n, state.shard] = one.last
+    return again
 
 
 def _waiting_slots(parts: Sequence[tuple[Shards, list[ShardPointers]]]) -> dict[_Place, tuple[int, int]]:
     """Return the first and the last slot of each shard that wait, without the ones that are known to be empty."""
-    for queue, states in parts:  # the store may have come back empty
-        for state in states:
-            for known in (queue.known_gone, queue.known_empty):
-                if known.get(state.shard, 0) > state.loaded:
-                    known.pop(state.shard, None)  # or another thread has done it
     return {
         (n, state.shard): (
-            max(state.fired, queue.known_gone.get(state.shard, 0), queue.known_empty.get(state.shard, 0)) + 1,
+            max(
+                state.fired,
+                queue.known_gone.get(state.shard, _NONE).last,
+                queue.known_empty.get(state.shard, _NONE).last,
+            )
+            + 1,
             state.loaded,
         )
         for n, (queue, states) in enumerate(parts)
@@ -151,12 +181,18 @@ def _pass_empty(
     queues: Sequence[Shards],
     spans: Mapping[_Place, tuple[int, int]],
     heads: dict[_Place, Record | LatchworkError | None],
+    again: Mapping[_Place, int],
+    gone: dict[_Place, int],
 ) -> set[int]:
     """Put the first message behind empty slots in their place among the heads, and note how many are empty; return the
     parts whose pointers are to be read again.
 
-    An empty slot is looked at twice, as its publisher may be about to write it. Of the slots that a group shares with
-    its queue it is not known whether they held a message for it.
+    An empty slot is looked at twice, as its publisher may be about to write it; and once more after half a sweep
+    duration, the latest that a create may come which is acknowledged (P5). Of the slots that a group shares with its
+    queue it is not known whether they held a message for it.
+
+    again: up to which slot each shard was found empty before, and is looked at once more now.
+    gone: the last of the empty slots of each shard in which that is known.
     """
     empty = set(_empty(heads))
     if not empty:
@@ -164,23 +200,29 @@ def _pass_empty(
     queues[0].store.seams.sleep(GRACE)
     heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
     for n, shard in [place for place in _empty(heads) if place in empty]:
-        gone = _last_empty(queues[n], shard, *spans[n, shard])
-        known = queues[n].known_gone if queues[n].expires_in_order(shard) else queues[n].known_empty
-        known[shard] = gone
-        if gone < spans[n, shard][1]:
-            heads |= zip([(n, shard)], _read(queues, [((n, shard), gone + 1)]), strict=True)
+        last = _last_empty(queues[n], shard, *spans[n, shard])
+        is_sure = last <= again.get((n, shard), 0)
+        known = KnownEmpty(last, inf if is_sure else queues[n].store.seams.monotonic() + queues[n].sweep / 2)
+        if (n, shard) in gone:
+            gone[n, shard] = last
+            queues[n].known_gone[shard] = known
+        else:
+            queues[n].known_empty[shard] = known
+        if last < spans[n, shard][1]:
+            heads |= zip([(n, shard)], _read(queues, [((n, shard), last + 1)]), strict=True)
         else:
             del heads[n, shard]
     return {n for n, _ in empty}
 
 
-def _looked(queue: Shards, state: ShardPointers, head: Record | None, behind: Sequence[int]) -> ShardPointers:
-    """Return the pointers with what was found. behind: the empty slots behind the first message."""
-    known = queue.known_gone.get(state.shard, 0)
-    if head is None and not behind and known <= state.fired:
+def _looked(state: ShardPointers, head: Record | None, gone: int, behind: Sequence[int]) -> ShardPointers:
+    """Return the pointers with what was found. gone: the last of the oldest slots that are empty. behind: the empty
+    slots behind the first message.
+    """
+    if head is None and not behind and gone <= state.fired:
         return state
-    gone = min(max(0, known - state.fired), state.loaded - state.fired)
-    return state._replace(gone=gone, head=head, holes=sum(pointer > max(state.fired, known) for pointer in behind))
+    empty = min(max(0, gone - state.fired), state.loaded - state.fired)
+    return state._replace(gone=empty, head=head, holes=sum(pointer > max(state.fired, gone) for pointer in behind))
 
 
 def _behind(spans: Mapping[_Place, tuple[int, int]]) -> list[tuple[_Place, int]]:

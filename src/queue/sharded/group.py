@@ -116,7 +116,7 @@ class QueueGroup(Subscription):
         return DROPPED in record
 
     def drop(self) -> bool:
-        """End the subscription; whether nothing of it is left. Six calls, and one or two for each 1,000 messages that
+        """End the subscription; whether nothing of it is left. Seven calls, and one or two for each 1,000 messages that
         it had left.
 
         Messages that waited for this group alone are deleted, also in its sideline and parked. Its consumers get
@@ -130,7 +130,7 @@ class QueueGroup(Subscription):
         Raises `NotFound` if it was dropped before, and the store's errors.
         """
         others = [self.sideline.pointers, self.parked.pointers]
-        over = end(self.registry.records, self.config, self.pointers, others, self.delayed.control)
+        over = end(self.registry.records, self.config, self.pointers, others, self.delayed)
         self.registry.forget(self)
         return over
 

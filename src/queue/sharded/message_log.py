@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 
 from ...background import LimitedLog
+from ...errors import LatchworkError
 from ...logs import Log
 from ...plain import counted
 from ...seams import Seams
@@ -54,6 +55,16 @@ class MessageLog:
             f"message {envelope.msg_id} of {self._queue!r} is parked ({reason}, attempts: {envelope.attempts}"
             f"{error}); `latchwork queue redrive` brings it back",
             extra=self._extra(envelope),
+        )
+
+    def not_moved(self, envelope: Envelope, reason: str, failure: LatchworkError) -> None:
+        """Log, at WARNING, that a message which is not handed out could not be moved, so it stays in its slot."""
+        self._limited.log(
+            f"messages of {self._queue!r} could not be moved ({reason})",
+            logging.WARNING,
+            f"message {envelope.msg_id} of {self._queue!r} ({reason}) could not be moved, and comes again later: "
+            f"{failure}",
+            extra=self._extra(envelope) | {"code": failure.code},
         )
 
     def _extra(self, envelope: Envelope) -> dict[str, object]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable
+from ...errors import Corrupt, LatchworkError, NotFound, Refused, Unavailable, Unreadable
 from ...inputs import is_int
 from ...store import NEVER, Add, Bin, Exists, Key, Once, Param, Put, Read, Record, RecordStore, Update, missing
 from ...store.decode import MAX_COUNTER, damaged, decoded
@@ -227,7 +227,7 @@ class SubqueuePointers:
         reads = (Read(FIRE), Compute(SINCE_UPDATE))
         rows = self.store.repeat_many([Update(self.pointers_key(n), reads) for n in range(self.shards)])
         lived = (self.ttl + self.sweep) * 1000
-        found = rows.raise_unless(NotFound, Corrupt).values((0, 0))
+        found = rows.raise_unless(NotFound, Corrupt, Unreadable).values((0, 0))
         return [fired if since > lived and is_int(fired) else 0 for fired, since in found]
 
     def begin_firing(self, states: Sequence[ShardPointers]) -> None:
@@ -283,6 +283,8 @@ class SubqueuePointers:
 
     def _not_reserved(self, shard: int, failure: LatchworkError) -> LatchworkError:
         """Return why no pointers were reserved: `Corrupt` if they would never be claimed."""
+        if isinstance(failure, Unreadable):  # some were, and nobody can tell which
+            return Corrupt(str(failure), **failure.details)
         if not isinstance(failure, Refused):
             return failure
         try:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import (
     AlreadyExists,
@@ -96,6 +96,16 @@ _UNAWAITED = exists("data") & ALONE
 _ALONE_AND_WHOLE = QUEUE_STAMP_RULES.mine & ALONE
 
 
+class KnownEmpty(NamedTuple):
+    """The oldest waiting slots of a shard, up to `last`, which were found empty.
+
+    again: when they are looked at once more, in seconds, monotonic, as a slow publisher may have written one.
+    """
+
+    last: int
+    again: float
+
+
 class Shards(SubqueuePointers):
     """The records of one subqueue: its messages, and the pointers to them."""
 
@@ -113,11 +123,9 @@ class Shards(SubqueuePointers):
         self._data_set = f"{client_id}_data_set"
         self._tombstone_ttl = int(sweep) + 1
         self._at: dict[int, ShardAt] = {}
-        self.known_gone: dict[int, int] = {}
-        """Of each shard the last slot that was found empty though nobody had claimed it, with all waiting ones before
-        it.
-        """
-        self.known_empty: dict[int, int] = {}
+        self.known_gone: dict[int, KnownEmpty] = {}
+        """Of each shard the slots that were found empty though nobody had claimed them, the oldest that wait."""
+        self.known_empty: dict[int, KnownEmpty] = {}
         """The same of shards in which it is not known whether such slots held messages for this reader."""
 
     def expires_in_order(self, shard: int) -> bool:  # noqa: ARG002 - of groups it depends on the shard

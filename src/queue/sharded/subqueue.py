@@ -62,6 +62,12 @@ class FailurePolicy:
         return Reason.INTERRUPTED if envelope.interrupts > MAX_INTERRUPTS else None
 
 
+NotGiven = Callable[[Reason, bool], object]
+"""Told of a message that is failed or parked instead of being handed out: why, and whether it is still in its slot, as
+it could not be moved.
+"""
+
+
 class ClaimNotes(Protocol):
     """Where a consumer notes the claims that it makes, and the slots that it waits for: another process can go on with
     them, should this one be killed.
@@ -81,12 +87,14 @@ class Ask:
     turn: the fence of the holder of the one shard's lock.
     one_shard: no more than the first shard that has messages: one claim, however many are wanted.
     notes: where claims are noted, if they are.
+    not_given: told of each message that is not handed out, if anybody is.
     """
 
     shards: Collection[int] | None = None
     turn: ShardHolder | None = None
     one_shard: bool = False
     notes: ClaimNotes | None = None
+    not_given: NotGiven | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -95,7 +103,7 @@ class Ask:
 
     def with_more(self) -> Ask:
         """Return what to ask for next, with messages in hand."""
-        return Ask(self.shards, self.turn._replace(more=True)) if self.turn else self
+        return Ask(self.shards, self.turn._replace(more=True), not_given=self.not_given) if self.turn else self
 
 
 _Received = tuple[list[Stamped], LatchworkError | None]
@@ -163,6 +171,7 @@ class Subqueue(Unpicklable, Source):
         one_shard: bool = False,
         ends: Callable[[], bool] = lambda: False,
         notes: ClaimNotes | None = None,
+        not_given: NotGiven | None = None,
     ) -> list[Delivery]:
         """Receive as `receive` does, but each store call has the store's own time, and its first error is raised.
 
@@ -173,8 +182,9 @@ class Subqueue(Unpicklable, Source):
             have been made.
         ends: whether no more messages are wanted: then only claimed slots are still waited for.
         notes: where the claims are noted, until the caller has noted what this returns.
+        not_given: told of each message that cannot be decoded, or that was delivered too often.
         """
-        ask, seams = Ask(shards, turn, one_shard, notes), self.store.seams
+        ask, seams = Ask(shards, turn, one_shard, notes, not_given), self.store.seams
         at_once = end is not None and end <= seams.monotonic()
         while not ends() or self.awaits(shards):
             # 1. Receive, unless the queue is paused; as long as each round is full, more.
@@ -270,12 +280,12 @@ class Subqueue(Unpicklable, Source):
                 continue
             ends = policy.ends(one.envelope)
             if ends is not None and policy.parked is not None:
-                self._park(Delivery(None, one, self, received), ends)
+                self._park(Delivery(None, one, self, received), ends, ask.not_given)
                 continue
             try:
                 payload = self.codec.decode(one.envelope.data)
             except Unreadable as failed:
-                self._unreadable(Delivery(None, one, self, received), str(failed))
+                self._unreadable(Delivery(None, one, self, received), str(failed), ask.not_given)
                 continue
             deliveries.append(Delivery(payload, one, self, received))
         return deliveries
@@ -482,21 +492,30 @@ class Subqueue(Unpicklable, Source):
 
     # ---- what was found
 
-    def _unreadable(self, delivery: Delivery, error: str) -> None:
+    def _unreadable(self, delivery: Delivery, error: str, told: NotGiven | None) -> None:
         """Fail the message once; park it the second time."""
         held, policy = delivery.held, self.failure_policy
+        self.message_log.failed(held.envelope, 0, "was not given", error)
         if policy.parked is not None and held.envelope.reason == Reason.UNREADABLE.value:
-            self._park(delivery, Reason.UNREADABLE)
+            self._park(delivery, Reason.UNREADABLE, told)
         else:
             envelope = failed(self.pointers, held, policy.backoff, Reason.UNREADABLE.value, error)
-            record_outcomes(self.pointers, self._fail([delivery], [envelope]), Reason.UNREADABLE.value)
+            self._not_given(delivery, Reason.UNREADABLE, self._fail([delivery], [envelope]), told)
             if policy.sideline is self.pointers:
                 self.active.put_back()
 
-    def _park(self, delivery: Delivery, reason: Reason) -> None:
+    def _park(self, delivery: Delivery, reason: Reason, told: NotGiven | None = None) -> None:
         """Park a message that is not handed out any more, without counting this attempt."""
         envelope = replace(not_begun(delivery.held.envelope), reason=reason.value, not_before=0)
-        record_outcomes(self.pointers, self._parked([delivery], [envelope]), reason.value)
+        self._not_given(delivery, reason, self._parked([delivery], [envelope]), told)
+
+    def _not_given(self, delivery: Delivery, reason: Reason, rows: Rows[bool], told: NotGiven | None) -> None:
+        """Note that a message was moved away instead of being handed out, or that it could not be moved."""
+        record_outcomes(self.pointers, rows, reason.value)
+        for failure in rows.errors():
+            self.message_log.not_moved(delivery.held.envelope, reason.value, failure)
+        if told is not None:
+            told(reason, bool(rows.errors()))
 
     # ---- settling
 

@@ -58,6 +58,7 @@ class Subscription(Subqueue):
         super().__init__(main, codec, FailurePolicy(sideline, parked, most, waits), idle_look=registry.idle_look)
         self.delayed = DelayedView(registry.store, registry.client_id, config)
         self.delayed.places, self.delayed.counting = main.places, main.counting
+        self.delayed.check_there = self.check_there
         self.sideline = SideView(sideline, codec, FailurePolicy(sideline, None, most, backoff), self)
         self.parked = SideView(parked, codec, FailurePolicy(parked, None, most, None), self)
         self.used = False

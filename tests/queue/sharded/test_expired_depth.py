@@ -145,6 +145,47 @@ def test_a_slot_whose_publisher_is_still_writing_has_not_expired(clock):
     assert told(queue) == (1, 0, 0, 0)
 
 
+def test_a_message_that_is_written_long_after_its_slot_was_found_empty_is_ready_in_the_end(store, clock):
+    queue = opened(store, 1)
+    slot = Slot(0, queue.pointers.reserve({0: 1})[0])
+    assert told(queue) == (0, 0, 0, 1)
+    queue.pointers.write([slot], [Envelope('"m"', "m1")])
+    clock.advance(queue.pointers.sweep / 2)  # no create that is acknowledged comes later
+    assert told(queue) == (1, 0, 0, 0)
+    assert stats_of(queue).oldest_age == pytest.approx(queue.pointers.sweep / 2, abs=1)
+
+
+def test_slots_that_were_found_empty_are_looked_at_once_more_and_then_no_more(store, clock):
+    queue, waits = opened(store, 1), opened(store, 1).pointers.sweep / 2
+    queue.publish_many(range(3))
+    clock.advance(16 * DAYS)
+    costs = []
+    for pause in (0, 1, waits, 1, waits, DAYS):
+        clock.advance(pause)
+        began = clock.monotonic()
+        store.reset()
+        assert told(queue) == (0, 0, 0, 3)
+        costs.append((store.total, clock.monotonic() - began))
+    looks = (8, GRACE)
+    assert costs == [looks, (4, 0), looks, (4, 0), (4, 0), (4, 0)]
+
+
+def test_messages_that_expire_later_are_looked_at_once_more_too(clock):
+    queue = opened(MemoryStore(clock), 1)
+    queue.publish_many(range(3))
+    clock.advance(DAYS)
+    queue.publish_many(range(4))
+    clock.advance(14.5 * DAYS)
+    waits = []
+    for pause in (0, queue.pointers.sweep, DAYS, queue.pointers.sweep, DAYS):
+        clock.advance(pause)
+        began = clock.monotonic()
+        queue.depth()
+        waits.append(clock.monotonic() - began)
+    assert told(queue) == (0, 0, 0, 7)
+    assert waits == [GRACE, GRACE, GRACE, GRACE, 0]
+
+
 class Ahead(Seams):
     """The real clock, some seconds ahead."""
 

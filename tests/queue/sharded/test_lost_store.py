@@ -12,6 +12,7 @@ from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.pointers import KNOWN
 from latchwork.queue.sharded.registry import REFRESH
 from latchwork.queue.sharded.upkeep.sweep import sweep_shards
+from latchwork.queue.sharded.upkeep.sweeper import GONE
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import ManualClock
 
@@ -273,3 +274,36 @@ def test_a_group_in_use_that_the_store_has_lost_is_made_again(sim, lost, caplog)
     assert "the record of queue q@g" in caplog.text
     process.queue.publish("last")
     assert "last" in [delivery.payload for delivery in group.receive(10)]
+
+
+@pytest.mark.parametrize("terms", ["one term", "a term for each sweep"])
+def test_a_group_in_use_whose_record_is_lost_is_made_again_though_a_sweep_comes_first(sim, terms):
+    """The sweeps of two refresh periods come before the refresh."""
+    process, other = sim.process(), sim.process()
+    group, sweeper = process.queue.group("g"), other.sweeper()
+    assert group.receive() == []
+    sim.store.delete(process.registry.records.key("q@g"))
+    process.queue.publish("m")
+    for _ in range(3 if terms == "one term" else 30):
+        assert sweeper.run_once().ok
+        if terms != "one term":
+            sweeper.election.leadership.epoch += 1
+        sim.pass_time(GONE / 3)
+    process.registry.refresh()
+    assert "q@g" in [queue.name for queue in process.registry.queues()]
+    assert [delivery.payload for delivery in group.receive(10)] == ["m"]
+
+
+def test_how_long_a_record_was_gone_is_counted_from_its_last_loss(sim):
+    process, other = sim.process(), sim.process()
+    group, sweeper = process.queue.group("g"), other.sweeper()
+    for _ in range(4):
+        sim.store.delete(process.registry.records.key("q@g"))
+        sweeper.run_once()
+        sim.pass_time(GONE / 2)
+        sweeper.run_once()
+        group.used = True
+        process.registry.refresh()
+        sweeper.run_once()
+    process.queue.publish("m")
+    assert [delivery.payload for delivery in group.receive(10)] == ["m"]

@@ -19,6 +19,7 @@ from latchwork.store.rows import Rows
 from latchwork.testing import ManualClock, bring_back
 
 from .consumer.alone import OneThread
+from .consumer.test_ordered import Losing
 from .delayed.test_delayed import Farms, run_until
 
 SETTINGS = {"shards": 1, "sweep_duration": 60, "unsafe_limits": True}
@@ -174,6 +175,41 @@ def test_what_cannot_be_decoded_comes_again_and_is_parked_as_unreadable(clock):
     assert queue.receive() == []
     assert [message.reason for message in queue.parked.peek()] == ["unreadable"]
     assert ends(queue) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_cannot_be_decoded_is_logged_and_counted_as_any_failure(clock, caplog, ordered):
+    queue = made(MemoryStore(clock), codec="json")
+    message_id = queue.publish("m")
+    queue.store.operate(queue.pointers.key(Slot(0, 1)), Put("data", '{"secret'))
+    consumer = Consumer(queue, print, ordered=ordered)
+    consumer._turns.take()
+    (line,) = [record for record in caplog.records if record.name == "latchwork.worker"]
+    assert (line.levelname, line.queue, line.message_id, line.attempt) == ("WARNING", "q", message_id, 1)
+    assert f"the handler of 'q' was not given message {message_id}, attempt 1: the payload cannot be" in caplog.text
+    assert "secret" not in caplog.text
+    assert (consumer.stats["failed"], consumer.stats["failed_unreadable"]) == (1, 1)
+    assert consumer.stats["unsettled"] == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "goes_to", "reason"),
+    [(Put("data", "{"), "E/q/", "unreadable"), (Put("attempts", 20), "q_PARKED", "exhausted")],
+)
+def test_what_is_not_handed_out_and_could_not_be_moved_is_logged(clock, caplog, damage, goes_to, reason):
+    queue = made(Losing(MemoryStore(clock), seams=clock))
+    message_id = queue.publish("m")
+    queue.store.operate(queue.pointers.key(Slot(0, 1)), damage)
+    queue.store.among = goes_to
+    consumer = Consumer(queue, print)
+    consumer._turns.take()
+    queue.store.among = None
+    (line,) = [record for record in caplog.records if "could not be moved" in record.getMessage()]
+    assert line.getMessage().startswith(f"message {message_id} of 'q' ({reason}) could not be moved, and comes again")
+    assert (line.levelname, line.code) == ("WARNING", "UNAVAILABLE")
+    assert (consumer.stats["failed"], consumer.stats["unsettled"]) == (reason == "unreadable", 1)
+    bring_back(queue)
+    assert ends(queue) == (1, 0, 0, 0)
 
 
 # ---- consumers that die

@@ -220,6 +220,16 @@ def test_what_groups_have_is_not_replaced_while_it_waits_for_its_retry(store):
     assert (audit.depth().ready, queue.depth().retrying) == (0, 1)
 
 
+def test_what_groups_have_is_not_replaced_while_it_is_put_off(store):
+    queue = made(store, shards=1)
+    audit = queue.group("audit")
+    again(queue, "old")
+    assert queue.put_off(queue.receive()[0], 60.0) is True
+    with pytest.raises(AlreadyExists, match="groups or a stream"):
+        again(queue, on_duplicate="replace")
+    assert [one.payload for one in audit.receive()] == ["old"]
+
+
 @pytest.mark.parametrize("came_back", [False, True])
 def test_what_groups_have_is_not_replaced_in_the_sideline_nor_once_a_shovel_has_brought_it_back(store, came_back):
     queue = made(store, shards=1, shovel=ShovelConfig(1))

@@ -8,12 +8,13 @@ from latchwork.coord import Barrier
 from latchwork.coord.barrier.layout import AT, BARRIERS, BarrierState
 from latchwork.coord.barrier.meeting import Meeting
 from latchwork.coord.election import across
-from latchwork.errors import Corrupt, LatchworkError, NotFound
+from latchwork.errors import Corrupt, LatchworkError, LeaseLost, NotFound
 from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.batches import records
 from latchwork.queue.sharded.delayed import entries
+from latchwork.queue.sharded.delayed.entries import DelayedMessages
 from latchwork.queue.sharded.delayed.stored import Entry
-from latchwork.store import Key, MapPut, MemoryStore, Put
+from latchwork.store import Key, MapPut, MemoryStore, Put, Removal
 from latchwork.store.model.expr import missing
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, FaultyStore
@@ -96,6 +97,55 @@ def _is_gone_after_a_drop_that_died_at(call):
     return store.get(queue.pointers.key(delivery.held.slot)) is None
 
 
+def dropped_again_while_it_is_made_again():
+    """P16.18: a drop is paused at each of its calls, until another one has ended, and the new group has put a message
+    off.
+    """
+    return all(_comes_though_a_drop_ends_late(at) for at in range(1, 9))
+
+
+def dropped_again_while_its_name_is_taken_over():
+    """P16.18: the same, and a consumer of the old group has made the control record; the process of the new group that
+    finds it is paused at each of its calls, while another one puts a message off.
+    """
+    return all(_comes_though_a_drop_ends_late(at, then) for at in range(1, 9) for then in range(1, 12))
+
+
+def _comes_though_a_drop_ends_late(at, then=None):
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    slow, faulty = FaultyStore(store, seams=clock), FaultyStore(store, seams=clock)
+    queue = queue_on(store)
+    queue.publish("old")
+    old, put_off = queue.group("g", start="oldest"), []
+    (delivery,) = old.receive()
+
+    def puts_off(group):
+        (mine,) = group.receive()
+        mine.nack(delay=5)
+        put_off.append(mine.payload)
+
+    def meanwhile():
+        QueueRegistry(store, "c", farm_id="f").get("q@g").drop()
+        if then:
+            with suppress(LeaseLost):
+                delivery.nack(delay=5)
+        new = queue.group("g")
+        queue.publish_many(["a", "b"])
+        first = QueueRegistry(faulty, "c", farm_id="f").get("q@g")
+        if then:
+            faulty.plan[len(faulty.history) + then] = lambda: puts_off(new)
+        puts_off(first)
+
+    again = QueueRegistry(slow, "c", farm_id="f").get("q@g")
+    slow.plan[len(slow.history) + at] = meanwhile
+    with suppress(NotFound):
+        again.drop()
+    new = queue.group("g")
+    run(new, clock, 20)
+    return bool(put_off) and new.depth().delayed == 0 and sorted(delivered(new)) == ["a", "b"]
+
+
 def published_again_under_a_cancelled_id():
     """P16: an id that was cancelled is free."""
     clock = ManualClock()
@@ -125,6 +175,12 @@ RULES = [
     ("P21.5 flipped", a_farm_with_a_flipped_bit, patched(across, "MAX_EPOCH", 2**63)),
     ("P11 arrived", arrived_before_it_began, patched(BarrierState, "of", as_arrived)),
     ("P16 group", a_dropped_group_has_put_off, patched(Entry, "is_of", lambda *_: True)),
+    (
+        "P16.18 drop",
+        dropped_again_while_it_is_made_again,
+        patched(DelayedMessages, "removing_control", lambda self: Removal(self.control)),
+    ),
+    ("P16.18 left", dropped_again_while_its_name_is_taken_over, patched(DelayedMessages, "take_over", lambda _: None)),
     ("P17.9 parts", dropped_in_two_parts, rule("groups", "a repeated drop looks at its own only")),
     ("P16.6 again", published_again_under_a_cancelled_id, patched(entries, "_AS_CANCELLED", missing("by"))),
 ]

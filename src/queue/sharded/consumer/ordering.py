@@ -13,7 +13,7 @@ from ....logs import Log
 from ....seams import Event
 from ..delivery import Delivery
 from ..slots import ShardHolder
-from ..subqueue import MAX_RECEIVE
+from ..subqueue import MAX_RECEIVE, NotGiven
 from ..subscription import Subscription
 
 log = Log(__name__)
@@ -58,10 +58,11 @@ class HeldShard:
         yield
         self.is_receiving = False
 
-    def receive(self, most: int, *, more: bool, timeout: float) -> list[Delivery]:
+    def receive(self, most: int, *, more: bool, timeout: float, not_given: NotGiven | None = None) -> list[Delivery]:
         """Return the next messages of the shard; `more`: beside some that are in hand and not handled yet."""
         end = self.queue.store.seams.monotonic() + timeout
-        return self.queue.await_messages(most, end, {self.shard}, ShardHolder(self.grant.fence, more))
+        holder = ShardHolder(self.grant.fence, more)
+        return self.queue.await_messages(most, end, {self.shard}, holder, not_given=not_given)
 
     def on_given_up(self, moved: bool) -> None:
         """Let others have it, where a run is given up. moved: nothing is left of its messages here.

@@ -11,7 +11,7 @@ from ....logs import Log
 from ....plain import counted, shown
 from ....retry import Poll
 from ....store.rows import chunked
-from ..delivery import ACKED, Delivery, Outcome, ack_each, extend_all, record_outcomes
+from ..delivery import ACKED, Delivery, Outcome, ack_each, extend_all, mark_gone, record_outcomes
 from ..envelope import Reason
 from ..shards import CHUNK
 from ..subscription import Subscription
@@ -46,7 +46,7 @@ class Settlements:
         """The messages that are done and not acknowledged yet."""
         self._since = 0.0
         self._owed: dict[Delivery, Verdict] = {}
-        self._again_at, self._tries = 0.0, 0
+        self._again_at, self._tries, self._is_settling = 0.0, 0, False
 
     # ---- acknowledged
 
@@ -59,18 +59,21 @@ class Settlements:
             self.collected += done
 
     def send(self, age: float = 0.0) -> None:
-        """Acknowledge what was collected, in one call, if the first of it has waited for `age` seconds.
-
-        Each message counts by itself, while `ack_many` says of a batch only what came first.
-        """
+        """Acknowledge what was collected, in one call, if the first of it has waited for `age` seconds."""
         if not self.collected:
             return
         with self._lock:
             if self._seams.monotonic() - self._since < age:
                 return
             done, self.collected = self.collected, []
-        if not done:
-            return
+        if done:
+            self.acknowledge(done)
+
+    def acknowledge(self, done: Sequence[Delivery]) -> None:
+        """Acknowledge these now, in one call. What the store did not take is owed, and sent again.
+
+        Each message counts by itself, while `ack_many` says of a batch only what came first.
+        """
         rows = self._acked(done)
         acked = rows.count(True)
         self._state.add("acked", acked)
@@ -165,6 +168,7 @@ class Settlements:
 
     def _let_go(self, deliveries: Sequence[Delivery], rows: Sequence[Outcome], verdicts: Sequence[Verdict]) -> None:
         """Forget these messages, but for those that are to be settled again."""
+        mark_gone(deliveries, rows)
         each = zip(deliveries, rows, verdicts, strict=True)
         owed = {one: verdict for one, row, verdict in each if isinstance(row, AWAY) and not (self._ordered and verdict)}
         self._state.hand.let_go([one for one in deliveries if one not in owed])
@@ -174,6 +178,10 @@ class Settlements:
                     self._tries, self._again_at = 0, self._seams.monotonic() + AGAIN.pause(1, self._seams)
                 self._owed |= owed
 
+    def owes(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether each of these is to be settled again, or is just being settled."""
+        return all(one in self._owed for one in deliveries)
+
     def settle_again(self, *, now: bool = False) -> None:
         """Settle what could not be settled, if its pause is over; what this delivery may have no more is left to the
         sweep. One attempt. now: the consumer stops, and there may be no other time.
@@ -182,36 +190,41 @@ class Settlements:
             return
         with self._lock:
             at = self._seams.monotonic()
-            if at < self._again_at and not now:
+            if self._is_settling or (at < self._again_at and not now):
                 return
+            self._is_settling = True
             self._tries += 1
             self._again_at = at + AGAIN.pause(self._tries + 1, self._seams)
-            owed, self._owed = self._owed, {}
-        # 1. Leave to the sweep what it may have taken, by this process's clock.
-        sweep = self._queue.config.sweep_duration.total_seconds()
-        over = [one for one in owed if at >= max(one.received, one.extended) + sweep]
-        self._state.hand.let_go(over)
-        if over:
-            log.warning(
-                "%s of %r could not be settled in time, as the store was away: left to the sweep; the first: %s",
-                counted(len(over), "message"), self._queue.name, over[0].message_id,
-            )  # fmt: skip
-        # 2. Settle the others. What is still unknown then is owed again.
-        rest = {one: verdict for one, verdict in owed.items() if one not in over}
+            owed = dict(self._owed)
+        done: list[Delivery] = []
         try:
+            # 1. Leave to the sweep what it may have taken, by this process's clock.
+            sweep = self._queue.config.sweep_duration.total_seconds()
+            over = [one for one in owed if at >= max(one.received, one.extended) + sweep]
+            self._state.hand.let_go(over)
+            done += over
+            if over:
+                log.warning(
+                    "%s of %r could not be settled in time, as the store was away: left to the sweep; the first: %s",
+                    counted(len(over), "message"), self._queue.name, over[0].message_id,
+                )  # fmt: skip
+            # 2. Settle the others. What is still unknown then is owed again.
+            rest = [one for one in owed if one not in over]
             with Deadline(self._seams, 0):
                 # The first shows whether the store is back.
-                for some in (list(rest)[:1], *chunked(list(rest)[1:], CHUNK)):
+                for some in (rest[:1], *chunked(rest[1:], CHUNK)):
                     rows = self._settled_again(some, owed)
+                    mark_gone(rows.keys(), rows.values())
                     known = [one for one, row in rows.items() if not isinstance(row, AWAY)]
                     self._state.hand.let_go(known)
-                    for one in known:
-                        del rest[one]
+                    done += known
                     if len(known) < len(some):
                         return
         finally:
             with self._lock:
-                self._owed = rest | self._owed
+                self._is_settling = False
+                for one in done:
+                    del self._owed[one]
 
     def _settled_again(
         self, deliveries: Sequence[Delivery], owed: Mapping[Delivery, Verdict]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ....background import ERROR_BACKOFF, FailureLog
 from ....errors import NotFound
 from ....logs import Log
+from ..envelope import Reason
 from ..subscription import Subscription
 from .in_hand import Hand
 from .log import AWAY, Life
@@ -65,6 +66,13 @@ class ConsumerState:
         if n:
             with self._lock:
                 self.counts[what] += n
+
+    def not_given(self, reason: Reason, is_here: bool) -> None:
+        """Count a message that was failed or parked before a handler was given it. is_here: it could not be moved."""
+        if reason is Reason.UNREADABLE:  # the others had their last attempt before
+            self.add("failed")
+            self.add(f"failed_{reason.value}")
+        self.add("unsettled", int(is_here))
 
     def report(self, failure: Exception) -> None:
         """Count and log a failure."""

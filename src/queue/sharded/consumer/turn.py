@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ....errors import Cancelled, Interrupted, InvalidRequest
@@ -19,7 +20,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
 from .handler import Verdict, judged, text_of
-from .ordering import HeldShard, ShardLocks
+from .ordering import LEASE, HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
 from .runs import HandlerCall, Runs
@@ -104,8 +105,9 @@ class Turns:
         end = self.seams.monotonic() + timeout
         with self.consumer.hand.claims() as notes:
             found = self.queue.await_messages(
-                most, end, None, one_shard=one_shard, ends=self.consumer.ends, notes=notes
-            )
+                most, end, None, one_shard=one_shard, ends=self.consumer.ends, notes=notes,
+                not_given=self.consumer.not_given,
+            )  # fmt: skip
             self.consumer.hand.took(found)
         return found
 
@@ -235,7 +237,9 @@ class Turns:
             else:
                 failed.append(delivery)
                 why.append(verdict)
-        if done:
+        if done and in_order:
+            self.settlements.acknowledge(done)  # not with those of others, whose call may end after the next claim
+        elif done:
             self.settlements.collect(done)
         if failed:
             self.settlements.fail(failed, why)
@@ -362,7 +366,15 @@ class Turns:
                 return  # handle the messages that came; the next look meets the same error
 
     def _receive(self, most: int, held: HeldShard | None, *, more: bool, timeout: float) -> list[Delivery]:
-        return self._claimed(most, timeout) if held is None else held.receive(most, more=more, timeout=timeout)
+        if held is None:
+            return self._claimed(most, timeout)
+        return held.receive(most, more=more, timeout=timeout, not_given=partial(self._not_given, held))
+
+    def _not_given(self, held: HeldShard, reason: Reason, is_here: bool) -> None:
+        """Count a message that no handler was given; if it is still here, the shard's next holder has it first."""
+        self.consumer.not_given(reason, is_here)
+        if is_here:
+            held.leave()
 
     def _may_take(self, held: HeldShard | None) -> bool:
         """Whether more messages may be taken: not in a paused queue; in order, not once others may have the shard."""
@@ -398,13 +410,23 @@ class Turns:
         if ours:
             self.settle(run.deliveries, verdicts, in_order=held is not None)
             self.settlements.send()
-            if held is not None and any(
-                verdict and verdict[0] is Reason.INTERRUPTED and not one.settled  # one that was cancelled is
-                for one, verdict in zip(run.deliveries, verdicts, strict=True)
-            ):
-                held.leave()  # its next holder is given them first
+            if held is not None and not self._are_settled(run.deliveries, held):
+                held.leave()  # its next holder is given first what is not
         elif held is not None:
             held.give_up()
+
+    def _are_settled(self, deliveries: Sequence[Delivery], held: HeldShard) -> bool:
+        """Whether each of these is settled. An acknowledgement that the store did not take is waited for with its
+        shard, as nothing may pass the message: no longer than the next holder would wait for the shard.
+        """
+        end = self.seams.monotonic() + LEASE
+        while left := [one for one in deliveries if not one.settled]:
+            over = held.lost or self.consumer.ends() or self.seams.monotonic() >= end
+            if over or not self.settlements.owes(left):
+                return False
+            self.consumer.stopping.wait(STATE_POLL)
+            self.settlements.settle_again()
+        return True
 
     def _return(self, run: HandlerCall) -> None:
         """Handle nothing of the run: its messages go back to the queue."""

@@ -7,14 +7,15 @@ and `by`, which attempt made it; `group`, the tag of the group that put it off; 
 and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
 buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
 out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id ->
-`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being dropped, not counted yet.
+`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being dropped, not counted yet;
+`tag`, which group's it is, as a drop of one that had the name before may end late.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
@@ -31,6 +32,7 @@ from ....errors import (
     OutcomeUnknown,
     Refused,
     Unavailable,
+    Unreadable,
 )
 from ....inputs import checked_seconds
 from ....plain import exact_time, shown
@@ -47,6 +49,7 @@ from ....store import (
     Read,
     Record,
     RecordStore,
+    Removal,
     Update,
     exists,
     missing,
@@ -93,6 +96,8 @@ MARGIN = 5_000
 IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
 RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
 UNSETTLED, BROUGHT = "unsettled", "brought"
+TAG = "tag"
+"""Of the control record of a group: the group's tag."""
 EXPIRED, EXPIRED_AT = "expired", "expired-at"
 WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED, EXPIRED, EXPIRED_AT)
 """The bins of the control record that `waiting_by` reads."""
@@ -128,6 +133,11 @@ _STATE = ("by", "due", "moving", "cancelled", "batch", IF, SURE)
 _THERE = (Compute(SERVER_NOW),)
 AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
 """How far the leader may have come, for `may_have_passed`."""
+_IS_OF = Bin(TAG, str).eq(Param("tag", str))
+_IS_OF_NO_OTHER = missing(TAG) | _IS_OF
+_NONE = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
+_ANEW = (*_NONE, *(Put(bin, None) for bin in (LAST_RETRY, UNSETTLED, BROUGHT, EXPIRED, EXPIRED_AT)))
+"""Nothing was counted, nor told to people."""
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled", IF, SURE))
 
 
@@ -213,6 +223,9 @@ class DelayedMessages:
         self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
         self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
         self.group = config.tag if config.of else None
+        self.check_there: Callable[[], None] = lambda: None
+        """Raises `NotFound` if this is of a group that was dropped."""
+        self._is_mine = Bound(_IS_OF_NO_OTHER, {"tag": self.group}) if self.group else None
         self._k: dict[int, int] = {}
         self._has_control = False
         self._numbers = count()
@@ -377,12 +390,45 @@ class DelayedMessages:
         return buckets
 
     def _make_control(self) -> None:
-        """Make the control record, from which on buckets are looked at. One call for a process."""
+        """Make the control record, from which on buckets are looked at. One call for a process; one more, or three, of
+        a group that finds it there.
+        """
         if not self._has_control:
-            begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0))
-            with suppress(AlreadyExists):
+            begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0), Put(TAG, self.group))
+            try:
                 self.store.repeat(Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER))
+            except AlreadyExists:
+                self.take_over()
             self._has_control = True
+
+    def take_over(self) -> None:
+        """Make a control record that a group left which had the name before, or an earlier version made, that of this
+        group: else the end of a drop may remove it. What another group has counted is forgotten.
+
+        The horizon stays, as processes of an earlier version, which write no tag, may have put ids of this group into
+        buckets above it. The counts of a record without a tag stay, as they may be this group's.
+
+        One call, none of a queue; three if it is taken over.
+        """
+        if self.group is None:
+            return
+        # Nothing is done if it is not there, or damaged, if this group was dropped, or if another process was faster.
+        with suppress(NotFound, Corrupt, Unreadable, Refused):
+            (tag,) = self.store.operate(self.control, Read(TAG), repeatable=True)
+            if tag != self.group and isinstance(tag, str | None):
+                self.check_there()  # after the read, so the tag is that of a group before this one
+                guard = missing(TAG) if tag is None else Bound(_IS_OF, {"tag": tag})
+                ops = (Put(TAG, self.group), *(() if tag is None else _ANEW))
+                self.store.repeat(Update(self.control, ops, guard))
+
+    def tag_control(self) -> None:
+        """Put the group's tag into the control record, if an earlier version made that without one. One call."""
+        rows = self.store.repeat_many([Update(self.control, (Put(TAG, self.group),), missing(TAG))])
+        rows.raise_unless(NotFound, Refused, Corrupt, Unreadable)
+
+    def removing_control(self) -> Removal:
+        """Return the removal of the control record. It is refused if the record is not this group's."""
+        return Removal(self.control, Bound(_IS_OF, {"tag": self.group}))
 
     def _ours(self, made: Update, row: Row, by: str, *, once: bool = False) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
@@ -451,7 +497,8 @@ class DelayedMessages:
             rows = [self._appending(number, k, some, ttl) for number, (k, some) in parts.items()]
             searched = [(number, k + leap) for number, (k, _) in parts.items() if crowded.get(number) for leap in LEAPS]
             there = [Update(self.bucket(*place), _THERE) for place in searched]
-            looking = Update(self.control, (*noting, *AS_FAR))
+            # Refused if it is another group's: nothing is counted there, and any bucket may have been passed.
+            looking = Update(self.control, (*noting, *AS_FAR), self._is_mine)
             *outcomes, seen = answered = self.store.repeat_many([*rows, *there, looking])
             answers = zip(searched, outcomes[len(rows) :], strict=True)
             found = {place for place, row in answers if not isinstance(row, LatchworkError)}
@@ -591,8 +638,7 @@ class DelayedMessages:
         """Write a damaged control record again, so that all buckets are looked at of which anything can be left. One
         call. A repeat is harmless, also if it arrives late.
         """
-        none = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
-        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *none, Put(BROUGHT, None))
+        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *_NONE, Put(BROUGHT, None))
         self.store.repeat(Update(self.control, begin))
 
     def cancel(self, message_id: str) -> bool:
@@ -629,7 +675,8 @@ class DelayedMessages:
     def left(self, names: Sequence[str], texts: Sequence[object]) -> None:
         """Count entries that were cancelled, and remove cancelled messages from the count of their batches."""
         if names:
-            self.store.repeat_many([Update(self.control, counting(OUT, RETRY_OUT, names)), self.told_no_more(names)])
+            counted = Update(self.control, counting(OUT, RETRY_OUT, names), self._is_mine)
+            self.store.repeat_many([counted, self.told_no_more(names)])
         self.left_batches(texts)
 
     def told_no_more(self, names: Collection[str]) -> Update:

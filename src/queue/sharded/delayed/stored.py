@@ -22,6 +22,8 @@ IF, SURE = "if", "sure"
 """The condition that a message waits for, and whether that has come true."""
 ENTRY = (*BINS, "due", "by", "shard", "moving", "cancelled", "group", IF, SURE)
 """The bins of an entry that are read."""
+NEW = "-"
+"""Stands for the attempts in the name of an entry whose message came from another queue: here it has had none."""
 MOVED = "moved "
 """What `cancelled` begins with where a message was moved, or is over, and not cancelled."""
 DAY_MS = 86_400_000
@@ -152,16 +154,29 @@ def name_of_retry(message_id: str, attempts: int, delivery: str, slot: Slot) -> 
     return f"{message_id}#{attempts}#{delivery}~{slot.shard}.{slot.pointer}"
 
 
+def name_elsewhere(name: str, message_id: str, *, known: bool) -> str:
+    """Return the name that the entry of this name gets in another queue, where its message has no attempts.
+
+    known: whether the groups of that queue have had the message: then the name is one that `was_handed_out` takes.
+    """
+    before = f"{message_id}#"
+    if not name.startswith(before):  # it was never handed out: its name is its id
+        return name
+    _, _, delivery = name.removeprefix(before).partition("#")
+    return f"{before}{0 if known else NEW}#{delivery}"
+
+
 def was_handed_out(name: str, message: Envelope) -> bool:
-    """Whether the entry of this name is of a message that was handed out, also one whose attempt was taken back, as it
-    was not begun. Not of one that was replaced since: that starts again.
+    """Whether the entry of this name is of a message that was handed out in this queue, also one whose attempt was
+    taken back, as it was not begun. Not of one that has failed and was replaced since: that starts again.
     """
     return name.startswith(f"{message.msg_id}#{message.attempts}#")
 
 
 def published_id(name: str) -> str:
-    """Return the id of the message whose retry has this name; the name itself if it is of no retry."""
-    return name.rsplit("#", 2)[0] if is_retry(name) else name
+    """Return the id of the message whose entry has this name: the name itself, unless it was handed out before."""
+    id, *rest = name.rsplit("#", 2)
+    return id if len(rest) == 2 and (rest[0] == NEW or rest[0].isdecimal()) and "@" in rest[1] else name
 
 
 def is_retry(name: str) -> bool:

@@ -21,7 +21,7 @@ from ..places import PLACES, Places, Trace
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
 from .entries import BUCKETS, CHUNK, HORIZON, IDS, WAITS, WIDTH, Due, bucket_of
-from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, published_id
+from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, name_elsewhere, published_id
 
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0
 """Seconds from now in which messages are due that are searched, by default and at most."""
@@ -39,9 +39,9 @@ class Elsewhere(Protocol):
 class DelayedView(ConditionalMessages):
     """The delayed messages of a queue; each can be discarded, redriven or moved alone. Safe to share between threads.
 
-    A message has the id with which it was published. Only one that failed and is tried again has another `message_id`
-    here, which `search` returns; the id with which it was published, as the logs have it, is its `published_as`, and
-    is taken by every verb of this view too.
+    A message has the id with which it was published. Only one that was handed out before, as it failed or was put off,
+    has another `message_id` here, which `search` returns; the id with which it was published, as the logs have it, is
+    its `published_as`, and is taken by every verb of this view too.
     """
 
     def search(
@@ -136,7 +136,8 @@ class DelayedView(ConditionalMessages):
         """Move messages to another queue with the same codec; they are due when they were. Return the outcome of each
         id.
 
-        A batch that they belong to waits for them no more. One that has failed here starts there with no attempts.
+        A batch that they belong to waits for them no more. One that has failed here starts there with no attempts. The
+        groups of that queue get them too, unless it is one of these that moves them.
 
         Three calls, and two a message, or more as for `discard`. They are stored there first, then cancelled here. A
         message that was delivered here meanwhile is cancelled there, or UNKNOWN if that is too late.
@@ -156,23 +157,21 @@ class DelayedView(ConditionalMessages):
         return outcomes_of(named, self._done_to(named, lambda names: self._moved(names, queue.delayed)))
 
     def _moved(self, names: Sequence[str], target: DelayedView) -> list[tuple[str, Outcome | LatchworkError]]:
-        stored = self._stored_at(target, names)
-        there = [name for name, row in stored if row is Outcome.DONE]
-        gone = self.cancelled(there)
-        back = dict(target.cancelled([name for name, row in gone if row is Outcome.NOT_THERE]))
-        rows: list[tuple[str, Outcome | LatchworkError]] = [one for one in stored if one[1] is not Outcome.DONE]
-        return rows + [(name, _twice(row, back.get(name))) for name, row in gone]
+        there, rows = self._stored_at(target, names)
+        gone = self.cancelled(list(there))
+        back = dict(target.cancelled([there[name] for name, row in gone if row is Outcome.NOT_THERE]))
+        return rows + [(name, _twice(row, back.get(there[name]))) for name, row in gone]
 
     # ---- steps
 
     def _done_to(
         self, named: Sequence[str | Message], act: Callable[[Sequence[str]], list[tuple[str, Outcome | LatchworkError]]]
     ) -> list[tuple[str, Outcome | LatchworkError]]:
-        """Act on the entries of these names; then, for the ids that have none, on the messages of that id that have
-        failed and are tried again. Return the outcomes.
+        """Act on the entries of these names; then, for the ids that have none, on the messages of that id that were
+        handed out before. Return the outcomes.
         """
         rows = act([name_of(one) for one in named])
-        unknown = {name for name, row in rows if row is Outcome.NOT_THERE and not is_retry(name)}
+        unknown = {name for name, row in rows if row is Outcome.NOT_THERE and published_id(name) == name}
         if not unknown:
             return rows
         retries, failed = self._scanned(unknown) if self.places is None else self._traced(self.places, sorted(unknown))
@@ -246,26 +245,36 @@ class DelayedView(ConditionalMessages):
             self.left(list(gone), [batch for (batch,) in gone.values()])
         return [(name, _outcome(row)) for name, row in zip(names, rows, strict=True)]
 
-    def _stored_at(self, target: DelayedView, names: Sequence[str]) -> list[tuple[str, Outcome | LatchworkError]]:
-        """Store copies of them there, each due when it is here."""
+    def _stored_at(
+        self, target: DelayedView, names: Sequence[str]
+    ) -> tuple[dict[str, str], list[tuple[str, Outcome | LatchworkError]]]:
+        """Store copies of them there, each due when it is here; return the name that each copy has there, and the
+        outcomes of those that were not stored.
+        """
         records, unread = read_each(self.store, [self.entry(name) for name in names]).sift(names)
         found = {name: Entry.of(record.bins if record else {}) for name, record in records.items()}
         outcomes: list[tuple[str, Outcome | LatchworkError]] = [*unread.items()]
+        there: dict[str, str] = {}
+        # The groups there have not had them, unless these are copies for one of them.
+        known = (self.client_id, self.config.of) == (target.client_id, target.config.name)
         for name in in_order(found):
             entry = found[name]
             # One that goes with an update comes in a moment; or its condition would have to go along.
             if not entry.waits(self.group) or entry.message is None or not entry.due or entry.condition is not None:
                 outcomes.append((name, Outcome.NOT_THERE))
                 continue
-            # One that has failed is a new message there, also for the groups of that queue.
             away = structs.replace(as_new(entry.message) if is_retry(name) else entry.message, batch=None)
+            copy = name_elsewhere(name, away.msg_id, known=known)
             shard = None if entry.shard < 0 else entry.shard % target.config.shards
             try:
-                (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[name], given=True)
+                (row,) = target.publish([away], [shard], Due(entry.due, absolute=True), names=[copy], given=True)
             except LatchworkError as failure:  # of this one alone: others are stored there by now
                 row = failure
-            outcomes.append((name, outcome_of(row)))
-        return outcomes
+            if isinstance(row, LatchworkError):
+                outcomes.append((name, outcome_of(row)))
+            else:
+                there[name] = copy
+        return there, outcomes
 
 
 def _outcome(row: Any) -> Outcome | LatchworkError:

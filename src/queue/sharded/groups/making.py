@@ -36,6 +36,7 @@ from ....store.model.record import Row
 from ....store.rows import chunked
 from ...rows import read_each
 from ..config import QueueConfig
+from ..delayed.entries import DelayedMessages
 from ..pointers import FIRE, KNOWN, LOAD, MAX_UNFIRED
 from ..record import QueueRecords, lifetime
 from ..rules import GROUPS
@@ -191,14 +192,18 @@ def leave(shared: SharedPointers) -> list[int]:
 
 
 def end(
-    records: QueueRecords, config: QueueConfig, pointers: GroupPointers, others: Sequence[Shards], delayed: Key
+    records: QueueRecords,
+    config: QueueConfig,
+    pointers: GroupPointers,
+    others: Sequence[Shards],
+    delayed: DelayedMessages,
 ) -> bool:
     """Drop a group, or go on with that where it stopped; whether it is over. False: the group's record says how far it
     came, for the next call.
 
-    delayed: the control record of what it put off; each such message names the group's tag, so no other group gets it.
+    delayed: what it put off; each such message names the group's tag, so no other group gets it.
 
-    Six calls, and one to three per 1,000 messages that it had left, up to 100,000 slots of each shard.
+    Seven calls, and one to three per 1,000 messages that it had left, up to 100,000 slots of each shard.
 
     Raises `NotFound` if it does not exist, or was made again.
     """
@@ -209,6 +214,7 @@ def end(
         )
     except (Refused, NotFound):
         raise _dropped(config) from None
+    delayed.tag_control()  # now, as no other group has the name yet: at the end the record is removed by its tag
     ends, reached = _ends(noted, leave(pointers.shared)), []
     for shard, last in enumerate(ends):
         after = counted(swept.get(str(shard)) if isinstance(swept, dict) else 0)
@@ -222,7 +228,7 @@ def end(
         progress = (Put("sharedSweep", _by_shard(reached)), Put(LEFT, _by_shard(ends)))
         records.store.repeat_many([Update(key, progress, guard, ttl=lifetime(config))]).raise_unless(NotFound, Refused)
         return False
-    _delete(pointers.own, [pointers.own, *others], delayed)
+    _delete(pointers.own, [pointers.own, *others], delayed.removing_control())
     records.store.repeat_many([Update(key, (Put("active", "false"),), guard)])
     with suppress(Refused):  # the group was made again since
         records.store.delete(key, when=guard, repeatable=True)
@@ -274,24 +280,27 @@ def _dropped(config: QueueConfig) -> NotFound:
     return NotFound(f"there is no group {config.name!r} any more: it was dropped")
 
 
-def forget_dead(records: QueueRecords, queue: Shards, tags: Collection[str]) -> None:
-    """Take groups out of a queue's shards whose record is not there: it has expired, or their maker woke too late.
+def without_record(records: QueueRecords, queue: Shards, tags: Collection[str]) -> dict[str, bool]:
+    """Return the groups of these tags that have no record, each with whether another group has its name now.
 
-    A group's record is there before it joins, so one that is not found after that is dead. One call, none without tags.
+    A group's record is there before it joins. So if it is not found after that, it has expired, or the store has lost
+    it, or the maker woke too late. A record that cannot be read is there. One call, none without tags.
     """
     if not tags:
-        return
+        return {}
     names = {tag: f"{queue.name}@{tag.rpartition('~')[0]}" for tag in sorted(tags)}
     found = read_each(records.store, [records.key(name) for name in names.values()], "tag")
-    for tag, record in zip(names, found, strict=True):
-        if record is None or (isinstance(record, Record) and record.bins.get("tag") != tag):
-            log.warning(
-                "the group %r of queue %r has no record and was never dropped: nothing waits for it", tag, queue.name
-            )
-            shared = SharedPointers(
-                queue.store, queue.client_id, queue.name, tag, queue.shards, ttl=queue.ttl, sweep=queue.sweep
-            )
-            leave(shared)
+    return {
+        tag: record is not None
+        for tag, record in zip(names, found, strict=True)
+        if record is None or (isinstance(record, Record) and record.bins.get("tag") != tag)
+    }
+
+
+def forget_dead(queue: Shards, tag: str) -> None:
+    """Take a group whose record is not there out of a queue's shards. Two calls."""
+    log.warning("the group %r of queue %r has no record and was never dropped: nothing waits for it", tag, queue.name)
+    leave(SharedPointers(queue.store, queue.client_id, queue.name, tag, queue.shards, ttl=queue.ttl, sweep=queue.sweep))
 
 
 def _release(shared: SharedPointers, slots: Sequence[Slot]) -> None:
@@ -314,7 +323,7 @@ def _may_be_done(row: Row) -> bool:
     return isinstance(row, Refused) or row == (0,)
 
 
-def _delete(first: Shards, queues: Iterable[Shards], *others: Key) -> None:
-    keys = [queue.pointers_key(n) for queue in queues for n in range(queue.shards)]
-    removals = [Removal(key) for key in (*keys, *others)]
-    first.store.delete_many(removals, repeatable=True).raise_unless()
+def _delete(first: Shards, queues: Iterable[Shards], *others: Removal) -> None:
+    removals = [Removal(queue.pointers_key(n)) for queue in queues for n in range(queue.shards)]
+    rows = first.store.delete_many([*removals, *others], repeatable=True)
+    rows.raise_unless(Refused, Corrupt, Unreadable)  # another group's control record stays, and a damaged one

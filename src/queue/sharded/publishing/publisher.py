@@ -123,6 +123,8 @@ class Publisher(Unpicklable):
             self._queue.config, delay=delay, at=at, with_dedup=dedup is not None, dedup_for=dedup_for,
             on_duplicate=on_duplicate,
         )  # fmt: skip
+        if terms.due is not None:
+            self._queue.delayed.ahead(terms.due)  # refuses a time that is too far ahead
         ids = None if message_id is None else [message_id]
         messages = prepared(self._queue, [payload], key=key, headers=checked_headers(headers), message_ids=ids)
         if dedup is not None:

@@ -19,7 +19,7 @@ from ....store import Bin, Param, Put, Update, exists, missing
 from ....store.model.expr import Bound
 from ....store.model.ops import Op
 from ..delayed.entries import Due
-from ..delayed.stored import IF, Entry, is_retry
+from ..delayed.stored import IF, Entry
 from ..groups.stamps import ACKED
 from ..handles import QueueHandle
 from ..places import MAIN, SIDE, TAKEN, dropping, named
@@ -104,7 +104,7 @@ class _Attempt:
                     self._seams.sleep(PAUSES.pause(turn, self._seams))
                     continue
                 if found.status.state in LIVES:
-                    if on_duplicate != "replace" or self._is_out_of_reach(found):
+                    if on_duplicate != "replace" or self._is_out_of_reach(holder, found):
                         return self._kept(holder, found, on_duplicate)
                     if self._replaced(holder, found):
                         return self._ended(holder.message_id)
@@ -170,7 +170,7 @@ class _Attempt:
             return True
         return self._queue.delayed.cancel(found.place.entry)
 
-    def _is_out_of_reach(self, found: Found) -> bool:
+    def _is_out_of_reach(self, holder: Holder, found: Found) -> bool:
         """Whether it cannot be replaced: a handler has it, somebody has cancelled it, or others read it as well."""
         if found.status.state is State.RUNNING or found.status.cancelled or found.bins.keys() & {GROUPS, ACKED}:
             return True
@@ -178,9 +178,9 @@ class _Attempt:
         if place is None:
             return False
         if place.slot is None:
-            # Groups have the message that failed. With no attempts it would be a new one for them.
+            # An entry has the id of its message as its name, unless the message was handed out: then groups have it.
             shard = max(0, Entry.of(found.bins).shard)
-            return is_retry(place.entry) and bool(self._read_of_shard(shard, GROUPS))
+            return place.entry != holder.message_id and bool(self._read_of_shard(shard, GROUPS))
         if place.side == SIDE:  # as above
             return bool(self._read_of_shard(place.slot.shard, GROUPS))
         # A stream reads messages twice, and they must not differ.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -50,8 +51,10 @@ class Shovel:
     def __repr__(self) -> str:
         return f"Shovel({self.queue.name!r})"
 
-    def run_once(self) -> PassReport:
+    def run_once(self, *, ends: Callable[[], bool] = lambda: False) -> PassReport:
         """Make one pass over the messages that are in the sideline now; return its report.
+
+        ends: asked before each batch of 1,000; True ends the pass early.
 
         Works on up to `ShovelConfig.concurrency` shards at once. Raises the store's errors; the sweeper returns the
         messages that were claimed before the error.
@@ -60,7 +63,8 @@ class Shovel:
         states = [state for state in source.states() if state.fired < state.loaded or state.damage]
         config = self.queue.live.shovel
         at_once = config.concurrency if config else 1
-        report = sum(parallel_map(self._seams, self._shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
+        shard = partial(self._shard, ends)
+        report = sum(parallel_map(self._seams, shard, states, at_once, f"{self.queue.name}-shovel"), PassReport())
         if report.moved:
             self.queue.active.loaded({self.queue.pointers.home(state.shard) for state in states})
         return report
@@ -111,7 +115,7 @@ class Shovel:
             return False
         return True
 
-    def _shard(self, state: ShardPointers) -> PassReport:
+    def _shard(self, ends: Callable[[], bool], state: ShardPointers) -> PassReport:
         source, main = self.queue.sideline.pointers, self.queue.pointers
 
         def route(held: Stamped) -> tuple[Shards, Envelope]:
@@ -122,7 +126,7 @@ class Shovel:
         report, empty = PassReport(), 0
 
         def enough() -> bool:
-            return self._stop.is_set() or empty >= MOST_EMPTY
+            return self._stop.is_set() or ends() or empty >= MOST_EMPTY
 
         for batch in drain_shard(source, state, route, enough=enough):
             report += batch

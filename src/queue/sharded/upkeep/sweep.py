@@ -2,7 +2,7 @@
 
 They go to the tail of the queue, or into the sideline where failed messages wait there. Interrupted messages go to the
 tail in any case.
-Parked messages that a redrive took, and did not move, are parked again.
+Messages that a shovel or a redrive took, and did not move, go back to where they were, as they were.
 
 `sweep_shards` needs only a store, tasks, an epoch and a way to ask whether the process still leads, so it runs in the
 sweeper's process and on a Spark executor alike. Every step is safe if another sweeper, or the consumer, does it too at
@@ -333,8 +333,8 @@ class _Sweep:
         return self.kind in (SubqueueKind.MAIN, SubqueueKind.SHARED) and envelope.interrupted is not None
 
     def _swept(self, envelope: Envelope) -> Envelope:
-        if self.kind is SubqueueKind.PARKED or self._was_interrupted(envelope):
-            return envelope  # keeps its reason
+        if self.kind in (SubqueueKind.SIDELINE, SubqueueKind.PARKED) or self._was_interrupted(envelope):
+            return envelope  # it keeps why it failed, and until when it waits
         error = f"not acknowledged within {self.age_ms / 1000:g} s"
         return replace(envelope, reason=Reason.SWEPT.value, last_error=error, not_before=0)
 

@@ -7,7 +7,7 @@ from threading import TIMEOUT_MAX
 from typing import Any, NamedTuple, Protocol
 
 from ....background import ERROR_BACKOFF, Background, FailureLog, parallel_map
-from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused
+from ....errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Refused, Unreadable
 from ....inputs import checked_seconds, checked_whole
 from ....logs import Log
 from ....store import KEEP, Compute, Key, MapPut, Put, Read, Update
@@ -15,10 +15,10 @@ from ....store.model.expr import SERVER_NOW, Bound
 from ....store.model.ops import Op
 from ....store.port import Values
 from ..config import milliseconds
-from ..groups.making import MADE, forget_dead
+from ..groups.making import MADE, forget_dead, without_record
 from ..pointers import FIRE, KNOWN, LOAD, STREAM, Pointers
 from ..record import lifetime, sweep_note
-from ..registry import QueueRegistry
+from ..registry import REFRESH, QueueRegistry
 from ..rules import GROUPS
 from ..subscription import Subscription
 from ..sweep_record import MARKS, Mark, SubqueueKind, SweepRecord, mark_name, pointer_bin
@@ -40,6 +40,10 @@ used.
 """
 RESCUE_BUDGET = 100_000
 """The number of these that one sweep looks at, at most; the next sweep continues behind them, or begins again."""
+GONE = 2 * REFRESH
+"""Seconds for which the record of a group is missing, at least, before the queue forgets the group: if the store has
+lost the record of a group in use, a refresh makes it again within this time.
+"""
 SHORTEST = 0.01
 """Seconds between sweeps, at least."""
 
@@ -92,13 +96,13 @@ class _ShardPointers(NamedTuple):
     fired: int | None
     is_streamed: bool
     now: int
-    damage: Corrupt | None = None
+    damage: Corrupt | Unreadable | None = None
     unseen: bool = False
     groups: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, place: tuple[SubqueueKind, int], key: Key, row: Values | Corrupt) -> _ShardPointers:
-        if isinstance(row, Corrupt):
+    def of(cls, place: tuple[SubqueueKind, int], key: Key, row: Values | Corrupt | Unreadable) -> _ShardPointers:
+        if isinstance(row, Corrupt | Unreadable):
             return cls(place, None, is_streamed=True, now=0, damage=row)
         *values, known, groups, now = row
         bins = {bin: value for bin, value in zip((LOAD, FIRE, STREAM), values, strict=True) if value is not None}
@@ -151,6 +155,8 @@ class Sweeper:
         self._live: dict[tuple[str, str], dict[LiveMessage, float]] = {}
         self._next: dict[tuple[str, str], int] = {}
         self._repaired: dict[str, str] = {}
+        # Of each queue the term, and since when groups that its shards name have had no record, by their tags.
+        self._gone: dict[str, tuple[int, dict[str, float]]] = {}
         self._background = Background(self._seams, self._run, "latchwork-sweeper")
         self._stop = self._background.stopping
         self._failure_log = FailureLog(self._seams, log)
@@ -254,11 +260,11 @@ class Sweeper:
         Bins that are slightly out of date are harmless: sweep pointers never move back, and a mark stays true. One call
         more each for damaged bins, which are repaired first, and reported at the end; for shards that were lost and
         began again, which are swept from their first slot; and for the groups of the queue, of which one whose record
-        is gone is removed. Raises `Corrupt` if the record cannot be repaired, and `Refused` if a later leader has swept
-        the queue.
+        has been gone for long is removed. Raises `Corrupt` if the record cannot be repaired, and `Refused` if a later
+        leader has swept the queue.
         """
         shards = self._shards(queue)
-        forget_dead(self.registry.records, queue.pointers, {tag for shard in shards for tag in shard.groups})
+        self._forget_dead(queue, {tag for shard in shards for tag in shard.groups}, epoch)
         begin_again(queue, bins, epoch, [shard.place for shard in shards if shard.unseen])
         # Where a group begins was not known when its record was read, if that does not call it made.
         shards = [shard for shard in shards if shard.place[0] is not SubqueueKind.SHARED or MADE in bins]
@@ -277,6 +283,21 @@ class Sweeper:
                 tasks.append(self._plan(queue, at, swept, mark, epoch))
         return tasks
 
+    def _forget_dead(self, queue: Subscription, tags: Collection[str], epoch: int) -> None:
+        """Let a queue forget those of its groups that have had no record for long, or whose name another group has.
+
+        How long is measured by this process's own clock, and begins again with each term. One call, none without tags;
+        two more for each group that is forgotten.
+        """
+        gone, now = without_record(self.registry.records, queue.pointers, tags), self._seams.monotonic()
+        term, before = self._gone.pop(queue.name, (epoch, {}))
+        since = {tag: before.get(tag, now) if term == epoch else now for tag in gone}
+        if since:
+            self._gone[queue.name] = epoch, since
+        for tag, has_successor in gone.items():
+            if has_successor or now - since[tag] > GONE:
+                forget_dead(queue.pointers, tag)
+
     def _repair(self, queue: Subscription, notes: SweepRecord, epoch: int) -> None:
         what = f"{', '.join(notes.repairs)} in the queue's record are damaged; they start from their defaults"
         log.warning("queue %s: %s", queue.name, what)
@@ -290,8 +311,12 @@ class Sweeper:
         places = [(kind, shard) for kind in queues for shard in range(queue.config.shards)]
         keys = [queues[kind].pointers_key(shard) for kind, shard in places]
         rows = self.registry.store.repeat_many([Update(key, _POINTERS) for key in keys])
-        found = zip(places, keys, rows.raise_unless(NotFound, Corrupt), strict=True)
-        return [_ShardPointers.of(place, key, row) for place, key, row in found if isinstance(row, tuple | Corrupt)]
+        found = zip(places, keys, rows.raise_unless(NotFound, Corrupt, Unreadable), strict=True)
+        return [
+            _ShardPointers.of(place, key, row)
+            for place, key, row in found
+            if isinstance(row, tuple | Corrupt | Unreadable)
+        ]
 
     def _plan(self, queue: Subscription, at: _ShardPointers, swept: int, mark: Mark | None, epoch: int) -> ShardTask:
         duration, fired = milliseconds(queue.config.sweep_duration), at.fired or 0
@@ -355,6 +380,7 @@ class Sweeper:
     def forget_others(self, queues: Collection[str]) -> None:
         """Forget what is known of all but these queues: others are gone."""
         there = set(queues)
+        self._gone = {name: known for name, known in self._gone.items() if name in there}
         for known in (self._seen, self._live, self._next):
             for place in [one for one in known if one[0] not in there]:
                 del known[place]

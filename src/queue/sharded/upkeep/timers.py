@@ -43,6 +43,7 @@ MEMORY = 2 * 86_400
 """Seconds for which the ledger knows that a message was moved."""
 SCOPE = "delay"
 _TAKE = (Put("moving", SERVER_NOW), ReadAll())
+_UNMARK, _IS_MARKED = (Put("moving", None),), exists("moving") & Bin("moving").eq(Param("mark"))
 _DUE = exists("data") & missing("cancelled") & (missing("due") | (Bin("due") <= Param("end")))
 """An entry may be in a bucket that ends before it is due: it was cancelled, and published again for later."""
 _UNMOVED = Bin(HORIZON).eq(Param("old")) & (Param("to") <= SERVER_NOW)
@@ -137,6 +138,7 @@ class QueueTimers:
     def run(self, leadership: Leadership) -> float:
         """Move what is due; the seconds until the next bucket that has anything in it, at most `AHEAD`."""
         if self._horizon is None:
+            self._delayed.take_over()
             self._ask()
         for _ in range(LOOKS):
             leadership.check()
@@ -337,6 +339,8 @@ class QueueTimers:
         # One that could not be dropped stays in the bucket: the next look finds it published, and drops it.
         kept = self._drop({one: delayed.dropping(one, found[one], taken[one][0]["moving"]) for one in expired})
         expired -= kept.keys()
+        refused = [one for one, row in unmoved.items() if is_for_good(row) and not row.details.get("doubt")]
+        self._unmark({one: taken[one][0]["moving"] for one in refused})
         failures |= unmoved | kept
         if dead := (late & expired) - foreign:
             lost = counted(len(dead), "delayed message")
@@ -376,6 +380,18 @@ class QueueTimers:
                 return False
             log.warning("cancelled messages of %s stay in their batches: %s", self.queue.name, failure)
         return True
+
+    def _unmark(self, marks: Mapping[str, int]) -> None:
+        """Take back the marks of messages that the queue has refused for good, so that they are found, and can be
+        discarded, until they are tried again. One call, or none.
+
+        marks: their `moving`. If another leader has marked one since, that may be publishing it, and its mark stays.
+        """
+        if marks:
+            self._store.repeat_many([
+                Update(self._delayed.entry(one), _UNMARK, Bound(_IS_MARKED, {"mark": mark}))
+                for one, mark in marks.items()
+            ])  # fmt: skip
 
     def _put_off(self, failures: Mapping[str, LatchworkError]) -> set[str]:
         """Postpone messages that cannot be moved, so that the others do not wait for them; return their ids.

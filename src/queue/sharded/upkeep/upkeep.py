@@ -229,7 +229,7 @@ class Shoveling:
     def _pass(self, queue: Subscription, leadership: Leadership) -> None:
         leadership.check()
         try:
-            report = Shovel(queue).run_once()
+            report = Shovel(queue).run_once(ends=leadership.lost.is_set)
         except Exception as failure:  # noqa: BLE001 - the others' passes go on
             self._failure_log.record(failure, _failed(f"shoveling {queue.name}", LIST))
         else:

@@ -10,9 +10,10 @@ from latchwork.errors import LatchworkError, OutcomeUnknown
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
+from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.slots import ShardHolder, Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
-from latchwork.store import MemoryStore
+from latchwork.store import MemoryStore, Put
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 from tests.queue.sharded.world import Torn
 
@@ -293,6 +294,118 @@ def test_a_handler_that_is_given_up_while_the_sideline_is_away_leaves_its_messag
     consumer._turns.take()
     turns([ordered(there, seen)], LEASE + 2, clock)
     assert seen == [1, 2]
+
+
+def test_a_failed_message_that_could_not_be_stored_for_later_is_left_to_the_next_holder(clock):
+    here, there = processes(clock, retry=True)
+    there.publish_many([1, 2], key="k")
+
+    def fails(delivery):
+        here.store.among = None if here.store.among else "E/q/"  # the first message cannot be stored for later
+        raise ValueError(delivery.payload)
+
+    Consumer(here, fails, ordered=True, upkeep=False)._turns.take()
+    here.store.among, seen = None, []
+    next_one = ordered(there, seen)
+    turns([next_one], LEASE / 2, clock)
+    assert seen == [], "the lock is left to its lease"
+    turns([next_one], LEASE + 2, clock)
+    assert seen == [1, 2]
+
+
+def test_an_unreadable_message_that_could_not_be_stored_for_later_is_left_to_the_next_holder(clock):
+    here, there = processes(clock, retry=True)
+    there.publish_many([1, 2], key="k")
+    there.store.operate(there.pointers.key(Slot(0, 1)), Put("data", "{"))
+    here.store.among, seen = "E/q/", []
+    consumer = ordered(here, seen)
+    consumer._turns.take()
+    assert seen == []
+    next_one = ordered(there, seen)
+    turns([next_one], LEASE / 2, clock)
+    assert seen == [], "the lock is left to its lease"
+    turns([next_one], LEASE + 2, clock)
+    assert (seen, [one.reason for one in there.delayed.search()]) == ([2], ["unreadable"])
+
+
+def owing(queue, there, clock, seconds):
+    """A consumer that loses the acknowledgement of its first message for so long, and what it handles; each with how
+    many messages are in hand.
+    """
+    seen = []
+
+    def handle(delivery):
+        seen.append((delivery.payload, in_flight(there).messages))
+        if len(seen) == 1:
+            queue.store.among = queue.pointers.key(Slot(0, 1)).name
+            clock.at(seconds, lambda: setattr(queue.store, "among", None))
+
+    return Consumer(queue, handle, ordered=True, upkeep=False), seen
+
+
+def test_nothing_is_claimed_behind_a_message_whose_acknowledgement_is_not_known_to_be_there(clock):
+    queue, there = processes(clock)
+    queue.publish_many([1, 2], key="k")
+    consumer, seen = owing(queue, there, clock, 2)
+    began = clock.monotonic()
+    consumer._turns.take()
+    assert seen == [(1, 1), (2, 1)]
+    assert clock.monotonic() - began < LEASE / 2, "it keeps its shard"
+    assert (consumer.stats["acked"], consumer.stats["unsettled"]) == (2, 0)
+
+
+def test_a_shard_whose_acknowledgement_is_not_there_after_a_lease_is_left_to_the_next_holder(clock):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    consumer, seen = owing(here, there, clock, 60)
+    consumer._turns.take()
+    assert seen == [(1, 1)]
+    later = []
+    turns([ordered(there, later)], LEASE + 2, clock)
+    assert later == [1, 2]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_message_that_expires_in_hand_keeps_nothing_waiting_that_is_behind_it(clock, answer):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    seen = []
+
+    def handle(delivery):
+        seen.append(delivery.payload)
+        there.store.delete(there.pointers.key(Slot(0, delivery.payload)))
+        return answer
+
+    Consumer(here, handle, ordered=True, upkeep=False)._turns.take()
+    assert seen == [1, 2]
+    there.publish(3, key="k")
+    turns([ordered(there, seen)], 2, clock)
+    assert seen == [1, 2, 3], "the lock is free"
+
+
+def test_a_consumer_that_stops_while_it_owes_an_acknowledgement_leaves_its_shard(clock):
+    here, there = processes(clock)
+    there.publish_many([1, 2], key="k")
+    consumer, seen = owing(here, there, clock, 60)
+    clock.at(1, consumer._stopping.set)
+    began = clock.monotonic()
+    consumer._turns.take()
+    assert clock.monotonic() - began < LEASE / 2, "it does not wait any longer"
+    later = []
+    turns([ordered(there, later)], LEASE + 2, clock)
+    assert (seen, later) == ([(1, 1)], [1, 2])
+
+
+def test_each_worker_acknowledges_its_own_messages_in_order(clock):
+    """Else one would claim the next message while another one is still sending its acknowledgement."""
+    queue, _ = processes(clock)
+    queue.publish_many([1, 2], key="k")
+    seen = []
+    consumer = ordered(queue, seen)
+    consumer._settlements.send = lambda age=0.0: None  # another worker has taken what was collected
+    consumer._turns.take()
+    assert seen == [1, 2]
+    assert not in_flight(queue).messages
 
 
 def test_what_came_just_as_a_consumer_gave_up_its_shard_is_left_to_the_next_holder(clock):

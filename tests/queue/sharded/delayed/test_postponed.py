@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 
-from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, Unavailable
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, RecordTooBig, Unavailable
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
-from latchwork.queue.sharded.upkeep.timers import Timers
-from latchwork.store import MemoryStore, SQLiteStore
+from latchwork.queue.sharded.envelope import AROUND
+from latchwork.queue.sharded.ledger.chunks import LedgerRecords
+from latchwork.queue.sharded.upkeep import timers as module
+from latchwork.queue.sharded.upkeep.timers import MEMORY, SCOPE, Timers
+from latchwork.store import Exists, MemoryStore, Put, SQLiteStore
+from latchwork.store.rows import Rows
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import FaultyStore
 from tests.queue.sharded.delayed.test_delayed import Farms, payloads, run_until
@@ -203,17 +208,32 @@ def test_a_moved_message_waits_elsewhere_for_its_time(queue, other, clock):
     assert (payloads(queue), payloads(other)) == ([], ["a"])
 
 
-def test_a_message_on_its_way_here_is_not_there_too(queue, other, store, clock, monkeypatch):
-    queue.publish("a", delay=5, message_id="a")
+@pytest.mark.parametrize("was_put_off", [False, True], ids=["published", "put off"])
+def test_a_message_on_its_way_here_is_not_there_too(queue, other, clock, monkeypatch, was_put_off):
+    queue.publish("a", delay=None if was_put_off else 5, message_id="a")
+    for delivery in queue.receive():
+        assert queue.put_off(delivery, 5.0) is True
     stored = type(queue.delayed)._stored_at
 
     def meanwhile(self, *args):
-        found = stored(self, *args)
-        run_until(Timers(Farms(queue)), clock, 10)
-        return found
+        there, rows = stored(self, *args)
+        if there:
+            run_until(Timers(Farms(queue)), clock, 10)
+        return there, rows
 
     monkeypatch.setattr(type(queue.delayed), "_stored_at", meanwhile)
     assert queue.delayed.move(["a"], other) == {"a": NOT_THERE}
+    run_until(Timers(Farms(queue, other)), clock, 10)
+    assert (payloads(queue), payloads(other)) == (["a"], [])
+
+
+def test_a_message_that_has_failed_has_no_attempts_where_it_is_moved(queue, other, clock):
+    of = queue.publish("a")
+    queue.receive()[0].nack(delay=5)
+    assert queue.delayed.move([of], other) == {of: DONE}
+    assert (other.status(of).state, other.status(of).attempts) == ("delayed", 0)
+    assert (other.depth().delayed, other.depth().retrying, queue.depth().delayed) == (1, 0, 0)
+    assert other.delayed.move([of], queue) == {of: DONE}
     run_until(Timers(Farms(queue, other)), clock, 10)
     assert (payloads(queue), payloads(other)) == (["a"], [])
 
@@ -274,3 +294,70 @@ def test_a_discard_that_may_have_been_made_is_unknown_and_one_that_was_not_is_ra
 def test_a_search_goes_no_further_than_a_day(queue, within):
     with pytest.raises(InvalidRequest, match="within"):
         queue.delayed.search(within=within)
+
+
+# ---- what cannot be delivered
+
+
+def damaged(queue):
+    """Publish a delayed message whose record in the ledger is damaged; return the key of that record."""
+    queue.publish("m", delay=1, message_id="m")
+    by = queue.store.get(queue.delayed.entry("m"), "by").bins["by"]
+    scope = f"{SCOPE}/{quote(f'm/{by}', safe='')}"
+    record = LedgerRecords(queue.store, "c", "q", scope, partition=0, ttl=MEMORY).key(0)
+    queue.store.operate(record, Put("slots", "no map"), exists=Exists.CREATE)
+    return record
+
+
+def too_big(queue):
+    """Publish a delayed message that has no room for the names of the groups."""
+    for n in range(30):
+        queue.group(f"{n:064}")
+    queue.publish("m" * (queue.store.describe().record_size_limit - AROUND - 2), delay=1, message_id="m")
+
+
+@pytest.mark.parametrize("verb", ["discard", "cancel", "move"])
+@pytest.mark.parametrize("made", [damaged, too_big])
+def test_a_message_that_cannot_be_delivered_for_good_is_found_and_each_verb_takes_it(queue, other, clock, made, verb):
+    made(queue)
+    timers = Timers(Farms(queue, other))
+    run_until(timers, clock, 10)
+    (found,) = queue.delayed.search()
+    assert (found.message_id, found.payload[0], queue.status("m").state) == ("m", "m", "delayed")
+    if verb == "cancel":
+        assert queue.cancel("m") is DONE
+    else:
+        more = [other] if verb == "move" else []
+        assert getattr(queue.delayed, verb)(["m"], *more) == {"m": DONE}
+    run_until(timers, clock, 130)
+    assert (queue.delayed.search(), queue.depth().delayed) == ([], 0)
+    assert ([one[0] for one in payloads(other)], payloads(queue)) == (["m"] if verb == "move" else [], [])
+
+
+@pytest.mark.parametrize("meanwhile", ["another leader marks it", "an attempt is in doubt", "the store is away"])
+def test_a_message_that_may_be_on_its_way_is_taken_by_nobody(queue, clock, monkeypatch, meanwhile):
+    """Else it is said to be discarded, and comes."""
+
+    def publish(of, wanted, *_, **__):
+        if meanwhile == "another leader marks it":
+            of.store.operate(of.delayed.entry("m"), Put("moving", 7))
+        if meanwhile == "the store is away":
+            return Rows([Unavailable("away") for _ in wanted])
+        return Rows([RecordTooBig("too big", doubt=meanwhile == "an attempt is in doubt") for _ in wanted])
+
+    monkeypatch.setattr(module, "publish_unless_there", publish)
+    queue.publish("m", delay=1, message_id="m")
+    run_until(Timers(Farms(queue)), clock, 10)
+    assert (queue.delayed.search(), queue.delayed.discard(["m"])) == ([], {"m": NOT_THERE})
+    monkeypatch.undo()
+    run_until(Timers(Farms(queue)), clock, 65)
+    assert payloads(queue) == ["m"]
+
+
+def test_a_message_that_could_not_be_delivered_comes_once_it_can(queue, clock):
+    record = damaged(queue)
+    timers = Timers(Farms(queue))
+    run_until(timers, clock, 10)
+    queue.store.delete(record)
+    run_until(timers, clock, 65)
+    assert (payloads(queue), queue.depth().delayed) == (["m"], 0)

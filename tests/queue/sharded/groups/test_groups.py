@@ -11,6 +11,7 @@ import pytest
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded import stream
+from latchwork.queue.sharded.delayed.entries import TAG
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups.stamps import ACKED, STAMPS, TRIES
@@ -19,12 +20,13 @@ from latchwork.queue.sharded.pointers import FIRE
 from latchwork.queue.sharded.selection import Outcome
 from latchwork.queue.sharded.sides import look_at
 from latchwork.queue.sharded.slots import Slot, WriteResult
+from latchwork.queue.sharded.upkeep.sweeper import GONE
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore
-from tests.queue.sharded.delayed.test_delayed import Farms, run_until
+from tests.queue.sharded.delayed.test_delayed import Farms, Term, run_until
 from tests.queue.sharded.world import World, dies
 from tests.support import struck
 
@@ -371,6 +373,49 @@ def test_what_has_failed_elsewhere_and_is_moved_here_comes_to_all_groups(simulat
         assert (delivery.payload, delivery.attempts, delivery.headers) == ("m", 1, {"latchwork-attempts": "1"})
 
 
+def test_what_was_put_off_elsewhere_and_is_moved_here_comes_to_all_groups(simulated):
+    simulated.options = {"retry": True}
+    queue = simulated.process().queue
+    audit = queue.group("audit")
+    other = queue.registry.create(QueueConfig("other", shards=2))
+    of = other.publish("m")
+    assert other.put_off(other.receive(10)[0], 5.0) is True
+    assert other.delayed.move([of], queue.registry.get(queue.name)) == {of: Outcome.DONE}
+    run_until(Timers(Farms(queue, other)), simulated.clock, 8)
+    for view in (queue, audit):
+        (delivery,) = view.receive(10)
+        assert (delivery.payload, delivery.attempts) == ("m", 1)
+    assert payloads(other) == []
+
+
+@pytest.mark.parametrize("has_failed", [True, False], ids=["failed", "put off"])
+def test_a_delayed_message_of_a_group_that_is_moved_to_its_queue_comes_to_no_group(simulated, has_failed):
+    queue = simulated.process().queue
+    audit, billing = queue.group("audit"), queue.group("billing")
+    queue.publish("m")
+    assert (payloads(queue), payloads(billing)) == (["m"], ["m"])
+    (delivery,) = audit.receive(10)
+    if has_failed:
+        delivery.nack(delay=5)
+    else:
+        assert audit.put_off(delivery, 5.0) is True
+    assert set(audit.delayed.move(audit.delayed.search(), queue).values()) == {Outcome.DONE}
+    run_until(Timers(Farms(queue, audit, billing)), simulated.clock, 8)
+    assert (payloads(queue), payloads(audit), payloads(billing)) == (["m"], [], [])
+
+
+def test_a_delayed_message_of_a_group_that_is_moved_to_another_client_comes_to_all_groups_there(simulated):
+    queue = simulated.process().queue
+    group = queue.group("audit")
+    there = QueueRegistry(simulated.store, f"{simulated.client}x", farm_id="f").create(QueueConfig("q", shards=2))
+    audit = there.group("audit")
+    queue.publish("m")
+    assert group.put_off(group.receive(10)[0], 5.0) is True
+    assert set(group.delayed.move(group.delayed.search(), there).values()) == {Outcome.DONE}
+    run_until(Timers(Farms(there)), simulated.clock, 8)
+    assert (payloads(there), payloads(audit)) == (["m"], ["m"])
+
+
 def test_what_a_consumer_of_a_group_died_with_comes_to_its_sideline_alone(world, queue):
     audit, billing = queue.group("audit"), queue.group("billing")
     process = world.process()
@@ -666,6 +711,118 @@ def test_a_drop_looks_at_so_many_slots_a_call_and_the_upkeep_goes_on_where_it_st
     assert payloads(queue.group("audit", start="oldest")) == []
 
 
+@pytest.mark.parametrize("version", ["this", "an earlier"])
+def test_what_a_group_has_put_off_comes_though_a_drop_of_the_one_before_ends_only_then(simulated, monkeypatch, version):
+    """Two processes drop it. The second one is slow: the group is made again before its last deletions.
+
+    version: of the process that has put it off.
+    """
+    quick, slow = simulated.process(), simulated.process()
+    old, same = quick.queue.group("audit"), slow.queue.group("audit")
+    queue, made, delete = quick.queue, [], making._delete
+    queue.publish("before")
+    old.receive()[0].nack(delay=5)
+
+    def late(first, *rest):
+        if first is same.pointers.own:
+            assert old.drop()
+            made.append(queue.group("audit"))
+            queue.publish("m")
+            made[0].receive()[0].nack(delay=5)
+            if version == "an earlier":
+                simulated.store.operate(made[0].delayed.control, Put(TAG, None))
+        delete(first, *rest)
+
+    monkeypatch.setattr(making, "_delete", late)
+    assert same.drop()
+    (new,) = made
+    run_until(Timers(Farms(queue, new)), simulated.clock, 30)
+    assert payloads(new) == ["m"]
+    assert new.depth().delayed == 0
+
+
+@pytest.mark.parametrize("version", ["this", "an earlier"])
+def test_a_drop_leaves_no_count_of_what_was_put_off(simulated, version):
+    queue = simulated.process().queue
+    group = queue.group("audit")
+    queue.publish("m")
+    group.receive()[0].nack(delay=5)
+    if version == "an earlier":
+        simulated.store.operate(group.delayed.control, Put(TAG, None))
+    group.drop()
+    assert simulated.store.get(group.delayed.control) is None
+
+
+def test_a_failure_after_the_drop_is_no_delayed_message_of_the_next_group_of_that_name(simulated):
+    queue = simulated.process().queue
+    old = simulated.process().queue.group("audit")
+    queue.publish_many(["a", "b"])
+    early, late = old.receive(2)
+    queue.group("audit").drop()
+    with pytest.raises(LeaseLost):
+        early.nack(delay=5)
+    new = queue.group("audit")
+    timers = Timers(Farms(queue, new))
+    run_until(timers, simulated.clock, 5)
+    assert new.depth().delayed == 0
+    queue.publish("m")
+    new.receive()[0].nack(delay=5)
+    with pytest.raises(LeaseLost):
+        late.nack(delay=5)
+    assert new.depth().delayed == 1
+    run_until(timers, simulated.clock, 30)
+    assert payloads(new) == ["m"]
+    assert new.depth().delayed == 0
+
+
+def test_the_first_message_that_a_group_puts_off_counts_though_an_older_group_has_left_a_count(simulated):
+    """No upkeep runs, so it is the group itself that begins anew."""
+    queue = simulated.process().queue
+    old = simulated.process().queue.group("audit")
+    queue.publish_many(["a", "b"])
+    deliveries = old.receive(2)
+    queue.group("audit").drop()
+    for delivery in deliveries:
+        with pytest.raises(LeaseLost):
+            delivery.nack(delay=5)
+    new = queue.group("audit")
+    queue.publish("m")
+    new.receive()[0].nack(delay=5)
+    assert new.depth().delayed == 1
+
+
+def test_a_count_that_an_earlier_version_has_begun_goes_on(simulated):
+    queue = simulated.process().queue
+    group = queue.group("audit")
+    queue.publish_many(["a", "b"])
+    for delivery in group.receive(2):
+        delivery.nack(delay=5)
+        simulated.store.operate(group.delayed.control, Put(TAG, None))
+    later = simulated.process().queue.group("audit")
+    timers = Timers(Farms(later))
+    timers.run(Term())
+    assert simulated.store.get(group.delayed.control).bins[TAG] == group.config.tag
+    assert later.depth().delayed == 2
+    run_until(timers, simulated.clock, 30)
+    assert payloads(later) == ["a", "b"]
+    assert later.depth().delayed == 0
+
+
+@pytest.mark.parametrize("wrong", [7, "other", ["t"], 1.5], ids=repr)
+def test_a_count_whose_tag_is_damaged_keeps_no_message_from_coming_and_no_drop_from_its_end(simulated, wrong):
+    queue = simulated.process().queue
+    group = queue.group("audit")
+    for payload in ("a", "b"):
+        queue.publish(payload)
+        group.receive()[0].nack(delay=5)
+        simulated.store.operate(group.delayed.control, Put(TAG, wrong))
+    run_until(Timers(Farms(queue, simulated.process().queue.group("audit"))), simulated.clock, 30)
+    assert payloads(group) == ["a", "b"]
+    simulated.store.operate(group.delayed.control, Put(TAG, wrong))
+    assert group.drop()
+    assert queue.group("audit").depth().delayed == 0
+
+
 @pytest.mark.parametrize("bin", [ACKED, STAMPS, TRIES])
 def test_a_message_that_is_damaged_keeps_no_drop_from_its_end(world, caplog, bin):
     world.shards = 1
@@ -717,14 +874,16 @@ def test_a_drop_that_stopped_goes_on_by_another_call(queue, monkeypatch):
         group.drop()
 
 
-def test_a_group_whose_record_is_gone_is_waited_for_no_more(simulated):
+def test_a_group_whose_record_is_gone_for_long_is_waited_for_no_more(simulated):
     process = simulated.process()
-    queue = process.queue
+    queue, sweeper = process.queue, process.sweeper()
     queue.group("living")
     queue.group("expired")
     simulated.store.delete(queue.registry.records.key("q@expired"))
     queue.publish("m")
-    process.sweeper().run_once()
+    for _ in range(2):
+        sweeper.run_once()
+        simulated.pass_time(GONE + 1)
     assert payloads(queue) == payloads(queue.group("living")) == ["m"]
     queue.publish_many(["n", "o"])
     assert payloads(queue) == payloads(queue.group("living")) == ["n", "o"]
@@ -993,3 +1152,20 @@ def test_a_message_that_waits_in_a_group_for_its_retry_is_cancelled_there_alone(
     assert group.cancel(of) is Outcome.NOT_THERE
     assert group.depth().retrying == 0
     assert (payloads(group), payloads(other), payloads(queue)) == ([], ["m"], ["m"])
+
+
+@pytest.mark.parametrize("verb", ["cancel", "discard", "redrive"])
+def test_what_was_put_off_in_a_group_is_taken_by_its_id(simulated, verb, monkeypatch):
+    monkeypatch.setattr("latchwork.queue.sharded.delayed.view.HOUR", 120.0)  # so that fewer buckets are looked at
+    queue = simulated.process().queue
+    group = queue.group("a")
+    of = queue.publish("m")
+    assert group.put_off(group.receive()[0], 60.0) is True
+    if verb == "cancel":
+        assert group.cancel(of) is Outcome.DONE
+    else:
+        assert getattr(group.delayed, verb)([of]) == {of: Outcome.DONE}
+    run_until(Timers(Farms(queue, group)), simulated.clock, 5)
+    assert payloads(group) == (["m"] if verb == "redrive" else [])
+    run_until(Timers(Farms(queue, group)), simulated.clock, 60)
+    assert (payloads(group), payloads(queue)) == ([], ["m"])

@@ -7,7 +7,7 @@ import sys
 import threading
 from concurrent.futures import wait
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -203,6 +203,13 @@ def test_bad_input_is_refused_at_once_and_nothing_waits(store, wrong):
     assert publisher.flush(0)
     with pytest.raises(RecordTooBig):
         publisher.publish("x" * 2**21)
+
+
+def test_a_time_too_far_ahead_is_refused_at_once_and_nothing_waits(store):
+    publisher = queue_on(store).publisher()
+    with pytest.raises(InvalidRequest, match="ahead at most"):
+        publisher.publish("x", at=datetime(2999, 1, 1, tzinfo=timezone.utc))
+    assert publisher.flush(0)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from latchwork.errors import InvalidRequest, InvalidShovelInterval
 from latchwork.queue import QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded.envelope import PREVIOUS_ATTEMPTS
 from latchwork.queue.sharded.pointers import LOAD
+from latchwork.queue.sharded.upkeep.upkeep import Shoveling
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.clock import InlineClock
@@ -100,6 +103,18 @@ def test_two_shovels_at_once_move_each_message_once(simulated):
     passes.append(Shovel(process.queue).run_once())
     assert sum(report.moved for report in passes) == 20
     assert sorted(delivery.message_id for delivery in process.queue.receive(100)) == sorted(ids)
+
+
+def test_a_leader_whose_term_is_lost_claims_no_further_batch(simulated):
+    simulated.options = {"shards": 1, "shovel": ShovelConfig(60)}
+    process = simulated.process()
+    process.queue.publish_many(list(range(2000)))
+    process.queue.fail_many(process.queue.receive(2000), [("rejected", None)] * 2000)
+    leadership = SimpleNamespace(lost=simulated.clock.event(), check=lambda: None)
+    duty = Shoveling(SimpleNamespace(queues=lambda: [process.queue], failure_log=lambda: None))
+    process.store.plan[process.store._number + 2] = leadership.lost.set  # as the first batch is claimed
+    duty.run(leadership)
+    assert (process.queue.depth().ready, process.queue.depth().sideline) == (1000, 1000)
 
 
 def test_a_slot_whose_message_never_came_is_given_up_after_the_grace(simulated):

@@ -143,6 +143,24 @@ def test_what_a_dead_shovel_had_claimed_is_in_the_sideline_again_after_one_sweep
     assert [message.payload for message in process.queue.sideline.peek()] == ["x"]
 
 
+def test_what_a_dead_shovel_had_claimed_keeps_its_backoff_its_reason_and_its_error(sim):
+    sim.options = {"shovel": ShovelConfig(60), "backoff": timedelta(hours=6), "shards": 1}
+    process = sim.process()
+    process.queue.publish("x")
+    process.receive()[0].nack("exception", error="it broke")
+    (before,) = process.queue.sideline.search()
+    source = process.queue.sideline.pointers
+    source.claim(0, 1)
+    take(source, [Slot(0, 1)])
+    process.sweeper().run_once()
+    sim.lapse()
+    assert process.sweeper().run_once().rehomed == 1
+    (after,) = process.queue.sideline.search()
+    assert (after.reason, after.last_error) == ("exception", "it broke")
+    assert after.not_before == before.not_before
+    assert Shovel(process.queue).run_once().moved == 0, "it is not due"
+
+
 def test_parked_messages_that_a_redrive_took_and_lost_are_parked_again_with_their_reason(sim):
     sim.options = {"max_deliveries": 1}
     process = sim.process()
