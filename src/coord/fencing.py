@@ -21,6 +21,9 @@ from ..store.model.values import checked_bin
 from ..store.port import KEEP, Exists, Key, Once, RecordStore, Values
 from ..unpicklable import Unpicklable
 
+LOOK_AGAIN = 1.0
+"""Seconds after which a wait reads the clock again: the pause itself does not count suspended time."""
+
 
 class Lost:
     """An event that is set as soon as a lease can no longer be relied on, and stays set.
@@ -53,6 +56,7 @@ class Lost:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set. False if it is not set after `timeout` seconds (None = no limit).
 
+        If the lease runs out while the machine is suspended, this returns within a second after that.
         With a timeout of 0 or less it returns at once. Raises `InvalidRequest` if `timeout` is not a number, and for a
         wait in the thread of a running asyncio loop.
         """
@@ -63,8 +67,8 @@ class Lost:
             now = self._seams.boottime()
             if end is not None and now >= end:
                 return False
-            rest = self._until - now
-            self._event.wait(max(0.0, rest if end is None else min(rest, end - now)))
+            pause = min(self._until - now, LOOK_AGAIN)
+            self._event.wait(max(0.0, pause if end is None else min(pause, end - now)))
         return True
 
     def extend(self, until: float) -> bool:

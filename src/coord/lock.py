@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from ..background import FailureLog
-from ..deadline import Deadline
+from ..deadline import LATE, Deadline
 from ..errors import FencedOut, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
 from ..forks import reset_in_child
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole
@@ -38,6 +38,10 @@ LOCKS = "latchwork_locks"
 LOCK_POLL = Poll(low=0.0015, high=0.0101, factor=1.25, jitter=0.3)
 """Half of all releases are seen within 6 ms, of a lock that changes hands quickly within 1 ms. At most 100 reads a
 second and process while the holder stays, at most 1,000 while it changes all the time."""
+
+PART = 0.25
+"""The part of its lease for which a renewal in the background waits for a reply, or 0.6 s if that is longer. So there
+is time for two more renewals if the reply is lost; the store's own timeouts might take the whole rest of the lease."""
 
 
 class FencedLock:
@@ -357,7 +361,8 @@ class Keeper:
             self._at_end()
 
     def _renew_until_lost(self) -> None:
-        usual, failure_log = self._leased.lease / 3, FailureLog(self._leased.store.seams, log)
+        seams, lease = self._leased.store.seams, self._leased.lease
+        usual, failure_log = lease / 3, FailureLog(seams, log)
         pause = usual
         while not self._lost.wait(pause):
             if not self.handed_out:
@@ -368,13 +373,14 @@ class Keeper:
                 return
             try:
                 self._gives_back = grant.gives_back_late
-                grant.renew()
+                with Deadline(seams, max(0.0, lease * PART - LATE)):
+                    grant.renew()
                 pause = usual
             except FencedOut:
                 return
             except Exception as failure:  # noqa: BLE001 - a defect must not end the renewal either
                 failure_log.record(failure, f"the lease of {self._name!r} could not be renewed")
-                pause = self._leased.lease / 20
+                pause = lease / 20
             finally:
                 del grant
 

@@ -674,6 +674,8 @@ class Election:
         lease = LeaseView.of(self._key, dict(zip(BINS, values, strict=True)))
         if not is_int(now):
             raise Corrupt(f"the store has no time for {self._key}: it said {now!r}")
+        if lease.owner is None:  # nobody led here: a candidate has tried its store, or a farm was sealed
+            return None, names
         ago = max(0.0, (now - lease.time) / 1000)
         return Leader(str(lease.owner), lease.fence, lease.locked, ago, lease.lease, now / 1000), names
 

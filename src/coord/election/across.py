@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...background import parallel_map
 from ...deadline import Deadline
@@ -19,7 +19,7 @@ from ...forks import called
 from ...inputs import checked_kind, checked_timeout, checked_whole, farm_or_default
 from ...logs import Log
 from ...plain import shown
-from ...seams import Task
+from ...seams import Event, Task
 from ...store.connect import as_store
 from ...store.decode import damaged
 from ...store.model.expr import Bin, Param, missing
@@ -28,9 +28,10 @@ from ...store.model.values import MAX_INT
 from ...store.port import NEVER, Exists, Key, RecordStore
 from ..contender import TRANSIENT, Contender, TakenLease
 from ..farms import checked_farm
-from ..fencing import Fenced
-from ..lease import BINS, FENCE, LOCKED, LeaseView, checked_owner
+from ..fencing import Fenced, Lost
+from ..lease import BINS, FENCE, LOCKED, MARK, LeaseView, checked_owner
 from ..lock import LOCKS, Grant
+from ..waits import INFINITY
 from .election import RECOVERY, Leadership
 from .znodes import MAX_EPOCH
 from .zookeeper import LOOK, ZooKeeperElection
@@ -39,6 +40,19 @@ log = Log("latchwork.election")
 MAX_RESOURCES = 100
 """Records that a new leader seals one after the other in each farm."""
 _BELOW = missing(FENCE) | (Bin(FENCE) < Param("epoch")) | (Bin(FENCE).eq(Param("epoch")) & Bin(LOCKED).ne(1))
+
+
+class FailedTerm(NamedTuple):
+    """A term that did not begin, because some of the farms that it needs could not be sealed.
+
+    fence: its epoch. ZooKeeper has kept it, so all later epochs are above it: to seal with it once more ends no term.
+    farms: those that it needs and that could not be sealed.
+    lost: never set.
+    """
+
+    fence: int
+    farms: frozenset[str]
+    lost: Lost
 
 
 class GlobalElection(ZooKeeperElection):
@@ -61,7 +75,8 @@ class GlobalElection(ZooKeeperElection):
     path, lease: as in `ZooKeeperElection`.
 
     `leadership.operate` writes to the store of this candidate's farm. A farm that is cut off from ZooKeeper has no
-    leader: its term ends at once. A farm whose store fails has none either: its candidates leave the line.
+    leader: its term ends at once. A farm whose store fails has none either: its candidates leave the line, and enter it
+    again once that store takes writes.
     """
 
     def __init__(
@@ -90,6 +105,7 @@ class GlobalElection(ZooKeeperElection):
         """The highest epoch that another farm's store has shown when it refused a seal."""
         self._version = 0  # of what ZooKeeper has kept, when this candidate was first in the line
         self._unsealed: frozenset[str] = frozenset()
+        self._failed: FailedTerm | None = None
         self._sealer: Task | None = None
 
     @property
@@ -118,7 +134,8 @@ class GlobalElection(ZooKeeperElection):
     ) -> int:
         """Call `job(leadership)` repeatedly while this candidate leads, and return how often it has returned.
 
-        every: seconds between the end of a call and the next call.
+        every: seconds between the end of a call and the next call of this candidate, also if that is in a later term.
+            No pause follows a call whose term was lost before its end, as it may have been cut short.
         timeout: seconds; None = until `stop` is called in another thread. At its end the term is given up, so that
             `leadership.lost` is set, and a `job` that runs has 10 s to return.
 
@@ -135,13 +152,18 @@ class GlobalElection(ZooKeeperElection):
             raise InvalidRequest(f"every is {shown(every)}; it must be the seconds between two calls")
         if not callable(job):
             raise InvalidRequest(f"job is a {type(job).__name__}; pass a function that takes the Leadership")
-        done = 0
+        done, due = 0, self._seams.monotonic()
 
         def work(leadership: Leadership) -> None:
-            nonlocal done
+            nonlocal done, due
+            rest = due - self._seams.monotonic()  # of a pause that began in an earlier term
+            if rest > 0 and self._gives_way(leadership, rest):
+                return
             while not leadership.lost.is_set():
                 called(job, leadership)
                 done += 1
+                if not leadership.lost.is_set():
+                    due = self._seams.monotonic() + every
                 if self._gives_way(leadership, every):
                     return
 
@@ -190,6 +212,27 @@ class GlobalElection(ZooKeeperElection):
 
     # ---- the way to a term
 
+    def _chosen(self, stop: Event) -> Grant | None:
+        self._find_able()
+        return super()._chosen(stop)
+
+    def _find_able(self) -> None:
+        """Find out whether this candidate could lead, before it enters the line. Raises what keeps it from that.
+
+        A leader gives way to a preferred farm that it sees in the line. But a candidate only reads until it is first,
+        and a store may answer reads and refuse writes, as with a full disk. So it first writes to the election's
+        record, to a bin that no guard reads; and if its last attempt could not seal some farms, it seals these again.
+        """
+        with Deadline(self._seams, self._patience / 2):
+            self._store.operate(
+                self._contender.key, *MARK, exists=Exists.ANY, or_absent=True, ttl=NEVER, repeatable=True
+            )
+        failed = self._failed
+        if failed is not None:
+            with suppress(FencedOut):  # a later term was sealed there, so it takes writes
+                self._check_sealed(self._seal(failed, failed.farms))
+            self._failed = None
+
     def _may_take(self) -> bool:
         """Let preferred farms go first; then make sure that the next fence of this farm's store is above all epochs.
 
@@ -230,21 +273,27 @@ class GlobalElection(ZooKeeperElection):
     def _sealed_enough(self, grant: Grant) -> frozenset[str]:
         """Seal the term in all farms, and return the farms that it begins without. Raises `Unavailable` for others."""
         unsealed = self._seal(grant, frozenset(self._stores))
-        if unsealed and (self._all_farms or self.farm in unsealed):
-            raise Unavailable(
-                f"the next epoch of {self.name!r} cannot be sealed in {sorted(unsealed)}: the stores there do not "
-                "answer, or the log names a damaged record there; it is tried again",
-                farms=sorted(unsealed),
-            )
+        needed = unsealed if self._all_farms else unsealed & {self.farm}
+        self._failed = FailedTerm(grant.fence, needed, Lost(self._seams, INFINITY)) if needed else None
+        self._check_sealed(needed)
         return unsealed
 
-    def _seal(self, grant: Grant, farms: frozenset[str]) -> frozenset[str]:
+    def _check_sealed(self, unsealed: frozenset[str]) -> None:
+        """Raise `Unavailable` if there are farms that could not be sealed."""
+        if unsealed:
+            raise Unavailable(
+                f"the next epoch of {self.name!r} cannot be sealed in {sorted(unsealed)}: the stores there do not "
+                "answer or take no writes, or the log names a damaged record there; it is tried again",
+                farms=sorted(unsealed),
+            )
+
+    def _seal(self, grant: Grant | FailedTerm, farms: frozenset[str]) -> frozenset[str]:
         """Seal the term in these farms, all at a time, and return the farms that could not be reached."""
         seal = partial(self._unreachable, grant)
         failed = parallel_map(self._seams, seal, sorted(farms), len(farms), f"latchwork-seal-{self.name}")
         return frozenset(farm for farm in failed if farm is not None)
 
-    def _unreachable(self, grant: Grant, farm: str) -> str | None:
+    def _unreachable(self, grant: Grant | FailedTerm, farm: str) -> str | None:
         """Seal the term in one farm; return the farm if its store could not be reached, or its records are damaged.
 
         Raises `FencedOut` if the farm has seen a later epoch, and `Corrupt` if a record of this candidate's own farm is

@@ -10,16 +10,17 @@ from kazoo.client import KazooClient
 
 from latchwork.coord import GlobalElection
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import Corrupt, FencedOut, InvalidRequest, Unavailable, WaitTimeout
+from latchwork.errors import Corrupt, FencedOut, InvalidRequest, StorageFailed, Unavailable, WaitTimeout
 from latchwork.retry import RetryPolicy
 from latchwork.seams import Seams
 from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
+from latchwork.store.model.ops import writes
 from latchwork.testing.stores import FaultyStore, Outage
 from tests.coord.election.test_zookeeper import LONG, Pipe, connected, expire
 from tests.support.waiting import until
 from tests.support.zoo import Client, Zoo
 
-RESOURCE = Key("resources", "r")
+OFFICE, RESOURCE = Key(LOCKS, "office"), Key("resources", "r")
 FOR_EVER = float("inf")
 
 
@@ -31,11 +32,18 @@ class Behind(Seams):
 
 
 class Farm(FaultyStore):
-    """A farm's store, which can be cut off from everybody."""
+    """A farm's store, which can be cut off from everybody, or be full for some records: it only answers their reads."""
 
     def __init__(self, inner):
         super().__init__(inner, Outage(inner.seams, FOR_EVER, FOR_EVER))
         self.policy = RetryPolicy(attempts=1)
+        self.is_full_for, self.refused = frozenset(), 0
+
+    def _operate(self, update):
+        if update.key in self.is_full_for and writes(update.ops):
+            self.refused += 1
+            raise StorageFailed("the disk is full")
+        return super()._operate(update)
 
     def cut_off(self):
         self.plan.begin = 0
@@ -302,6 +310,120 @@ def test_a_preferred_farm_does_not_wait_for_the_pause_between_two_works(candidat
     assert len(works) == 1
     first.stop()
     runner.join(20)
+
+
+@pytest.fixture
+def in_background():
+    """Starts `run_in_one_farm` of a candidate, and returns the epochs of its calls, as they are made."""
+    running = []
+
+    def start(one, job=lambda leadership: None, **rest):
+        epochs = []
+
+        def call(leadership):
+            epochs.append(leadership.epoch)
+            return job(leadership)
+
+        thread = threading.Thread(target=one.run_in_one_farm, args=[call], kwargs=rest)
+        thread.start()
+        running.append((one, thread))
+        return epochs
+
+    yield start
+    for one, thread in running:
+        one.stop()
+        thread.join(20)
+
+
+@pytest.mark.parametrize("full_for", [[OFFICE], [RESOURCE], [OFFICE, RESOURCE]])
+def test_nobody_gives_way_again_and_again_to_a_preferred_farm_whose_store_refuses_writes(
+    candidate, farms, in_background, full_for
+):
+    first, second = (candidate(farm, prefer=["iad"], resources=[RESOURCE]) for farm in ("iad", "lhr"))
+    iad = farms["iad"]
+    iad.is_full_for = frozenset(full_for)
+    first.start()
+    until(lambda: first._passed)
+    works = in_background(second, every=3600)
+    until(lambda: works)
+    tried = iad.refused
+    until(lambda: iad.refused >= tried + 6)
+    assert len(works) == 1
+    assert second.contenders() == [second.candidate]
+    assert second.leadership.epoch == works[0], "no later term was needed"
+    iad.is_full_for = frozenset()
+    assert until(lambda: first.leadership).epoch > works[0], "it leads once its store takes writes again"
+
+
+def test_a_candidate_whose_store_refuses_writes_does_not_enter_the_line(candidate, farms, zoo):
+    first = candidate("iad")
+    farms["iad"].is_full_for = frozenset([OFFICE])
+    first.start()
+    until(lambda: farms["iad"].refused >= 2)
+    assert zoo.made == 0
+    farms["iad"].is_full_for = frozenset()
+    until(lambda: first.leadership)
+
+
+def test_a_candidate_that_needs_all_farms_stays_out_of_the_line_while_one_cannot_be_sealed(candidate, farms, zoo):
+    one = candidate("iad", all_farms=True, resources=[RESOURCE])
+    farms["lhr"].is_full_for = frozenset([RESOURCE])
+    one.start()
+    until(lambda: farms["lhr"].refused >= 3)
+    assert zoo.made == 1, "it has entered once, and found that it cannot lead"
+    farms["lhr"].is_full_for = frozenset()
+    assert until(lambda: one.leadership).epoch == farms["lhr"].get(RESOURCE).bins["fence"]
+
+
+def test_a_seal_that_is_tried_again_is_harmless_where_a_later_leader_has_sealed_the_record(candidate, farms):
+    first, second = (candidate(farm, resources=[RESOURCE]) for farm in ("iad", "lhr"))
+    farms["iad"].is_full_for = frozenset([RESOURCE])
+    first.start()
+    until(lambda: first._passed)
+    second.start()
+    leadership = until(lambda: second.leadership)
+    farms["iad"].inner.operate(RESOURCE, Put("fence", leadership.epoch), exists=Exists.ANY)  # it was the first to do so
+    farms["iad"].is_full_for = frozenset()
+    until(lambda: not second.unsealed and len(second.contenders()) == 2)
+    assert leadership is second.leadership
+    leadership.check()
+    assert {farm.get(RESOURCE).bins["fence"] for farm in farms.values()} == {leadership.epoch}
+
+
+def looks_in_its_term(one, epoch, monkeypatch):
+    """Wait until this candidate has led with a later epoch than this, and has looked twice whether it gives way."""
+    looks, gives_way_to = [], one.gives_way_to
+
+    def look():
+        leadership = one.leadership
+        looks.extend([leadership.epoch] if leadership is not None and leadership.epoch > epoch else [])
+        return gives_way_to()
+
+    monkeypatch.setattr(one, "gives_way_to", look)
+    until(lambda: len(looks) >= 2)
+
+
+def test_the_pause_between_two_works_goes_on_in_the_next_term_of_a_candidate(candidate, in_background, monkeypatch):
+    first, second = (candidate(farm, prefer=["iad"]) for farm in ("iad", "lhr"))
+    works = in_background(second, every=3600)
+    until(lambda: works)
+    first.start()
+    until(lambda: first.leadership)
+    first.stop()
+    looks_in_its_term(second, works[0], monkeypatch)
+    assert len(works) == 1
+
+
+def test_a_work_whose_term_was_lost_is_begun_again_without_a_pause(candidate, in_background):
+    one, works = candidate("iad"), []
+
+    def job(leadership):
+        works.append(leadership.epoch)
+        if len(works) == 1:
+            leadership.lost.set()  # it may have been cut short
+
+    in_background(one, job, every=3600)
+    until(lambda: len(works) == 2)
 
 
 def test_the_first_in_line_lets_a_preferred_farm_go_first(candidate):

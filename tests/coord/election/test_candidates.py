@@ -6,7 +6,10 @@ import pytest
 
 from latchwork.coord.election import LeaseElection
 from latchwork.coord.election.candidates import CONTENDERS, Candidates
+from latchwork.coord.lease import MARK
+from latchwork.coord.lock import LOCKS
 from latchwork.errors import Corrupt
+from latchwork.observe.snapshot import election_now
 from latchwork.store import NEVER, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -86,3 +89,9 @@ def test_a_campaign_that_is_stopped_before_it_begins_leaves_nothing_in_the_list(
     election._campaign(stop, None, None)
     assert election.contenders() == []
     assert store.get(Key(CONTENDERS, "boss")) is None, "nothing was written"
+
+
+def test_a_record_that_names_nobody_has_no_leader():
+    store = MemoryStore()
+    store.operate(Key(LOCKS, "office"), *MARK, exists=Exists.ANY, ttl=NEVER)
+    assert election_now(store, "office") == (None, [])

@@ -7,10 +7,11 @@ import uuid
 
 import pytest
 
-from latchwork.coord import FencedLock, LeaseElection
+from latchwork.coord import FencedLock, Group, LeaseElection, ReadWriteLock, Semaphore
 from latchwork.coord.contender import Acquisition
 from latchwork.coord.fencing import Lost
 from latchwork.coord.lock import LOCK_POLL, LOCKS
+from latchwork.deadline import call_time
 from latchwork.errors import (
     FencedOut,
     InvalidRequest,
@@ -217,6 +218,24 @@ def test_waiting_for_lost_wakes_up_when_belief_ends(clock, memory):
     assert grant.lost.wait(timeout=100) is True
 
 
+class Suspended(ManualClock):
+    """A machine that was suspended for some seconds, which only one of its clocks counts."""
+
+    suspended = 0.0
+
+    def boottime(self):
+        return super().boottime() + self.suspended
+
+
+@pytest.mark.parametrize("timeout", [None, 9.0])
+def test_waiting_for_lost_ends_within_a_second_after_the_machine_was_suspended_for_a_minute(timeout):
+    clock = Suspended()
+    grant = FencedLock(MemoryStore(clock), NAME, lease=10).acquire()
+    clock.at(0.5, lambda: setattr(clock, "suspended", 60.0))
+    assert grant.lost.wait(timeout) is True
+    assert clock.monotonic() <= 1.5
+
+
 def test_waiting_for_lost_goes_on_where_the_lease_was_renewed_meanwhile(clock, memory):
     grant = FencedLock(memory, NAME, lease=10).acquire()
     clock.at(5, grant.renew)
@@ -335,6 +354,45 @@ def test_keep_alive_ends_when_the_store_is_away_for_longer():
     clock.work[0]()
     assert grant.lost.is_set()
     assert clock.monotonic() == pytest.approx(8.9, abs=1), "on time, give or take the pauses of one retry"
+
+
+SOCKET_TIMEOUT = 3.0
+"""Seconds for which the Aerospike client waits for a reply by itself."""
+
+
+class Silent(CountingStore):
+    """A store of which the replies to some updates, by their number, never come: these are applied all the same."""
+
+    silent = ()
+
+    def _operate(self, update):
+        values = super()._operate(update)
+        if self.calls["operate"] in self.silent:
+            self.seams.sleep(min(SOCKET_TIMEOUT, call_time() or SOCKET_TIMEOUT))
+            raise OutcomeUnknown("no reply came")
+        return values
+
+
+KEPT_ALIVE = {
+    "lock": lambda store, lease: FencedLock(store, NAME, lease=lease).acquire(keep_alive=True),
+    "permits": lambda store, lease: Semaphore(store, NAME, permits=1, lease=lease).acquire(keep_alive=True),
+    "writer": lambda store, lease: ReadWriteLock(store, NAME, lease=lease).write(keep_alive=True),
+    "membership": lambda store, lease: Group(store, NAME).join("p", lease=lease),
+}
+
+
+@pytest.mark.parametrize("kind", KEPT_ALIVE)
+@pytest.mark.parametrize(("lease", "lost_replies"), [(1.5, 1), (2.4, 2), (4.0, 1), (4.0, 2), (10.0, 2)])
+def test_keep_alive_rides_out_replies_that_never_come(kind, lease, lost_replies):
+    clock, still_held = Hand(), []
+    store = Silent(MemoryStore(clock))
+    grant = KEPT_ALIVE[kind](store, lease)
+    first = store.calls["operate"] + 1
+    store.silent = range(first, first + lost_replies)
+    clock.at(1.5 * lease, lambda: still_held.append(not grant.lost.is_set()))
+    clock.at(2 * lease, grant.release)
+    clock.work[0]()
+    assert still_held == [True]
 
 
 # ---- lost replies

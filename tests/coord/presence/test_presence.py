@@ -513,6 +513,27 @@ def test_a_wait_ends_with_its_latch_while_nobody_can_be_asked_who_is_there(memor
     assert clock.monotonic() < 10
 
 
+def test_a_wait_outlives_an_outage_that_begins_between_its_look_at_the_group_and_its_next_read_of_the_latch(
+    memory, clock, monkeypatch
+):
+    outage = Outage(clock, float("inf"), float("inf"))
+    latch = CountDownLatch.create(FaultyStore(memory, outage), "c", "l", parties=["p"], farm_id="a")
+    there = MemoryStore(clock)
+    group = Group(there, "g", farm_id="a")
+    group.join("a stranger", lease=1.0, keep_alive=False)  # it dies, so the wait reads who has counted
+    read_group = there._get
+
+    def outage_begins(key, bins):
+        if clock.monotonic() >= 3 and outage.begin == float("inf"):
+            outage.begin, outage.end = clock.monotonic(), clock.monotonic() + 5
+        return read_group(key, bins)
+
+    monkeypatch.setattr(there, "_get", outage_begins)
+    clock.at(20.0, lambda: latch.count_down(party="p"))
+    assert latch.wait(60, alive=group) is True
+    assert 3 <= outage.begin < 4
+
+
 def test_a_wait_is_not_given_just_anything_as_a_group(memory):
     latch = CountDownLatch.create(memory, "c", "l", 1)
     for call in (lambda: latch.wait(1, alive="g"), lambda: latch.missing(lost_in="g")):
