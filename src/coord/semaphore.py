@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from ..deadline import Deadline
-from ..errors import Corrupt, InvalidRequest, NotFound
+from ..errors import Corrupt, InvalidRequest, NotFound, Refused
 from ..inputs import checked_kind, checked_switch, checked_text, checked_timeout, checked_whole, is_int
 from ..plain import counted, shown
 from ..retry import Poll
@@ -370,8 +370,13 @@ class _SlotAcquisition(SharedAcquisition[tuple[int, ...]]):
         self._named = slots
         params = {f"slot{place}": slot for place, slot in enumerate(slots)}
         given = {"n": self._n, "permits": party.permits, "highest": slots[-1], "slots": list(slots)}
-        update = self._fill(_taking(self._n), **given, **params)
-        (fence,) = self._store.repeat(update)
+        # An absent record asks for no guard (P0.1): only slots that it will have may make it.
+        update = self._fill(_taking(self._n, makes=slots[-1] < party.permits), **given, **params)
+        try:
+            (fence,) = self._store.repeat(update)
+        except NotFound as lost:  # nobody refuses it for good: the next look says how many permits there are
+            doubt = lost.details["doubt"]
+            raise Refused(f"the record {party.key} was lost", key=party.key, doubt=doubt) from None
         self.slots = party.last = slots
         return int(fence)
 
@@ -387,10 +392,10 @@ _EXISTS = Param("highest") < Bin(PERMITS)
 """The slots were not removed by a reduction: in one that was, a former holder meets no later fence."""
 
 
-@lru_cache(maxsize=MAX_PERMITS)
-def _taking(n: int) -> Form:
-    """Return the update that takes `n` slots. Parameters: `slot0` and so on, the `highest` of them, `slots`, and the
-    ones of the holder.
+@lru_cache(maxsize=2 * MAX_PERMITS)
+def _taking(n: int, *, makes: bool) -> Form:
+    """Return the update that takes `n` slots, and, if it `makes` the record, does so where it is absent. Parameters:
+    `slot0` and so on, the `highest` of them, `slots`, and the ones of the holder.
     """
     slots = [Param(f"slot{place}") for place in range(n)]
     return Form(
@@ -401,7 +406,7 @@ def _taking(n: int) -> Form:
         Put(WISH, None),
         Read(FENCE),
         when=all_of(*(lacks(SLOTS, slot) for slot in slots), _ROOM, _EXISTS, NOT_HELD_OFF),
-        exists=Exists.ANY,
-        or_absent=True,
+        exists=Exists.ANY if makes else Exists.UPDATE,
+        or_absent=makes,
         ttl=NEVER,
     )

@@ -54,6 +54,8 @@ RELEARN = 60.0
 AHEAD = 86_400_000_000
 """Microseconds. A token that is further ahead of the server's time was not minted here: the record is damaged.
 To mint above it would carry the damage on, and end where 7 bytes end."""
+MEANWHILE = 60_000_000
+"""Microseconds by which the server's time may have gone on between a refusal and the look that asks why."""
 MAX_FLOORS = 1_024
 """Records of which a process remembers that others have newer tokens there."""
 _TIME = 7
@@ -61,9 +63,11 @@ TOKEN = _TIME + 10
 """Bytes of a token: of the time, and unique ones."""
 _LAST = (1 << 8 * _TIME) - 1
 _TOKEN = Param("\0token", bytes)
-_MINTED = Param("\0minted")
+_SINCE = Param("\0since")
 """Parameters of this module. Their names begin with a NUL, so they differ from all names of the caller."""
-_NOT_AHEAD = _MINTED <= SERVER_NOW * 1000 + AHEAD
+_NOT_AHEAD = SERVER_NOW >= _SINCE
+"""The guard "the token is at most a day ahead of the time of this record". After the server's clock was set back, a
+record that was written before has a later time than others (P0.3), and the client may have learned the time from it."""
 CANCELLED = b"cancelled:"
 """Remembered, with the token, instead of a result for an update that was given up: a first attempt that arrives late is
 refused. No result has this form.
@@ -86,20 +90,14 @@ class TokenClock:
     """The time for tokens: this process's clock since boot, corrected by what replies say about the server's time.
 
     Only the order of tokens depends on it: a clock that is wrong costs a second attempt, never a double update. Before
-    the first reply it is the wall clock, which may be wrong by years: an update sent before the first reply is
-    therefore guarded by "the server is not more than a day behind". After that it does not matter how the wall clock is
-    set.
+    the first reply it is the wall clock, which may be wrong by years. After that it does not matter how the wall clock
+    is set.
     """
 
     def __init__(self) -> None:
         self._offset: int | None = None
         self._learned = 0.0
         self._floors: dict[Key, int] = {}
-
-    @property
-    def is_set(self) -> bool:
-        """Whether it goes by the server's time."""
-        return self._offset is not None
 
     def wants_to_learn(self, seams: Seams) -> bool:
         """Whether the next reply should bring the server's time along: at first, and again each minute."""
@@ -112,11 +110,6 @@ class TokenClock:
     def server_ms(self, seams: Seams) -> int | None:
         """Return the server's time, about, in milliseconds; None before the first reply. No call."""
         return None if self._offset is None else (self._offset + int(seams.boottime() * 1_000_000)) // 1000
-
-    def may_be_ahead(self, seams: Seams, token: bytes) -> bool:
-        """Whether the token may be further ahead of the server's time than any is: minted by a wrong wall clock."""
-        now = self.server_ms(seams)
-        return now is None or time_of(token) > now * 1000 + AHEAD
 
     def mint(self, seams: Seams, key: Key) -> bytes:
         """Return a token for this record, in order of time: 7 bytes of microseconds, then 10 unique ones."""
@@ -131,6 +124,10 @@ class TokenClock:
             self._floors.clear()  # what is forgotten costs a second attempt
         self._floors[key] = time_of(token) + 1
 
+    def forget(self, key: Key) -> None:
+        """Let tokens for this record be as early as the server's time is."""
+        self._floors.pop(key, None)
+
 
 def time_of(token: bytes) -> int:
     """Return when a token was minted, in microseconds since the epoch by the server's clock."""
@@ -141,7 +138,8 @@ def operate_once(store: Attempts, update: Update, once: Once) -> Values:
     """Apply the update exactly once; the one-tuple of what was remembered.
 
     Raises `Refused` or `NotFound` where it was not applied and never will be, `OutcomeUnknown` where it may have been
-    or may still be, `Unavailable` where it was not.
+    or may still be, `Unavailable` where it was not. `Refused` with `details["doubt"]`: it was not applied to this
+    record, but an attempt was not answered: if the record was deleted and made again since, that may have been applied.
     """
     if not isinstance(once, Once):
         raise InvalidRequest(f"once is {shown(once)}; it must be a Once")
@@ -150,10 +148,12 @@ def operate_once(store: Attempts, update: Update, once: Once) -> Values:
 
 @lru_cache(maxsize=4096)
 def _fresh(bin: str, capacity: int, when: Expr | None) -> Expr:
-    """Return the guard "the map has room, or its smallest token is older", and the update's own."""
+    """Return the guard "the map has room, or its smallest token is older, and the token is not far ahead", and the
+    update's own.
+    """
     # The likely answer first: in an old map all but the newest tokens have been trimmed.
     fresh = any_of(MapKeyAt(bin, 0, bytes) < _TOKEN, MapSize(bin) < capacity, missing(bin))
-    return fresh if when is None else all_of(fresh, when)
+    return all_of(fresh, _NOT_AHEAD) if when is None else all_of(fresh, _NOT_AHEAD, when)
 
 
 @lru_cache(maxsize=4096)
@@ -164,17 +164,14 @@ def _unused(bin: str, capacity: int, when: Expr | None) -> Expr:
     return all_of(lacks(bin, _TOKEN), _fresh(bin, capacity, when))
 
 
-@lru_cache(maxsize=256)
-def _not_ahead(guard: Expr) -> Expr:
-    """Return the guard, and "the client's clock, which was not compared with the server's yet, is not far
-    ahead of it".
-    """
-    return all_of(guard, _NOT_AHEAD)
-
-
 def _guard(once: Once, when: Expr | None) -> Expr:
-    """Return the guard of every attempt, with the parameter `token`."""
+    """Return the guard of every attempt, with the parameters that `_named` gives."""
     return (_unused if isinstance(once.result, EXPRESSIONS) else _fresh)(once.bin, once.capacity, when)
+
+
+def _named(token: bytes) -> dict[str, Any]:
+    """Return the parameters of an attempt with this token."""
+    return {_TOKEN.name: token, _SINCE.name: (time_of(token) - AHEAD) // 1000}
 
 
 def _remembering(once: Once, token: bytes | Param) -> tuple[Op, ...]:
@@ -190,18 +187,12 @@ def _trim(bin: str, capacity: int) -> MapTrim:
 
 
 class _Attempt:
-    """One update on its way: its token, and whether an attempt with that token is in doubt.
+    """One update on its way: its token, and whether an attempt with that token is in doubt."""
 
-    by_wall_clock: whether the token may have been minted before the server's time was known. Another thread may have
-        learned that since.
-    is_compared: whether the last attempt was guarded by "the token is not far ahead".
-    """
-
-    __slots__ = ("by_wall_clock", "cancelled", "doubt", "is_compared", "once", "store", "token", "unanswered", "update")
+    __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
 
     def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
-        self.by_wall_clock, self.is_compared = once.token is not None or not store.token_clock.is_set, False
         self.token = once.token or store.token_clock.mint(store.seams, update.key)
         self.doubt = once.token is not None and not once.is_new
         self.unanswered, self.cancelled = False, False
@@ -249,11 +240,10 @@ class _Attempt:
 
     def _send(self) -> Values:
         store, clock = self.store, self.store.token_clock
-        attempt = self._attempt()
-        self.is_compared = self.by_wall_clock and clock.may_be_ahead(store.seams, self.token)
-        learning = self.is_compared or clock.wants_to_learn(store.seams)
+        attempt, learning = self._attempt(), clock.wants_to_learn(store.seams)
         if learning:
-            attempt = self._learning(plain(attempt))
+            attempt = plain(attempt)
+            attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
         values = store.policy.run(store.seams, store._operate, attempt, doubt=self._doubted)
         if not learning:
             return values[-1:]
@@ -266,24 +256,16 @@ class _Attempt:
         if update.form is not None:
             form = update.form
             tokened: Form | None = form.tokened
-            if tokened is None:  # every attempt has the parameter `token`; the form keeps it
+            if tokened is None:  # every attempt has the parameters of `_named`; the form keeps it
                 more, guard = _remembering(once, _TOKEN), _guard(once, form.when)
                 tokened = form.tokened = Form(
                     *form.ops, *more, when=guard, exists=form.exists, or_absent=form.or_absent, ttl=form.ttl
                 )
-            return tokened.fill(update.key, **update.params, **{_TOKEN.name: token})
+            return tokened.fill(update.key, **update.params, **_named(token))
         when, params = unbound(update.when)
         ops = (*update.ops, *_remembering(once, token))
-        bound = Bound(_guard(once, when), {**params, _TOKEN.name: token})
+        bound = Bound(_guard(once, when), {**params, **_named(token)})
         return Update(update.key, ops, bound, update.exists, update.or_absent, update.ttl)
-
-    def _learning(self, attempt: Update) -> Update:
-        """Return the attempt, which brings the server's time along."""
-        attempt = replace(attempt, ops=(*attempt.ops, Compute(SERVER_NOW)))
-        if not (self.is_compared and isinstance(attempt.when, Bound)):
-            return attempt
-        params = {**attempt.when.params, _MINTED.name: time_of(self.token)}
-        return replace(attempt, when=Bound(_not_ahead(attempt.when.expr), params))
 
     def _doubted(self) -> None:
         self.doubt = self.unanswered = True
@@ -296,21 +278,21 @@ class _Attempt:
         had, size, oldest, newest, result, answer, now = self._look()
         if had:
             return self._remembered(result, answer)
-        latest = now * 1000 + AHEAD
         full = size is not None and size >= once.capacity and (oldest is None or oldest >= token)
-        if full or (time_of(token) > latest and self.is_compared):
+        if full or time_of(token) > now * 1000 + AHEAD - MEANWHILE:
             if self.doubt:
-                raise self._unknown("its token is older than the window")
+                why = "older than the window" if full else "ahead of the record's time"
+                raise self._unknown(f"its token is {why}")
             self._mint_again(now, [newest, oldest] if full else [])
             return None
         if isinstance(refusal, AlreadyExists):
             raise refusal
         if self.doubt and not (once.monotone or once.goes_on):
             return self._cancel()
-        raise self._refused()
+        raise self._refused(doubt=self.unanswered)
 
     def _mint_again(self, now: int, above: Sequence[bytes | None]) -> None:
-        """Mint a token above the first of these that may be one. Raises `Corrupt` where there is none."""
+        """Mint a token above the first of these that may be one, if any are given. Raises `Corrupt` if none may be."""
         clock, key = self.store.token_clock, self.update.key
         clock.learn(self.store.seams, now)
         if above:
@@ -324,7 +306,9 @@ class _Attempt:
                     bins=(self.once.bin,),
                 )
             clock.outrank(key, sound[0])
-        self.token, self.by_wall_clock = clock.mint(self.store.seams, key), False
+        else:
+            clock.forget(key)  # the floor may be that of an earlier record under this key
+        self.token = clock.mint(self.store.seams, key)
 
     def _look(self) -> Values:
         """Read what the record remembers of the token, and of those around it, and the server's time."""
@@ -353,7 +337,7 @@ class _Attempt:
     def _cancel(self) -> Values:
         """Put the token as cancelled, so that a first attempt that lands late is refused (P0.6)."""
         once, token = self.once, self.token
-        guard = Bound(_fresh(once.bin, once.capacity, None), {_TOKEN.name: token})
+        guard = Bound(_fresh(once.bin, once.capacity, None), _named(token))
         ops = (MapPut(once.bin, token, CANCELLED + token, new=True), _trim(once.bin, once.capacity))
         try:
             self.store.operate(self.update.key, *ops, when=guard, ttl=self.update.ttl, repeatable=True)
@@ -368,9 +352,10 @@ class _Attempt:
         self.cancelled = True
         raise self._refused()
 
-    def _refused(self) -> Refused:
+    def _refused(self, *, doubt: bool = False) -> Refused:
+        """doubt: whether an attempt was not answered, and may have been applied to an earlier record under the key."""
         message = f"the guard of the update of {self.update.key} did not hold; nothing was written"
-        return Refused(message, key=self.update.key, token=self.token)
+        return Refused(message, key=self.update.key, token=self.token, doubt=doubt)
 
     def _unknown(self, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(

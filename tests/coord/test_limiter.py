@@ -227,6 +227,19 @@ def test_nothing_is_forgotten_while_others_are_let_through(memory, clock):
     assert sum(memory.get(Key(LIMITS, "l")).bins["per-200"].values()) >= 1
 
 
+def test_a_record_dated_in_the_future_fails_no_new_limiter_after_the_clock_was_set_back(memory, clock):
+    """The process learned the time from the old record; so its tokens were of the future for the new one."""
+    old = RateLimiter(memory, "old", 1_000, 60)
+    old.try_acquire()
+    clock.step(-2 * 86_400)
+    old.try_acquire()
+    new = RateLimiter(memory, "new", 1_000, 60)
+    for _ in range(64):
+        assert new.try_acquire().allowed
+    clock.advance(61)
+    assert [new.try_acquire().allowed for _ in range(3)] == [True] * 3
+
+
 # ---- doubt, costs
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from latchwork.coord import Semaphore, contender
 from latchwork.coord.holders import HOLDERS, RENEWED, WISH
-from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS
+from latchwork.coord.semaphore import MAX_PERMITS, PERMITS, SEMAPHORES, SLOTS, _SlotAcquisition
 from latchwork.coord.waits import read
 from latchwork.errors import (
     Corrupt,
@@ -172,6 +172,46 @@ def test_a_slot_that_a_reduction_has_removed_is_not_given_out_again_to_a_handle_
     for handle in handles:
         with handle.acquire(timeout=5) as permits:
             assert permits.slots in ((0,), (1,))
+
+
+@pytest.mark.parametrize("n", [8, 1])
+def test_a_handle_that_knows_a_larger_size_takes_no_more_than_there_are_once_the_record_is_lost(store, name, n):
+    """The record is then made again, with the number that the handle was given, and nothing guards what makes it."""
+    semaphore = Semaphore(store, name, permits=5)
+    semaphore.resize(10)
+    semaphore.acquire(8, timeout=5).release()
+    store.delete(Key(SEMAPHORES, name))
+    semaphore._contender.last = tuple(range(2, 10))[-n:]  # the slots that it tries first
+    if n > 5:
+        with pytest.raises(InvalidRequest, match="the semaphore has 5 permits"):
+            semaphore.acquire(n, timeout=5)
+        assert store.get(Key(SEMAPHORES, name)) is None
+    else:
+        assert semaphore.acquire(n, timeout=5).slots[0] < 5
+
+
+def test_a_record_that_is_lost_between_the_look_and_the_try_is_not_made_with_more_slots_than_there_are(memory):
+    semaphore = Semaphore(memory, "s", permits=5)
+    semaphore.resize(10)
+    semaphore.holders()
+    key, take = Key(SEMAPHORES, "s"), _SlotAcquisition.take
+
+    def after_a_loss(self, way=None):
+        memory.inner.delete(key)
+        return take(self, way)
+
+    with patch.object(_SlotAcquisition, "take", after_a_loss), pytest.raises(InvalidRequest):
+        semaphore.acquire(8, timeout=5)
+    assert memory.inner.get(key) is None
+
+
+def test_a_resized_semaphore_is_taken_by_one_call_though_the_handle_was_given_a_smaller_number(memory):
+    semaphore = Semaphore(memory, "s", permits=1)
+    semaphore.resize(10)
+    semaphore.acquire(8).release()
+    memory.reset()
+    assert semaphore.acquire(8).n == 8
+    assert memory.calls == {"operate": 1}
 
 
 def test_a_size_may_be_set_before_anybody_has_asked(store, name):

@@ -329,6 +329,70 @@ def test_a_clock_that_leaps_while_the_process_runs_moves_no_token(inner, clock):
     assert all(time <= clock.wall() + 1 for time in times)
 
 
+def later_by(store, key, days):
+    """Let the store's client go by a time that is that many days later than this record's."""
+    now = store.operate(key, Compute(SERVER_NOW))[0]
+    store.token_clock.learn(store.seams, now + days * 86_400_000)
+    return now
+
+
+def test_the_time_of_a_record_that_is_dated_in_the_future_is_not_that_of_another(any_store):
+    """As after the server's clock was set back: the other one was filled with tokens of that time."""
+    store, key = any_store, new_key()
+    store.operate(key, Put("n", 0), exists=Exists.ANY)
+    now = later_by(store, key, 2)
+    assert [store.operate(key, Add("n", 1), once=ONCE) for _ in range(70)] == [(n,) for n in range(1, 71)]
+    assert all(abs(time_of(token) / 1000 - now) < 60_000 for token in store.get(key).bins["ops"])
+    later_by(store, key, 2)
+    form = Form(Add("n", 1), once=ONCE)
+    assert [store.once(form.fill(key)) for _ in range(3)] == [(71,), (72,), (73,)]
+    assert all(abs(time_of(token) / 1000 - now) < 60_000 for token in store.get(key).bins["ops"])
+
+
+def test_after_the_clock_was_set_back_a_client_goes_between_old_records_and_new_ones(inner, clock):
+    store, new = CountingStore(inner), Key("s", "new")
+    for _ in range(64):
+        add(store)
+    clock.step(-2 * 86_400)
+    inner.operate(new, Put("n", 0), exists=Exists.CREATE)
+    store.reset()
+    for number in range(1, 101):
+        assert store.operate(new, Add("n", 1), once=ONCE) == (number,)
+        assert add(store) == (64 + number,)
+        clock.advance(2)
+    assert store.total <= 200 + 30, "a second attempt now and then"
+    assert all(time_of(token) / 1e6 <= clock.wall() + 60 for token in inner.get(new).bins["ops"])
+
+
+def test_a_record_that_is_made_again_after_the_clock_was_set_back_has_no_floor(inner, clock):
+    remember(inner, *(at(clock.wall() + 3600 + n) for n in range(64)))
+    store = CountingStore(inner)
+    assert add(store) == (1,)
+    inner.delete(KEY)
+    clock.step(-2 * 86_400)
+    inner.operate(KEY, Put("n", 0), exists=Exists.CREATE)
+    assert [add(store) for _ in range(3)] == [(1,), (2,), (3,)]
+    assert all(time_of(token) / 1e6 <= clock.wall() + 60 for token in inner.get(KEY).bins["ops"])
+
+
+def test_a_token_that_is_ahead_no_more_when_it_is_looked_at_is_minted_again(inner, clock):
+    """The clock was set back by a day, and the server's time goes on between the attempt and the look."""
+    store = FaultyStore(inner)
+    store.token_clock.learn(store.seams, int(clock.wall() * 1000) + 86_400_000 + 5)
+    store.plan = {store._number + 2: lambda: clock.advance(0.01)}
+    assert add(store) == (1,)
+
+
+def test_a_token_that_is_ahead_after_a_lost_request_is_unknown(inner):
+    """It cannot be told from one that was applied before the record was made again."""
+    store = FaultyStore(inner)
+    later_by(store, KEY, 2)
+    store.plan = {store._number + 1: "request_lost"}
+    raises(OutcomeUnknown, add, store)
+    assert count(inner) == 0
+    assert add(store) == (1,)
+
+
 # ---- refusals
 
 
@@ -365,6 +429,15 @@ def test_a_refusal_by_a_monotone_guard_needs_no_cancelling(inner):
     inner.operate(KEY, Put("open", 0))
     raises(Refused, add, store, Once(64, monotone=True), when=OPEN)
     assert "ops" not in inner.get(KEY).bins
+
+
+def test_a_final_refusal_says_whether_an_attempt_was_not_answered(inner):
+    """The record may have been deleted and made again meanwhile: then that attempt may have been applied."""
+    inner.operate(KEY, Put("open", 0))
+    for once in (Once(64, monotone=True), Once(64, goes_on=True)):
+        for plan in ({}, {1: "request_lost"}):
+            refusal = raises(Refused, add, FaultyStore(inner, plan), once, when=OPEN)
+            assert refusal.details["doubt"] is bool(plan)
 
 
 def test_a_refusal_without_doubt_writes_nothing(inner):

@@ -114,8 +114,8 @@ class Barrier:
         what that one brought; after the end it arrives at the next meeting. A wait whose end is not known
         (`Unavailable`, `OutcomeUnknown`, an interrupt) is continued by the next wait of this handle.
 
-        About six store calls, and 10 to 25 reads a second while it waits, together with all other waits of this
-        process.
+        About six store calls, three more for a party that opens it, and 10 to 25 reads a second while it waits,
+        together with all other waits of this process.
 
         Raises `WaitTimeout` after the timeout, and `PartyLost`; both break the meeting for all that have arrived. If
         many parties died, `PartyLost` names some, 500 bytes in all, and says how many others there were: all of them

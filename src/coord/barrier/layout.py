@@ -117,7 +117,7 @@ def _asked(key: Key, farm: str, stop: list[int | str]) -> tuple[int, End]:
 class BarrierUpdates:
     """The updates of one farm, with the names of its bins and of the deciding farm's; made once (`updates_of`)."""
 
-    open: Form  # parameter: names
+    open: Form  # parameters: names, turn (the newest generation that any party has brought something to)
     arrive: Form  # parameters: party, turn
     decide: Form  # parameters: turn, end
     request_end: Form  # parameter: stop
@@ -132,7 +132,7 @@ def updates_of(farm: str, home: str, ttl: int) -> BarrierUpdates:
     after = lacks(at, party) | (MapValue(at, party) < mine)
     return BarrierUpdates(
         open=Form(
-            Put(turn, SERVER_NOW), Put(NAMES + home, Param("names", str)),
+            Put(turn, largest(mine + 1, SERVER_NOW)), Put(NAMES + home, Param("names", str)),
             when=missing(turn), exists=Exists.ANY, or_absent=True, ttl=ttl,
         ),
         arrive=Form(MapPut(at, party, mine), when=Bin(turn).eq(mine) & after, ttl=ttl),

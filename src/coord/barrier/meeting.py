@@ -90,10 +90,8 @@ class BarrierRecord:
         """Return what all have brought. One batch. Raises `NotFound`, `Corrupt`; for a party of another
         farm, whose record may not have come here yet, `OutcomeUnknown`.
         """
-        keys = [payload_key(self.key, place) for place in self.places.values()]
         found = {}
-        for key, (name, (farm, _)), record in zip(keys, self.places.items(), self.store.get_many(keys), strict=True):
-            said = farms_of(Brought, key, record.bins if record else {}).get(farm, Brought()).said
+        for name, farm, key, said in self._brought():
             if turn not in said and farm == self.farm:
                 raise NotFound(f"all arrived at {self}, but the value of {name} has expired or was deleted: wait again")
             if turn not in said:  # records are shipped in no order
@@ -105,6 +103,21 @@ class BarrierRecord:
                 found[name] = json.loads(said[turn])
             except (ValueError, RecursionError):
                 raise damaged(key, f"bin {SAID}{shown(farm)} holds something else than JSON") from None
+        return found
+
+    def newest(self) -> int:
+        """Return the newest generation that any party has brought something to; 0 if there is none. One batch."""
+        return max((turn for *_, said in self._brought() for turn in said), default=0)
+
+    def _brought(self) -> list[tuple[str, str, Key, dict[int, str]]]:
+        """Return for each party its name, its farm, the key of its record, and what that says, by generation. One
+        batch. Raises `Corrupt`.
+        """
+        keys = [payload_key(self.key, place) for place in self.places.values()]
+        found = []
+        for key, (name, (farm, _)), record in zip(keys, self.places.items(), self.store.get_many(keys), strict=True):
+            stored = farms_of(Brought, key, record.bins if record else {})
+            found.append((name, farm, key, stored.get(farm, Brought()).said))
         return found
 
     def gone(self) -> NotFound:
@@ -168,12 +181,14 @@ class Meeting:
         self.turn = None
 
     def _open(self) -> None:
-        """Create the record."""
+        """Create the record, above all generations of an earlier one: if the server's clock was set back, what the
+        parties bring would be trimmed away as the oldest, and arrivals in other farms would count again.
+        """
         record, turn = self._record, self.turn
         if not record.decides:
             return  # it has not come here yet
         if turn is None:
-            record.send(record.updates.open.fill(record.key, names=record.digest))
+            record.send(record.updates.open.fill(record.key, names=record.digest, turn=record.newest()))
             return
         raise self._lost()
 

@@ -27,7 +27,7 @@ from ...errors import (
 from ...forks import called
 from ...inputs import checked_callable, checked_kind, checked_timeout, checked_whole, farm_or_default, is_int
 from ...plain import one_line, shown
-from ...retry import LATCH_POLICY, Poll, RetryPolicy, outlive
+from ...retry import LATCH_POLICY, Poll, RetryPolicy, may_pass, outlive
 from ...store.connect import as_store
 from ...store.decode import damaged
 from ...store.model.ops import Add, Compute, MapGet, Op, Put, Read
@@ -241,13 +241,14 @@ class Latch:
         try:
             return self._once(CountMode.TAKE_IF_ENOUGH, -n)
         except Refused as refusal:
-            return self._count(CountMode.FLOOR, -n, token=refusal.details["token"])
+            return self._count(CountMode.FLOOR, -n, refusal)
 
-    def _count(self, mode: CountMode, change: int, token: bytes | None = None) -> int:
+    def _count(self, mode: CountMode, change: int, before: Refused | None = None) -> int:
+        """before: the refusal of another form of this count, which goes on with its token, and with its doubt."""
         try:
-            return self._once(mode, change, token)
-        except Refused:
-            raise self._gone() from None
+            return self._once(mode, change, None if before is None else before.details["token"])
+        except Refused as refusal:
+            raise self._gone_after(before if before is not None and before.details["doubt"] else refusal) from None
 
     def _once(self, mode: CountMode, change: int, token: bytes | None = None) -> int:
         nonce = self._identity()
@@ -389,7 +390,8 @@ class Latch:
                 seen[:] = [now]
                 called(report, now)
             if alarm is not None and not now.released:
-                alarm.check(deadline)
+                # After a loss it reads the latch once more; an outage may have begun.
+                outlive(seams, deadline, lambda: alarm.check(deadline), passing=may_pass)
             if not now.released:
                 ends_at = seams.monotonic() + self._before_its_end(now)
             return now.released or None

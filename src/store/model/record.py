@@ -92,7 +92,7 @@ class Once:
     bin: the map bin.
     result: what to remember, a value or an expression evaluated after the update.
     monotone: once false, the update's guard stays false (a fence, an epoch), so that a refusal is final even
-        after doubt (P0.6).
+        after doubt (P0.6). It has `details["doubt"]` then: the record may have been deleted and made again since.
     goes_on: the caller continues with the token of a refusal (`details["token"]`), so a refusal decides nothing yet; if
         the record cannot be read after a refusal, the outcome is unknown, as the request may arrive again.
     answer: instead of `result`, a bin whose value after the update is the result. It is read again if the update turns

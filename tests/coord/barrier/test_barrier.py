@@ -146,7 +146,7 @@ def test_what_is_stored_is_named_by_farm_and_lives_as_long_as_its_ttl(store, nam
 
 
 def test_a_party_that_was_started_again_counts_once_and_with_what_came_first(memory, clock):
-    first = FaultyStore(memory, {6: "crash_before"})
+    first = FaultyStore(memory, {7: "crash_before"})
     with pytest.raises(BaseException, match="crash"):
         barrier(first).wait("p", "first", 60)
     told = []
@@ -177,7 +177,7 @@ def test_a_wait_whose_end_is_not_known_is_gone_on_with_by_the_next_one(memory, c
         one.wait("p", "another", timeout=5)
 
 
-ARRIVES, ARRIVES_AGAIN = 5, 6
+ARRIVES, ARRIVES_AGAIN = 6, 7
 """The calls of the first party of a new barrier."""
 
 
@@ -216,7 +216,7 @@ def test_a_party_that_did_not_arrive_in_time_leaves_the_next_meeting_as_it_is(me
 
 
 def test_an_arrival_that_is_late_is_refused_at_the_next_generation(memory, clock):
-    faulty = FaultyStore(memory, {5: Fault("late")})
+    faulty = FaultyStore(memory, {ARRIVES: Fault("late")})
     late = barrier(faulty.with_policy(RetryPolicy(attempts=1)))
     assert isinstance(said(lambda: late.wait("p", "late", 0.001)), OutcomeUnknown | WaitTimeout)
     assert barrier(memory).abort("start anew") is True
@@ -312,6 +312,42 @@ def test_a_wait_whose_end_is_not_known_is_not_gone_on_with_at_a_record_that_was_
         one.wait("p", "new", 60)
     clock.at(1.0, lambda: other.wait("q", "q", 60))
     assert one.wait("p", "new", 60) == {"p": "new", "q": "q"}
+
+
+@pytest.mark.parametrize("met", [1, KEPT_PAYLOADS, KEPT_PAYLOADS + 1])
+def test_after_the_clock_was_set_back_parties_meet_at_a_record_that_was_made_again(memory, clock, met):
+    """What they brought was trimmed away as it was written: it looked older than all that they had brought before."""
+    one, other = barrier(memory), barrier(memory)
+
+    def meets(value):
+        told = []
+        clock.at(1.0, lambda: told.append(other.wait("q", value, 60)))
+        return [one.wait("p", value, 60), *told]
+
+    for turn in range(met):
+        assert meets(turn) == [{"p": turn, "q": turn}] * 2
+    last = max(record(memory)[ENDS + "a"])
+    one.delete()
+    clock.step(-3_600)
+    for turn in range(KEPT_PAYLOADS + 1):
+        assert meets(f"new {turn}") == [{"p": f"new {turn}", "q": f"new {turn}"}] * 2
+    assert min(record(memory)[ENDS + "a"]) > last, "generations only grow"
+
+
+def test_a_barrier_that_is_opened_goes_on_above_what_any_party_has_brought(memory, clock):
+    """One party was away for some generations, and knows nothing of them."""
+    one, other = barrier(memory), barrier(memory)
+    told = []
+    clock.at(1.0, lambda: told.append(other.wait("q", 1, 60)))
+    one.wait("p", 1, 60)
+    for _ in range(3):
+        said(lambda: other.wait("q", 2, timeout=1))
+    newest = max(memory.get(Key(PAYLOADS, "shop#b#a/q")).bins[SAID + "a"])
+    assert newest > max(memory.get(Key(PAYLOADS, "shop#b#a/p")).bins[SAID + "a"])
+    one.delete()
+    clock.step(-3_600)
+    said(lambda: one.wait("p", 3, timeout=1))
+    assert record(memory)[TURN + "a"] > newest
 
 
 def test_a_record_that_is_deleted_as_its_meeting_is_broken_is_said_to_be_gone(memory):
@@ -543,6 +579,22 @@ def test_a_party_of_a_farm_that_does_not_decide_is_told_that_the_record_it_had_a
     said(lambda: east.wait("p", timeout=0))
     clock.at(1.0, lambda: east.wait("p", "P"))
     assert west.wait("q", "new", timeout=2) == {"east/p": "P", "west/q": "new"}
+
+
+def test_an_old_arrival_in_another_farm_does_not_count_once_the_clock_was_set_back(memory, clock):
+    """The farm that decides has lost the record, and opens the barrier anew."""
+    parties, level = ["east/p", "west/q"], LatchLevel.XDC
+    east = Barrier(memory, "shop", "b", parties=parties, farm_id="east", level=level)
+    west = Barrier(memory, "shop", "b", parties=parties, farm_id="west", level=level)
+    said(lambda: east.wait("p", timeout=0))
+    clock.at(1.0, lambda: east.wait("p", "P", 60))
+    assert west.wait("q", "Q", 60) == {"east/p": "P", "west/q": "Q"}
+    arrivals = record(memory)[AT + "west"]
+    east.delete()
+    clock.step(-3_600)
+    memory.operate(Key(BARRIERS, "shop#b"), Put(AT + "west", arrivals), exists=Exists.ANY)  # shipped once more
+    with pytest.raises(WaitTimeout):
+        east.wait("p", "P again", timeout=1)
 
 
 # ---- bad input, handles that travel, damage

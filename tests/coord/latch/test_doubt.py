@@ -67,6 +67,52 @@ def test_a_count_in_doubt_whose_latch_is_deleted_meanwhile_is_unknown(store, par
         latch.count_down(party=party)
 
 
+@pytest.mark.parametrize("level", LatchLevel)
+@pytest.mark.parametrize("party", [None, "a"])
+@pytest.mark.parametrize("left", [3, 1], ids=["enough left", "too few left"])
+@pytest.mark.parametrize("fault", ["reply_lost", "request_lost"])
+def test_a_count_in_doubt_whose_latch_is_made_again_meanwhile_is_unknown(store, level, party, left, fault):
+    """It may have released the latch that it was for; it was said that there was no such latch."""
+    latch = CountDownLatch.create(store, "shop", "run", left, farm_id="f", level=level, policy=TWICE)
+
+    def made_again():
+        latch.delete()
+        CountDownLatch.create(store.inner, "shop", "run", 5, farm_id="f", level=level)
+
+    before(store, {1: fault, 2: made_again})
+    with pytest.raises(OutcomeUnknown, match="may have been"):
+        latch.count_down(2, party=party)
+    assert CountDownLatch.get(store, "shop", "run", farm_id="f", level=level).count() == 5
+    assert "ops#f" not in store.inner.get(latch._key).bins
+
+
+@pytest.mark.parametrize("call", [2, 3])
+def test_a_count_that_goes_on_after_doubt_is_unknown_where_its_latch_is_made_again(store, call):
+    """With too few left it is sent in two forms; the doubt about the first one lasts."""
+    latch = CountDownLatch.create(store, "shop", "run", 1, farm_id="f", policy=TWICE)
+
+    def made_again():
+        latch.delete()
+        CountDownLatch.create(store.inner, "shop", "run", 5, farm_id="f")
+
+    before(store, {1: "reply_lost", 1 + call: made_again})
+    with pytest.raises(OutcomeUnknown, match="may have been"):
+        latch.count_down(2)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_count_without_a_doubt_whose_latch_is_made_again_is_not_there(store, call):
+    latch = CountDownLatch.create(store, "shop", "run", 1, farm_id="f", policy=TWICE)
+
+    def made_again():
+        latch.delete()
+        CountDownLatch.create(store.inner, "shop", "run", 5, farm_id="f")
+
+    before(store, {call: made_again})
+    with pytest.raises(NotFound):
+        latch.count_down(2)
+
+
 def test_a_count_without_a_doubt_whose_latch_is_gone_is_not_there(store):
     latch = CountDownLatch.create(store, "shop", "run", 3, farm_id="f", policy=TWICE)
     latch.delete()

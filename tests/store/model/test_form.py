@@ -29,6 +29,7 @@ from latchwork.store.local.evaluate import closure_of
 from latchwork.store.model.expr import If, ListOf, MapSize, MapValue, smallest
 from latchwork.store.model.form import Form, _bins
 from latchwork.store.model.ops import Compute, Touch
+from latchwork.testing.clock import ManualClock
 
 N = Param("n")
 
@@ -96,7 +97,7 @@ class Client:
 def test_a_form_is_sent_as_the_update_would_be():
     """Whatever the backend keeps ready for a form, the client gets what it would get for the plain update."""
     client = Client()
-    store = AerospikeStore(client, "test")
+    store = AerospikeStore(client, "test", seams=ManualClock())
     guard, once = Bin("n") < N, Once(8, answer="n")
     store.token_clock.learn(store.seams, 0)  # or it would ask for the server's time
     for given in ({}, {"once": once}):
