@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -54,3 +58,18 @@ def test_a_free_port_is_given_to_nobody_else_and_a_server_can_listen_there():
                 assert client.getsockname()[1] not in ports
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports[0]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_server_for_development_ends_with_its_command(number):
+    with or_skip():
+        if shutil.which("asd") is None:
+            raise servers.Unreachable("no asd on the PATH")
+    command = subprocess.Popen([sys.executable, "-m", "tools.start_server"], stdout=subprocess.PIPE, text=True)
+    url = command.stdout.readline().strip().partition("aerospike://")[2]
+    command.send_signal(number)
+    assert command.wait(60) == 0
+    host, _, port = url.partition("/")[0].partition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))

@@ -17,9 +17,11 @@ from tools import servers
 def main() -> int:
     """Start it, say how to use it, and wait. The exit status is 1 where there is none to start."""
     os.environ.pop(servers.VARIABLE, None)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell lets what it starts in the background ignore Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     try:
         server = servers.start_aerospike()
-    except servers.Unreachable as reason:
+    except (servers.Unreachable, servers.DidNotStart) as reason:
         print(reason, file=sys.stderr)
         return 1
     try:
