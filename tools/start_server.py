@@ -25,8 +25,8 @@ def main() -> int:
         print(reason, file=sys.stderr)
         return 1
     try:
-        print(f"export LATCHWORK_STORE={server.url}\nCtrl-C ends it", flush=True)
         with suppress(KeyboardInterrupt):
+            print(f"export LATCHWORK_STORE={server.url}\nCtrl-C ends it", flush=True)
             signal.pause()
     finally:
         server.close()

@@ -93,19 +93,23 @@ def dequeue(
     raise NotFound(f"the queue {name!r} is empty")
 
 
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @contextmanager
 def _interrupted_once() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process at once. A Ctrl-C after the first
-    signal does nothing: it would cut off what is then printed.
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process at once. What comes after the first of
+    these signals does nothing: it would cut off what is then printed.
     """
 
     def interrupt(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     before = {
         number: signal.signal(number, interrupt)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        for number in ENDS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:

@@ -460,7 +460,8 @@ def test_entries_that_were_taken_are_not_lost_where_a_signal_ends_their_output(l
         until(lambda: unread(process.stdout))
         process.send_signal(number)
         until(lambda: unread(process.stderr) or process.poll() is not None)
-        process.send_signal(signal.SIGINT)  # once more, as it comes from some programs and some people
+        for more in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # as from some people, and from a terminal's end
+            process.send_signal(more)
         _, err = process.communicate()
     finally:
         process.close()

@@ -201,13 +201,14 @@ def _pass_empty(
     heads |= zip(empty, _read(queues, [(place, spans[place][0]) for place in empty]), strict=True)
     for n, shard in [place for place in _empty(heads) if place in empty]:
         last = _last_empty(queues[n], shard, *spans[n, shard])
-        is_sure = last <= again.get((n, shard), 0)
-        known = KnownEmpty(last, inf if is_sure else queues[n].store.seams.monotonic() + queues[n].sweep / 2)
+        notes = queues[n].known_gone if (n, shard) in gone else queues[n].known_empty
+        when = inf
+        if last > again.get((n, shard), 0):  # the earlier ones among them are not put off
+            when, before = queues[n].store.seams.monotonic() + queues[n].sweep / 2, notes.get(shard, _NONE)
+            when = min(when, before.again)
+        notes[shard] = KnownEmpty(last, when)
         if (n, shard) in gone:
             gone[n, shard] = last
-            queues[n].known_gone[shard] = known
-        else:
-            queues[n].known_empty[shard] = known
         if last < spans[n, shard][1]:
             heads |= zip([(n, shard)], _read(queues, [((n, shard), last + 1)]), strict=True)
         else:

@@ -62,9 +62,9 @@ class FailurePolicy:
         return Reason.INTERRUPTED if envelope.interrupts > MAX_INTERRUPTS else None
 
 
-NotGiven = Callable[[Reason, bool], object]
-"""Told of a message that is failed or parked instead of being handed out: why, and whether it is still in its slot, as
-it could not be moved.
+NotGiven = Callable[[Reason, LatchworkError | None], object]
+"""Told of a message that is failed or parked instead of being handed out: why, and the error if it could not be moved,
+and so is still in its slot.
 """
 
 
@@ -515,7 +515,7 @@ class Subqueue(Unpicklable, Source):
         for failure in rows.errors():
             self.message_log.not_moved(delivery.held.envelope, reason.value, failure)
         if told is not None:
-            told(reason, bool(rows.errors()))
+            told(reason, next(iter(rows.errors()), None))
 
     # ---- settling
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ....deadline import Deadline
 from ....errors import LatchworkError
@@ -47,6 +47,8 @@ class Settlements:
         self._since = 0.0
         self._owed: dict[Delivery, Verdict] = {}
         self._again_at, self._tries, self._is_settling = 0.0, 0, False
+        self._left: set[Delivery] = set()
+        """Messages of an ordered consumer that no further try can settle, as of a damaged record: the sweep has them."""
 
     # ---- acknowledged
 
@@ -168,15 +170,36 @@ class Settlements:
 
     def _let_go(self, deliveries: Sequence[Delivery], rows: Sequence[Outcome], verdicts: Sequence[Verdict]) -> None:
         """Forget these messages, but for those that are to be settled again."""
-        mark_gone(deliveries, rows)
+        self._note(deliveries, rows)
         each = zip(deliveries, rows, verdicts, strict=True)
         owed = {one: verdict for one, row, verdict in each if isinstance(row, AWAY) and not (self._ordered and verdict)}
         self._state.hand.let_go([one for one in deliveries if one not in owed])
         if owed:
             with self._lock:
+                soon = self._seams.monotonic() + AGAIN.pause(1, self._seams)
                 if not self._owed:
-                    self._tries, self._again_at = 0, self._seams.monotonic() + AGAIN.pause(1, self._seams)
+                    self._tries, self._again_at = 0, soon
+                elif self._ordered:  # its shard waits
+                    self._again_at = min(self._again_at, soon)
                 self._owed |= owed
+
+    def _note(self, deliveries: Sequence[Delivery], rows: Iterable[Outcome]) -> None:
+        """Mark what another consumer has, or what was deleted; in order, note what no further try can settle."""
+        outcomes = list(rows)
+        mark_gone(deliveries, outcomes)
+        if self._ordered:
+            each = zip(deliveries, outcomes, strict=True)
+            self._left.update(
+                one for one, row in each if isinstance(row, LatchworkError) and not isinstance(row, AWAY)
+            )
+
+    def is_over(self, delivery: Delivery) -> bool:
+        """Whether nothing can be done for this message here any more: it is settled, or left to the sweep."""
+        return delivery.settled or delivery in self._left
+
+    def forget(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget which of these are left to the sweep."""
+        self._left.difference_update(deliveries)
 
     def owes(self, deliveries: Sequence[Delivery]) -> bool:
         """Whether each of these is to be settled again, or is just being settled."""
@@ -214,7 +237,7 @@ class Settlements:
                 # The first shows whether the store is back.
                 for some in (rest[:1], *chunked(rest[1:], CHUNK)):
                     rows = self._settled_again(some, owed)
-                    mark_gone(rows.keys(), rows.values())
+                    self._note(list(rows), rows.values())
                     known = [one for one, row in rows.items() if not isinstance(row, AWAY)]
                     self._state.hand.let_go(known)
                     done += known

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ....background import ERROR_BACKOFF, FailureLog
-from ....errors import NotFound
+from ....errors import LatchworkError, NotFound
 from ....logs import Log
 from ..envelope import Reason
 from ..subscription import Subscription
@@ -67,12 +67,12 @@ class ConsumerState:
             with self._lock:
                 self.counts[what] += n
 
-    def not_given(self, reason: Reason, is_here: bool) -> None:
-        """Count a message that was failed or parked before a handler was given it. is_here: it could not be moved."""
+    def not_given(self, reason: Reason, failure: LatchworkError | None) -> None:
+        """Count a message that was failed or parked before a handler was given it. failure: why it was not moved."""
         if reason is Reason.UNREADABLE:  # the others had their last attempt before
             self.add("failed")
             self.add(f"failed_{reason.value}")
-        self.add("unsettled", int(is_here))
+        self.add("unsettled", int(failure is not None))
 
     def report(self, failure: Exception) -> None:
         """Count and log a failure."""

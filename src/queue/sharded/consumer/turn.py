@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ....errors import Cancelled, Interrupted, InvalidRequest
+from ....errors import Cancelled, Interrupted, InvalidRequest, LatchworkError
 from ....forks import called
 from ....logs import Log
 from ....seams import Seams
@@ -20,6 +20,7 @@ from ..envelope import MAX_ERROR, Reason
 from ..subqueue import MAX_RECEIVE
 from ..subscription import Subscription
 from .handler import Verdict, judged, text_of
+from .log import AWAY
 from .ordering import LEASE, HeldShard, ShardLocks
 from .prefetch import SPAN, ClaimedMessage, Pace, Prefetched
 from .rate import Rate
@@ -370,10 +371,10 @@ class Turns:
             return self._claimed(most, timeout)
         return held.receive(most, more=more, timeout=timeout, not_given=partial(self._not_given, held))
 
-    def _not_given(self, held: HeldShard, reason: Reason, is_here: bool) -> None:
-        """Count a message that no handler was given; if it is still here, the shard's next holder has it first."""
-        self.consumer.not_given(reason, is_here)
-        if is_here:
+    def _not_given(self, held: HeldShard, reason: Reason, failure: LatchworkError | None) -> None:
+        """Count a message that no handler was given; if it may be moved later, the shard's next holder has it first."""
+        self.consumer.not_given(reason, failure)
+        if isinstance(failure, AWAY):
             held.leave()
 
     def _may_take(self, held: HeldShard | None) -> bool:
@@ -410,23 +411,28 @@ class Turns:
         if ours:
             self.settle(run.deliveries, verdicts, in_order=held is not None)
             self.settlements.send()
-            if held is not None and not self._are_settled(run.deliveries, held):
+            if held is not None and not self._are_over(run.deliveries, held):
                 held.leave()  # its next holder is given first what is not
         elif held is not None:
             held.give_up()
 
-    def _are_settled(self, deliveries: Sequence[Delivery], held: HeldShard) -> bool:
-        """Whether each of these is settled. An acknowledgement that the store did not take is waited for with its
-        shard, as nothing may pass the message: no longer than the next holder would wait for the shard.
+    def _are_over(self, deliveries: Sequence[Delivery], held: HeldShard) -> bool:
+        """Whether each of these is settled, or is left to the sweep as no further try can settle it: else one such
+        message would keep its shard waiting for its whole life.
+
+        An acknowledgement that the store did not take is waited for with the shard, as nothing may pass the message: no
+        longer than the next holder would wait for the shard.
         """
-        end = self.seams.monotonic() + LEASE
-        while left := [one for one in deliveries if not one.settled]:
-            over = held.lost or self.consumer.ends() or self.seams.monotonic() >= end
-            if over or not self.settlements.owes(left):
-                return False
+        end, settlements = self.seams.monotonic() + LEASE, self.settlements
+        while left := [one for one in deliveries if not settlements.is_over(one)]:
+            if held.lost or self.consumer.ends() or self.seams.monotonic() >= end or not settlements.owes(left):
+                break
             self.consumer.stopping.wait(STATE_POLL)
-            self.settlements.settle_again()
-        return True
+            settlements.settle_again()
+        # Another thread may have settled the rest meanwhile.
+        are_over = all(map(settlements.is_over, deliveries))
+        settlements.forget(deliveries)
+        return are_over
 
     def _return(self, run: HandlerCall) -> None:
         """Handle nothing of the run: its messages go back to the queue."""

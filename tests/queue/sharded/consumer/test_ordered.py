@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from latchwork.errors import LatchworkError, OutcomeUnknown
+from latchwork.errors import Corrupt, LatchworkError, OutcomeUnknown
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
@@ -158,6 +158,20 @@ class Losing(FaultyStore):
     """A process's store, whose calls of records with such names all fail for a while."""
 
     among, kind = None, "dropped"
+    damaged = None
+    """In the names of records whose rows are always refused."""
+
+    def _operate_many(self, updates):
+        return self._but_damaged(super()._operate_many, updates)
+
+    def _delete_many(self, removals):
+        return self._but_damaged(super()._delete_many, removals)
+
+    def _but_damaged(self, send, rows):
+        is_damaged = [bool(self.damaged) and self.damaged in row.key.name for row in rows]
+        whole = [row for row, bad in zip(rows, is_damaged, strict=True) if not bad]
+        sent = iter(send(whole) if whole else ())
+        return [Corrupt("damaged") if bad else next(sent) for bad in is_damaged]
 
     def _fault(self, number, verb, request):
         keys = [row.key for row in (request if isinstance(request, list) else [request]) if hasattr(row, "key")]
@@ -326,6 +340,29 @@ def test_an_unreadable_message_that_could_not_be_stored_for_later_is_left_to_the
     assert seen == [], "the lock is left to its lease"
     turns([next_one], LEASE + 2, clock)
     assert (seen, [one.reason for one in there.delayed.search()]) == ([2], ["unreadable"])
+
+
+@pytest.mark.parametrize("what", ["unreadable", "failed", "done"])
+def test_a_message_that_can_never_be_settled_is_left_to_the_sweep_and_its_shard_goes_on(clock, what):
+    here, there = processes(clock, retry=True)
+    there.publish_many([1, 2], key="k")
+    if what == "unreadable":
+        there.store.operate(there.pointers.key(Slot(0, 1)), Put("data", "{"))
+    here.store.damaged, seen = "E/q/", []
+
+    def handle(delivery):
+        seen.append(delivery.payload)
+        if delivery.payload == 1:
+            here.store.damaged = "E/q/" if what == "failed" else here.pointers.key(Slot(0, 1)).name
+            return what == "done"
+        here.store.damaged = None
+        return True
+
+    turns([Consumer(here, handle, ordered=True, upkeep=False)], 2, clock)
+    assert seen == ([2] if what == "unreadable" else [1, 2])
+    there.publish(3, key="k")
+    turns([ordered(there, seen)], 2, clock)
+    assert seen[-1] == 3, "the lock is free"
 
 
 def owing(queue, there, clock, seconds):
