@@ -119,8 +119,8 @@ class Fenced(Unpicklable):
         Errors:
         `NotFound` if the record must exist and does not.
         `FencedOut` if the resource has seen a higher fence, or if this one is known to be lost. Nothing was written,
-            unless its `details["doubt"]` is True: with `repeatable`, an earlier attempt without an answer may have been
-            applied.
+            unless its `details["doubt"]` is True: with `repeatable` or `once`, an earlier attempt without an answer may
+            have been applied.
         `OutcomeUnknown` if there was such an attempt and the resource cannot be read afterwards.
 
         Not promised: that a resource refuses an old holder before the new holder has written to it; so a new holder

@@ -187,15 +187,18 @@ def _trim(bin: str, capacity: int) -> MapTrim:
 
 
 class _Attempt:
-    """One update on its way: its token, and whether an attempt with that token is in doubt."""
+    """One update on its way: its token, and whether an attempt with that token is in doubt.
 
-    __slots__ = ("cancelled", "doubt", "once", "store", "token", "unanswered", "update")
+    outranks: whether the token was minted just above another one of the record, and so says nothing of the time.
+    """
+
+    __slots__ = ("cancelled", "doubt", "once", "outranks", "store", "token", "unanswered", "update")
 
     def __init__(self, store: Attempts, update: Update, once: Once) -> None:
         self.store, self.update, self.once = store, update, once
         self.token = once.token or store.token_clock.mint(store.seams, update.key)
         self.doubt = once.token is not None and not once.is_new
-        self.unanswered, self.cancelled = False, False
+        self.unanswered, self.cancelled, self.outranks = False, False, False
 
     def run(self) -> Values:
         """Return the answer. Where an attempt was not answered, its resolution is counted in the metrics."""
@@ -279,7 +282,7 @@ class _Attempt:
         if had:
             return self._remembered(result, answer)
         full = size is not None and size >= once.capacity and (oldest is None or oldest >= token)
-        if full or time_of(token) > now * 1000 + AHEAD - MEANWHILE:
+        if full or time_of(token) > now * 1000 + AHEAD - (0 if self.outranks else MEANWHILE):
             if self.doubt:
                 why = "older than the window" if full else "ahead of the record's time"
                 raise self._unknown(f"its token is {why}")
@@ -308,6 +311,7 @@ class _Attempt:
             clock.outrank(key, sound[0])
         else:
             clock.forget(key)  # the floor may be that of an earlier record under this key
+        self.outranks = bool(above)
         self.token = clock.mint(self.store.seams, key)
 
     def _look(self) -> Values:

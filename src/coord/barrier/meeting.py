@@ -160,7 +160,7 @@ class Meeting:
         if self.turn is not None and now.turn != self.turn and self._made_again(now, self.turn):
             raise self._lost()
         if now.turn is None or now.turn < (self.turn or 0):
-            self._open()
+            self._open(now)
             return None
         if self.turn is not None and now.turn > self.turn > now.at.get(self.place, 0):
             self.forget()  # it ended before this party was there. It must arrive now: the record may change no more
@@ -180,15 +180,17 @@ class Meeting:
         self._record.pending.pop(self.place, None)
         self.turn = None
 
-    def _open(self) -> None:
+    def _open(self, now: BarrierState) -> None:
         """Create the record, above all generations of an earlier one: if the server's clock was set back, what the
-        parties bring would be trimmed away as the oldest, and arrivals in other farms would count again.
+        parties bring would be trimmed away as the oldest, and arrivals in other farms, which `now` may have, would
+        count again.
         """
         record, turn = self._record, self.turn
         if not record.decides:
             return  # it has not come here yet
         if turn is None:
-            record.send(record.updates.open.fill(record.key, names=record.digest, turn=record.newest()))
+            newest = max([record.newest(), *now.at.values()])
+            record.send(record.updates.open.fill(record.key, names=record.digest, turn=newest))
             return
         raise self._lost()
 

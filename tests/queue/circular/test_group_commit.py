@@ -309,11 +309,13 @@ def test_a_commit_in_doubt_fails_only_those_whose_time_is_over(store, queue, clo
 
 def test_a_commit_in_doubt_is_looked_for_once_for_all_that_have_no_timeout(store, queue, clock):
     store.policy = RetryPolicy(attempts=1)
-    before(store, {1: lambda: follower(queue, clock, "b"), 3: "reply_lost", 4: "dropped"})
+    others = []
+    before(store, {1: lambda: others.append(follower(queue, clock, "b")), 3: "reply_lost", 4: "dropped"})
     store.reset()
     with pytest.raises(OutcomeUnknown, match="ask transaction"):
         queue.enqueue("a")
     assert store.total == 4
+    assert [(type(one.request.error), one.request.doubt) for one in others] == [(OutcomeUnknown, None)]
 
 
 @pytest.mark.parametrize("made", [False, True])
