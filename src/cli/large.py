@@ -108,9 +108,7 @@ def _interrupted_once() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = {
-        number: signal.signal(number, interrupt)
-        for number in ENDS
-        if signal.getsignal(number) is not signal.SIG_IGN
+        number: signal.signal(number, interrupt) for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield
