@@ -189,9 +189,7 @@ class Settlements:
         mark_gone(deliveries, outcomes)
         if self._ordered:
             each = zip(deliveries, outcomes, strict=True)
-            self._left.update(
-                one for one, row in each if isinstance(row, LatchworkError) and not isinstance(row, AWAY)
-            )
+            self._left.update(one for one, row in each if isinstance(row, LatchworkError) and not isinstance(row, AWAY))
 
     def is_over(self, delivery: Delivery) -> bool:
         """Whether nothing can be done for this message here any more: it is settled, or left to the sweep."""
