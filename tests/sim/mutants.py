@@ -85,7 +85,7 @@ class Mutant:
     rule: str
     taken_out: Callable[[], Any]
     scripted: bool = False
-    """Too rare for chance: a script in `test_counterexamples.py` shows it."""
+    """Too rare for chance: a script in `test_counterexamples.py`, or a test beside those of the work, shows it."""
     first: int = 0
     """The seed to begin a search with, for one that is rare."""
 

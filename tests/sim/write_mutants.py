@@ -118,7 +118,7 @@ WRITE_RULES = (
     ("an id goes into a bucket that the leader may have passed", "P28.10: due a second later, by each server's time",
      _all(_swap(entries, "LEAST", -(10**15)), _swap(entries, "may_have_passed", lambda horizon, now: 0))),
     ("the horizon is believed though a row was sent again", "P28.10: no row of the call was sent again",
-     _swap(Rows, "sent_again", property(lambda _: False, lambda *_: None)), False, 4_000_000),
+     _swap(Rows, "sent_again", property(lambda _: False, lambda *_: None)), True),
     ("a mark is gone before its message", "P28.11: as long as the entry",
      _swap(with_write.Write, "begin", _begun_for_a_second)),
     ("a mark that is written again forgets its attempt", "P28.12: it keeps its attempt",
