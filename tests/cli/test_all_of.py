@@ -321,7 +321,9 @@ def test_what_means_nothing_is_refused(lw, few, more):
     assert few.depth().parked == 5
 
 
-def test_ctrl_c_says_what_was_done_of_each(lw, filled, monkeypatch):
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C comes after the first part of a run."""
     real = Run._take
 
     def take(run, queue, part):
@@ -330,6 +332,10 @@ def test_ctrl_c_says_what_was_done_of_each(lw, filled, monkeypatch):
         return real(run, queue, part)
 
     monkeypatch.setattr(Run, "_take", take)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_says_what_was_done_of_each(lw, filled):
     done = lw("queue", "redrive", *WORDS, "--all")
     assert done.code == 130
     assert (done.out.count("\tdone"), done.out.count("\tnot tried")) == (100, 150)
@@ -363,15 +369,8 @@ def test_messages_named_after_one_that_cannot_be_cancelled_are_cancelled_and_tol
     assert deed.after.startswith("2 done, 1 failed: REFUSED; seen: failed: REFUSED; groups wait for the message")
 
 
-def test_the_outcomes_of_an_interrupted_run_are_the_one_json_document(lw, filled, monkeypatch):
-    real = Run._take
-
-    def take(run, queue, part):
-        if run.tried:
-            raise KeyboardInterrupt
-        return real(run, queue, part)
-
-    monkeypatch.setattr(Run, "_take", take)
+@pytest.mark.usefixtures("filled", "interrupted")
+def test_the_outcomes_of_an_interrupted_run_are_the_one_json_document(lw):
     done = lw("--json", "queue", "redrive", *WORDS, "--all")
     assert (done.code, len(done.json), "latchwork: interrupted\n" in done.err) == (130, 250, True)
 
