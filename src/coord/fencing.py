@@ -62,12 +62,16 @@ class Lost:
         """
         timeout = checked_timeout(0 if isinstance(timeout, int | float) and timeout < 0 else timeout)
         self._seams.may_wait("Lost.wait", timeout)
+        return self.waited(timeout, LOOK_AGAIN)
+
+    def waited(self, timeout: float | None, look: float) -> bool:
+        """Wait as `wait` does, and read the clock again each `look` seconds. For this package."""
         end = None if timeout is None else self._seams.boottime() + timeout
         while not self.is_set():
             now = self._seams.boottime()
             if end is not None and now >= end:
                 return False
-            pause = min(self._until - now, LOOK_AGAIN)
+            pause = min(self._until - now, look)
             self._event.wait(max(0.0, pause if end is None else min(pause, end - now)))
         return True
 

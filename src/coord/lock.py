@@ -364,7 +364,7 @@ class Keeper:
         seams, lease = self._leased.store.seams, self._leased.lease
         usual, failure_log = lease / 3, FailureLog(seams, log)
         pause = usual
-        while not self._lost.wait(pause):
+        while not self._lost.waited(pause, pause):  # it looks often enough anyway
             if not self.handed_out:
                 continue  # the caller may have been interrupted; then the lease runs out
             grant = self._grant()

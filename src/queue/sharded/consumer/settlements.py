@@ -48,7 +48,7 @@ class Settlements:
         self._owed: dict[Delivery, Verdict] = {}
         self._again_at, self._tries, self._is_settling = 0.0, 0, False
         self._left: set[Delivery] = set()
-        """Messages of an ordered consumer that no further try can settle, as of a damaged record: the sweep has them."""
+        """Messages of an ordered consumer that no further try can settle, as of a damaged record: left to the sweep."""
 
     # ---- acknowledged
 
