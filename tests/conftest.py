@@ -183,6 +183,7 @@ EARLY = (
     "tests/coord/lock/test_processes.py",
     "tests/store/aerospike/test_aerospike_outages.py",
     "tests/test_cluster.py",
+    "tests/fuzz/test_stored_state.py",
     "tests/cli/",
     "tests/queue/paged/",
     "tests/test_capabilities.py",
