@@ -228,7 +228,8 @@ class SideView(Subqueue):
 
         envelopes = [as_new(one.envelope) for one in held]
         if away:  # the groups there have not had it, unless it is a copy for one of them
-            known = self._main.config.of == queue.config.name
+            of, there = self._main.config.of, queue.config.name
+            known = (self.pointers.client_id, of) == (queue.pointers.client_id, there)
             envelopes = [replace(one, batch=None, known=known) for one in envelopes]
         moved = move(held, into(queue.pointers, queue.active.loaded, renewed=away), envelopes, remove)
         rows: list[tuple[str, Outcome | LatchworkError]] = [*unread]

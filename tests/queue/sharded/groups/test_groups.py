@@ -416,6 +416,26 @@ def test_a_delayed_message_of_a_group_that_is_moved_to_another_client_comes_to_a
     assert (payloads(there), payloads(audit)) == (["m"], ["m"])
 
 
+def test_a_failed_message_of_a_group_that_is_moved_to_another_client_comes_to_all_groups_there(simulated):
+    group = simulated.process().queue.group("audit")
+    there = QueueRegistry(simulated.store, f"{simulated.client}x", farm_id="f").create(simulated.config())
+    audit = there.group("audit")
+    simulated.process().queue.publish("m")
+    group.receive(10)[0].nack()
+    assert set(group.sideline.move(group.sideline.search(), there).values()) == {Outcome.DONE}
+    assert (payloads(there), payloads(audit)) == (["m"], ["m"])
+
+
+def test_a_failed_message_of_a_group_that_is_moved_to_its_queue_comes_to_no_group(simulated):
+    queue = simulated.process().queue
+    audit, billing = queue.group("audit"), queue.group("billing")
+    queue.publish("m")
+    assert (payloads(queue), payloads(billing)) == (["m"], ["m"])
+    audit.receive(10)[0].nack()
+    assert set(audit.sideline.move(audit.sideline.search(), queue).values()) == {Outcome.DONE}
+    assert (payloads(queue), payloads(audit), payloads(billing)) == (["m"], [], [])
+
+
 def test_what_a_consumer_of_a_group_died_with_comes_to_its_sideline_alone(world, queue):
     audit, billing = queue.group("audit"), queue.group("billing")
     process = world.process()
