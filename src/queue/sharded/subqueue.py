@@ -151,7 +151,9 @@ class Subqueue(Unpicklable, Source):
         unavailable store is asked again until the timeout.
 
         Raises `QueueOwned` if a stream owns the queue, and the store's errors if there is nothing to return. Slots
-        claimed before an error are tried again by later calls, or their messages come back through the sweeper.
+        claimed before an error are tried again by later calls, or their messages come back through the sweeper. So do
+        those of a claim that may have been made (`OutcomeUnknown`), unless this call named shards: then a later call
+        goes on with it.
         """
         checked_count("max_messages", max_messages)
         checked_some("shards", shards, self.pointers.shards)

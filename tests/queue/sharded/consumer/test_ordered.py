@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from latchwork.errors import Corrupt, LatchworkError, OutcomeUnknown
-from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry
+from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Sweeper
 from latchwork.queue.sharded.consumer.ordering import ASK, LEASE, ShardLocks
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.in_flight import in_flight
@@ -15,7 +15,7 @@ from latchwork.queue.sharded.slots import ShardHolder, Slot, WriteResult
 from latchwork.queue.sharded.subqueue import GRACE
 from latchwork.store import MemoryStore, Put
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
-from tests.queue.sharded.world import Torn
+from tests.queue.sharded.world import Election, Torn
 
 from .alone import OneThread
 
@@ -530,3 +530,8 @@ def test_who_asks_for_any_shard_leaves_a_claim_in_doubt_to_the_sweep(clock):
         queue.receive(1)
     queue.store.among = None
     assert [delivery.payload for delivery in queue.receive(1)] == [2]
+    sweeper = Sweeper(queue.registry, Election(1), parallelism=1)
+    for _ in range(3):
+        sweeper.run_once()
+        clock.advance(queue.pointers.sweep + 1)
+    assert 1 in [message.payload for message in queue.sideline.peek()]
