@@ -52,7 +52,8 @@ class QueueDepth:
         before the group came to their new slots.
     loaded, fired: slots reserved and received since the queue's name was first used. A message has another one for each
         retry, each redrive, and each time that a sweep brought it back.
-    delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice.
+    delayed: messages published and not due yet. Only roughly, as a lost reply may count one twice, and one stays
+        counted that expired where no upkeep ran for a day longer than it lives.
     retrying: the ones among `delayed` that have failed and are tried again. Also only roughly.
     damaged: shards of the three whose pointers are damaged, which count as empty; and one more if the record with the
         number of delayed messages cannot be read. See `latchwork doctor`.
