@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ....errors import AlreadyExists, InvalidRequest, LatchworkError
 from ....inputs import checked_choice, checked_each
 from ....plain import shown
-from ....store.rows import Rows, chunked
+from ....store.rows import Rows, attempted, chunked
 from ..at_once import publish_all_at_once, publish_at_once
 from ..config import QueueConfig
 from ..delayed.entries import Due, checked_due
@@ -197,13 +197,9 @@ def wanted_of(queue: QueueHandle, messages: Sequence[Prepared]) -> list[KeyedMes
 def _store_for_later(queue: QueueHandle, messages: Sequence[Prepared], due: Due) -> Rows[str]:
     outcomes: Rows[str] = Rows()
     for part in chunked(messages, CHUNK):
-        envelopes = [message.envelope for message in part]
-        try:
-            given = any(one.id_is is IdIs.GIVEN for one in part)
-            rows = queue.delayed.publish(envelopes, [one.shard for one in part], due, given=given)
-        except LatchworkError:
-            note_published(queue, 0, len(part))
-            raise
+        envelopes, shards = [message.envelope for message in part], [message.shard for message in part]
+        given = any(one.id_is is IdIs.GIVEN for one in part)
+        rows = attempted(len(part), partial(queue.delayed.publish, envelopes, shards, due, given=given))
         failed = sum(not isinstance(one, AlreadyExists) for one in rows.errors())
         note_published(queue, sum(isinstance(row, str) for row in rows), failed)
         outcomes += rows.recover(AlreadyExists, partial(_there_already, queue, envelopes))

@@ -22,6 +22,7 @@ from latchwork.errors import (
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.delayed import entries
 from latchwork.queue.sharded.delayed.entries import HORIZON, MARGIN, WIDTH, bucket_of
+from latchwork.queue.sharded.publishing import publish
 from latchwork.queue.sharded.upkeep.timers import AHEAD, SCAN, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put, Update
 from latchwork.store.rows import Rows
@@ -691,6 +692,25 @@ def test_of_two_messages_with_one_id_that_are_published_together_the_second_is_r
     assert refused.value.details["published"] == ["one"]
     assert refused.value.details["not_published"] == {1: "ALREADY_EXISTS"}
     assert [message.payload for message in queue.delayed.search()] == ["first"]
+
+
+def test_an_error_names_what_was_published_for_later_before_a_part_that_failed_as_a_whole(clock, monkeypatch):
+    """The store loses the queue's control record after the first part, and then no other can be made."""
+    monkeypatch.setattr(publish, "CHUNK", 2)
+    store = FaultyStore(MemoryStore(clock), seams=clock)
+    queue = queue_on(store)
+    queue.publish("first", delay=5)
+    begin = store._number
+    queue.publish_many(range(2), delay=5)
+    each = store._number - begin
+    store.plan = {store._number + each + 1: lambda: store.inner.delete(queue.delayed.control)}
+    store.plan |= {store._number + each + n: "dropped" for n in range(3, 100)}
+    with pytest.raises(LatchworkError) as failed:
+        queue.publish_many(range(6), delay=5, message_ids=[f"m-{n}" for n in range(6)])
+    store.plan = {}
+    assert failed.value.details["published"] == ["m-0", "m-1"]
+    others = failed.value.details["not_published"]
+    assert others == {2: "OUTCOME_UNKNOWN", 3: "OUTCOME_UNKNOWN", 4: "UNAVAILABLE", 5: "UNAVAILABLE"}
 
 
 # ---- damage
