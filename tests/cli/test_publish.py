@@ -46,11 +46,11 @@ def published(lw, monkeypatch):
 def fails_after(store, queue, published):
     """Lets the store fail once the first 1,000 messages of the next command are in the queue."""
 
-    def fail(fault):
+    def fail(fault, calls=range(1, 10_000)):
         before = store._number
         assert published(1_000).code == 0
         begin = 2 * store._number - before
-        store.plan = {begin + n: fault for n in range(1, 10_000)}
+        store.plan = {begin + n: fault for n in calls}
 
     return fail
 
@@ -85,6 +85,43 @@ def test_messages_that_may_be_in_the_queue_are_not_told_to_be_published_again(st
     assert "may be in the queue" in done.err
     assert "publish only" not in done.err
     assert done.err.endswith("[OUTCOME_UNKNOWN]\n")
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_after_ctrl_c_the_ids_of_what_is_published_and_the_rest_are_told(store, queue, published, fails_after, call):
+    fails_after(ctrl_c, [call])
+    done = published(2_500)
+    ids = done.out.split()
+    assert (done.code, len(ids)) == (130, 1_000)
+    assert "latchwork: 1,000 of 2,500 messages are published, with these ids\n" in done.err
+    assert "latchwork: publish only the rest again, counted from 1 without empty lines: 2001-2500\n" in done.err
+    doubtful = "these may be in the queue, counted in the same way; look before you publish them: 1001-2000\n"
+    assert doubtful in done.err
+    assert done.err.endswith("latchwork: interrupted\n")
+    assert all(queue.status(one).state.value == "ready" for one in ids[::100])
+
+
+def test_the_document_of_ctrl_c_has_what_is_published_and_what_is_not(store, published, fails_after):
+    fails_after(ctrl_c, [2])
+    done = published(2_001, "--json")
+    assert (done.code, done.json["error"], len(done.json["published"])) == (130, "INTERRUPTED", 1_000)
+    others = done.json["not_published"]
+    assert (len(others), others["1001"], others["2000"]) == (1_001, "OUTCOME_UNKNOWN", "OUTCOME_UNKNOWN")
+    assert others["2001"] == "INTERRUPTED"
+
+
+def test_ctrl_c_before_anything_is_published_says_no_more_than_that(store, published, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("latchwork.cli.queue.messages.queue_of", interrupted)
+    done = published(3, "--json")
+    assert (done.code, done.json) == (130, {"error": "INTERRUPTED", "message": "interrupted"})
+    assert done.err == "latchwork: interrupted\n"
 
 
 def test_where_nothing_is_published_the_error_says_all(store, queue, published):

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from ...errors import InvalidRequest, LatchworkError, OutcomeUnknown
+from ...errors import Interrupted, InvalidRequest, LatchworkError, OutcomeUnknown
 from ...plain import counted, shown, word
 from ...queue import Message, ShardedQueue
+from ...queue.sharded.handles import QueueHandle
+from ...queue.sharded.publishing.prepared import Prepared
+from ...queue.sharded.publishing.publish import Outcome, Terms, store_messages
+from ...queue.sharded.publishing.publish import publish as publish_all
+from ...queue.sharded.shards import CHUNK
 from ...queue.sharded.sides import view_of
+from ...store.rows import attempted, chunked
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -37,7 +44,7 @@ def publish(
     Without a payload the command reads stdin, and says so on a terminal. Each line of stdin that is not empty is a
     message; only a newline ends a line. Lines are JSON in UTF-8; a queue of bytes takes them unchanged.
 
-    If only some can be published, the command fails. It prints their ids, and stderr says which others are to be
+    If only some can be published, or Ctrl-C comes first, it prints their ids, and stderr says which others are to be
     published again, and which may be in the queue.
 
     Example: latchwork queue publish orders '{"order": 7}' --client shop --key customer-42
@@ -52,10 +59,14 @@ def publish(
     ]
     payloads = [_payload(one, queue) for one in given]
     if unique is None and on_duplicate == "keep":
+        stored: list[Outcome] = []
         try:
-            ids = queue.publish_many(payloads, key=key, headers=headers)
-        except LatchworkError as failure:
-            _tell_what_is_published(session, failure, len(payloads))
+            ids = publish_all(
+                queue, payloads, key=key, keys=None, headers=headers, message_ids=None, delay=None, at=None,
+                dedups=None, dedup_for=None, on_duplicate=on_duplicate, store=partial(_store_in_parts, stored),
+            )  # fmt: skip
+        except (LatchworkError, KeyboardInterrupt) as failure:
+            _tell_what_is_published(session, failure, stored, len(payloads))
             raise
     elif unique is None:
         raise InvalidRequest(f"--on-duplicate {shown(on_duplicate)} without --unique: give the key with --unique")
@@ -69,21 +80,42 @@ def publish(
         session.say(*ids, published=ids)
 
 
-def _tell_what_is_published(session: Session, failure: LatchworkError, n: int) -> None:
-    """Say which of several messages are published where not all are: whoever repeats the command doubles those."""
-    ids: list[str] = failure.details.get("published", [])
-    # An error without it is that of all messages.
-    others: Mapping[int, str] = failure.details.get("not_published") or dict.fromkeys(range(n), failure.code)
-    doubtful = [place + 1 for place, code in others.items() if code == OutcomeUnknown.code]
-    rest = [place + 1 for place, code in others.items() if code != OutcomeUnknown.code]
-    if n == 1 or not (ids or doubtful):
+def _store_in_parts(
+    stored: list[Outcome], queue: QueueHandle, messages: Sequence[Prepared], terms: Terms
+) -> Sequence[Outcome]:
+    """Store messages part by part. `stored` then has the outcome of each message that was begun, whatever interrupts
+    it: those of the part that had begun are unknown.
+    """
+    for part in chunked(messages, CHUNK):
+        begin = len(stored)
+        stored += [OutcomeUnknown("it was interrupted; the message may be delivered") for _ in part]
+        stored[begin:] = attempted(len(part), partial(store_messages, queue, part, terms))
+    return stored
+
+
+def _tell_what_is_published(
+    session: Session, failure: LatchworkError | KeyboardInterrupt, stored: Sequence[Outcome], n: int
+) -> None:
+    """Say which of n messages are published where not all are: whoever repeats the command doubles those.
+
+    stored: the outcome of each message that was begun.
+    """
+    ids = [one for one in stored if isinstance(one, str)]
+    others = {place: one.code for place, one in enumerate(stored, 1) if isinstance(one, LatchworkError)}
+    others |= dict.fromkeys(range(len(stored) + 1, n + 1), Interrupted.code)
+    doubtful = [place for place, code in others.items() if code == OutcomeUnknown.code]
+    rest = [place for place, code in others.items() if code != OutcomeUnknown.code]
+    if not ids and (n == 1 or not doubtful):
         return
-    failure.details["document"] = {
-        "published": ids, "not_published": {str(place + 1): code for place, code in others.items()},
-    }  # fmt: skip
+    document = {"published": ids, "not_published": {str(place): code for place, code in others.items()}}
     note(f"{len(ids):,} of {counted(n, 'message')} are published{', with these ids' if ids else ''}")
-    if ids and not session.json:
-        session.say(*ids)
+    if isinstance(failure, KeyboardInterrupt):
+        if ids or session.json:
+            session.say(*ids, error=Interrupted.code, message="interrupted", **document)
+    else:
+        failure.details["document"] = document
+        if ids and not session.json:
+            session.say(*ids)
     if rest:
         note(f"publish only the rest again, counted from 1 without empty lines: {spans(rest)}")
     if doubtful:
