@@ -90,6 +90,8 @@ def asks_for_json(hoisted: list[str]) -> bool:
 
 def exit_code(failure: LatchworkError) -> int:
     """Return the exit code for this kind of failure."""
+    if "document" in failure.details:  # several messages, of which some failed, perhaps for different reasons
+        return FAILED
     if isinstance(failure, NotFound):
         return NOT_FOUND
     if isinstance(failure, TimeoutError):

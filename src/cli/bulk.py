@@ -38,8 +38,8 @@ def act(
 ) -> Mapping[str, Outcome]:
     """Redrive, discard or move messages of a side, or cancel them; return the outcome of each, by its id.
 
-    to: where they are moved. Raises the first error, with the `outcomes` of the others in its details; `outcomes_in`
-    returns all. An error without `outcomes` is not that of a message: nothing was done.
+    to: where they are moved. Raises the first error, whose details have the `outcomes` and the `failures` of all;
+    `outcomes_in` returns both. An error without `outcomes` is not that of a message: nothing was done.
     """
     if verb == "cancel":
         return _cancelled(queue, messages)
@@ -59,7 +59,7 @@ def _cancelled(queue: ShardedQueue, messages: Sequence[str | Message]) -> Mappin
         try:
             outcomes[id] = queue.cancel(name or id)
         except LatchworkError as failure:
-            failures[id] = _in_words(failure)
+            failures[id] = failure.code
             if isinstance(failure, NO_ANSWER):
                 raised = failure
                 break
@@ -74,14 +74,15 @@ def outcomes_in(failure: LatchworkError, messages: Sequence[str | Message]) -> d
     """Return the outcome of each message, by its id, as `Run` has it, from an error that `act` has raised."""
     known: Mapping[str, Outcome] = failure.details.get("outcomes", {})
     failures: Mapping[str, str] | None = failure.details.get("failures")
-    # A cancel takes each message alone, and says which failed. Of another action, all others have failed.
-    other = _in_words(failure) if failures is None else NOT_TRIED
-    found = {id: outcome.value for id, outcome in known.items()} | dict(failures or {})
+    # An error that does not say which failed is that of all; else a cancel has ended before the others.
+    other = _in_words(failure.code) if failures is None else NOT_TRIED
+    found = {id: outcome.value for id, outcome in known.items()}
+    found |= {id: _in_words(code) for id, code in (failures or {}).items()}
     return {id: found.get(id, other) for id in map(name_of, messages)}
 
 
-def _in_words(failure: LatchworkError) -> str:
-    return f"{'unknown' if isinstance(failure, OutcomeUnknown) else 'failed'}: {failure.code}"
+def _in_words(code: str) -> str:
+    return f"{'unknown' if code == OutcomeUnknown.code else 'failed'}: {code}"
 
 
 def counts_of(outcomes: Iterable[str]) -> str:

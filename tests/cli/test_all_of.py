@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from datetime import timedelta
 
 import pytest
 
@@ -13,6 +14,7 @@ from latchwork.cli.bulk import PART, Run, choose
 from latchwork.errors import Corrupt, InvalidRequest, Refused, Unavailable
 from latchwork.observe.audit import Deed, audit_of, audited, note_progress
 from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.queue.sharded.shards import Shards
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, FaultyStore
@@ -367,6 +369,62 @@ def test_messages_named_after_one_that_cannot_be_cancelled_are_cancelled_and_tol
     (deed,) = audit_of(refusing.store)
     assert deed.outcome == "failed: REFUSED"
     assert deed.after.startswith("2 done, 1 failed: REFUSED; seen: failed: REFUSED; groups wait for the message")
+
+
+@pytest.fixture
+def unlike(client):
+    """Delayed messages of which the queue `short` takes some, and two not, for different reasons."""
+    queue = client.create(QueueConfig("orders", shards=2))
+    queue.publish_many(range(3), delay=60, message_ids=["d-0", "d-1", "twice"])
+    queue.publish_many(range(2), delay=4000, message_ids=["far-0", "far-1"])
+    expiry = {"message_expiry": timedelta(minutes=5), "queue_expiry": timedelta(hours=1)}
+    client.create(QueueConfig("short", shards=1, **expiry)).publish("there", delay=30, message_id="twice")
+    return queue
+
+
+def moved(lw, *ids):
+    words = [word for one in ids for word in ("--id", one)]
+    return lw("queue", "move", *WORDS, "--to", "short", "--side", "delayed", *words, "--json")
+
+
+def test_of_messages_that_fail_for_different_reasons_each_is_told_with_its_own(lw, unlike):
+    done = moved(lw, "far-0", "d-0", "twice", "nobody")
+    assert (done.code, {row["message_id"]: row["outcome"] for row in done.json["outcomes"]}) == (
+        1,
+        {"far-0": "failed: INVALID_REQUEST", "d-0": "done", "twice": "failed: ALREADY_EXISTS", "nobody": "not there"},
+    )
+    assert "latchwork: far-0: failed: INVALID_REQUEST\n" in done.err
+    (deed,) = audit_of(unlike.store)
+    assert "far-0: failed: INVALID_REQUEST" in deed.after
+    assert "twice: failed: ALREADY_EXISTS" in deed.after
+
+
+def test_the_exit_code_of_several_messages_is_not_chosen_by_the_error_of_one(lw, unlike):
+    assert (moved(lw, "far-0", "d-0").code, moved(lw, "d-1", "nobody").code) == (1, 3)
+    assert (moved(lw, "far-1").code, moved(lw, "nobody").code) == (2, 3)
+
+
+def test_what_was_brought_back_before_a_redrive_failed_is_told(lw, client, monkeypatch):
+    queue = client.create(QueueConfig("orders", shards=2, max_deliveries=1))
+    keys = [next(key for key in "abcdefgh" if queue.shard_of(key) == shard) for shard in (0, 1)]
+    queue.publish_many(range(2), keys=keys, message_ids=["m-0", "m-1"])
+    while held := queue.receive(2):
+        for delivery in held:
+            delivery.nack("exception", error="boom")
+    real = Shards.claim
+
+    def claim(self, shard, *rest, **more):
+        if self.name.endswith("_PARKED") and shard == 1:
+            raise Unavailable("no node")
+        return real(self, shard, *rest, **more)
+
+    monkeypatch.setattr(Shards, "claim", claim)
+    done = lw("queue", "redrive", *WORDS, "--json")
+    assert (done.code, done.json["error"], queue.depth().ready) == (1, "UNAVAILABLE", 1)
+    assert done.json["outcomes"] == [{"message_id": "m-0", "outcome": "done"}]
+    assert "latchwork: m-0: done\n" in done.err
+    (deed,) = audit_of(queue.store)
+    assert deed.after == "1 done; no node"
 
 
 @pytest.mark.usefixtures("filled", "interrupted")

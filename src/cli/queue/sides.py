@@ -56,7 +56,7 @@ def discard(
 
     With --all it deletes the messages that match. They are chosen once, at the beginning. Ctrl-C stops, and prints what
     was done. To discard every message of a side, give --all without anything to match, and --confirm. Exit code 3 if
-    some were not there, 1 if the outcome of some is unknown, or not all were tried.
+    some were not there, 1 if some failed, the outcome of some is unknown, or not all were tried.
 
     Example: latchwork queue discard orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """
@@ -113,7 +113,13 @@ def redrive(
         raise InvalidRequest(f"--side {side} without --id: name the messages; only parked ones come back all at once")
     else:
         with nullcontext() if dry_run else noted(session, "redrive", client, farm, name, before=reason or side) as deed:
-            found = queue.redrive(most_parked, reason=reason, dry_run=dry_run)
+            try:
+                found = queue.redrive(most_parked, reason=reason, dry_run=dry_run)
+            except LatchworkError as failure:
+                if deed is not None and (done := failure.details.get("redriven")):
+                    failure.details |= {"outcomes": dict.fromkeys(done, Outcome.DONE), "failures": {}}
+                    deed.after = _told(failure, done)
+                raise
             if deed is not None:
                 deed.after = counted(len(found), "message")
         session.table([row_of(message, json_value=session.json) for message in found], empty="nothing to bring back")
@@ -173,7 +179,7 @@ def cancel(
     next `delivery.check()` ends it. With --all it cancels the delayed messages that match and are due within the hour;
     Ctrl-C stops. To cancel all of them, give --all without anything to match, and --confirm.
 
-    Exit code 3 if some were not there, 1 if the outcome of some is unknown.
+    Exit code 3 if some were not there, 1 if some failed, or the outcome of some is unknown.
 
     Example: latchwork queue cancel orders --client shop --id 3f0c9ab1d2e4f50617289c77~6b09dfef.1.5
     """

@@ -129,9 +129,26 @@ def redrive_all(key: Sequence[str], state: QueueState) -> Action | str:
         f"{counted(min(parked, MOST), 'parked message')} of {parked:,} go back to the queue, and start again with no "
         "attempts. What made them fail will do so again, unless it was repaired.",
         key,
-        on_queue(key, lambda queue, _: f"redriven: {len(queue.redrive(MOST)):,}"),
+        on_queue(key, _redriven),
         before=f"{parked:,} parked",
     )
+
+
+def _redriven(queue: ShardedQueue, deed: Deed) -> str:
+    try:
+        return f"redriven: {len(queue.redrive(MOST)):,}"
+    except LatchworkError as failure:
+        if done := failure.details.get("redriven"):
+            raise _with_account(failure, deed, f"redriven: {len(done):,}") from failure
+        raise
+
+
+def _with_account(failure: LatchworkError, deed: Deed, account: str) -> LatchworkError:
+    """Return the error with what was done all the same in its text, and note both in the deed."""
+    deed.after = f"{account}; {failure}"
+    told = type(failure)(deed.after)
+    told.details = failure.details
+    return told
 
 
 def some_messages(key: Sequence[str], verb: str, side: str, messages: Sequence[str], to: str = "") -> Action | str:
@@ -182,10 +199,7 @@ def _done(queue: ShardedQueue, deed: Deed, verb: str, side: str, messages: Seque
     except LatchworkError as failure:
         if len(messages) == 1 or "outcomes" not in failure.details:
             raise
-        deed.after = f"{verb}: {account_of(outcomes_in(failure, messages))}; {failure}"
-        told = type(failure)(deed.after)
-        told.details = failure.details
-        raise told from failure
+        raise _with_account(failure, deed, f"{verb}: {account_of(outcomes_in(failure, messages))}") from failure
     if len(messages) == 1:
         (said,) = [one.value for one in outcomes.values()] or ["it was not there"]
         return f"{verb} {messages[0]}: {said}"

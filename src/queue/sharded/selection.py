@@ -100,7 +100,8 @@ def outcomes_of(
 
     afterwards: what failed once the messages were dealt with.
 
-    Raises the first error of a message to which certainly nothing was done; `details["outcomes"]` then has all others.
+    Raises the first error of a message to which certainly nothing was done. `details["failures"]` then has the code of
+    the error of each such message, and `details["outcomes"]` all others.
     """
     outcomes = {name_of(one): Outcome.NOT_THERE for one in ids}
     failures: dict[str, LatchworkError] = {}
@@ -116,5 +117,6 @@ def outcomes_of(
             del outcomes[name]
     for failure in (*failures.values(), *([afterwards] if afterwards else [])):
         failure.details["outcomes"] = outcomes
+        failure.details["failures"] = {name: row.code for name, row in failures.items() if name not in outcomes}
         raise failure
     return outcomes

@@ -121,10 +121,11 @@ class SideView(Subqueue):
             `search` has found, which stand for just these.
 
         One call, and one to look for each 1,000 that wait here; if only messages are given, one look. Raises the
-        store's errors: if nothing was looked at yet, nothing was done; else the error is that of a message to which
-        nothing was done, and `details["outcomes"]` has the others. A record here that cannot be read keeps no other
-        message from it; its error is that of the message that was found there, and of an id that was found nowhere.
-        Raises `InvalidRequest`, with nothing done, if more than 1,000,000 slots would have to be looked at for an id.
+        store's errors: if nothing was looked at yet, nothing was done; else the error is that of the first message to
+        which nothing was done. `details["failures"]` has the code of the error of each such message, and
+        `details["outcomes"]` has the others. A record here that cannot be read keeps no other message from it; its
+        error is that of the message that was found there, and of an id that was found nowhere. Raises `InvalidRequest`,
+        with nothing done, if more than 1,000,000 slots would have to be looked at for an id.
         """
         named = checked_ids(ids)
         found, unread = self._found(named)

@@ -18,9 +18,9 @@ from latchwork.cli.top.table import BAD, BARS, CHOSEN, DASH, PLAIN_BARS, Column,
 from latchwork.coord import CountDownLatch, FencedLock, Group, Semaphore
 from latchwork.coord.election.candidates import Candidates
 from latchwork.coord.lock import LOCKS
-from latchwork.errors import FencedOut, OutcomeUnknown
+from latchwork.errors import FencedOut, OutcomeUnknown, Unavailable
 from latchwork.observe.audit import audit_of
-from latchwork.queue import QueueConfig, QueueRegistry, Schedule
+from latchwork.queue import QueueConfig, QueueRegistry, Schedule, ShardedQueue
 from latchwork.queue.sharded.stream import acknowledge, take
 from latchwork.queue.sharded.workers import WorkerReport, reporting
 from latchwork.store import Exists, Key, MemoryStore, Put
@@ -339,6 +339,16 @@ def test_parked_messages_are_redriven_together_or_one_by_one_and_discarded_and_c
     assert (depth.ready, depth.parked, depth.delayed) == (2, 0, 0)
     person.looks()
     assert "nothing is parked" in person.press("r")
+
+
+def test_what_was_redriven_before_an_error_is_told(mails, person, monkeypatch):
+    def redrive(queue, limit):
+        raise Unavailable("no node", redriven=["m-1", "m-2"])
+
+    monkeypatch.setattr(ShardedQueue, "redrive", redrive)
+    person.press("2", "enter", "r")
+    assert "redriven: 2; no node" in person.press("y")
+    assert audit_of(mails.store)[0].after == "redriven: 2; no node"
 
 
 def test_a_message_is_moved_to_another_queue(registry, mails, person):

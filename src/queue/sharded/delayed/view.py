@@ -175,7 +175,10 @@ class DelayedView(ConditionalMessages):
         if not unknown:
             return rows
         retries, failed = self._scanned(unknown) if self.places is None else self._traced(self.places, sorted(unknown))
-        again = act(list(retries)) if retries else []
+        try:
+            again = act(list(retries)) if retries else []
+        except LatchworkError as failure:  # of these alone: something was done to the others by now
+            again = [(name, failure) for name in retries]
         looked_for = {*failed, *retries.values()}
         rows = [row for row in rows if row[0] not in looked_for]
         return [*rows, *failed.items(), *((retries[name], row) for name, row in again)]

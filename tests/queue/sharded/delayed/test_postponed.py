@@ -261,6 +261,38 @@ def test_a_message_that_the_other_queue_does_not_take_leaves_no_copy_of_those_be
     assert (payloads(queue), payloads(other)) == ([], ["soon"])
 
 
+def test_of_messages_that_fail_for_different_reasons_each_has_the_code_of_its_own_error(queue):
+    short = QueueConfig("short", shards=1, message_expiry=timedelta(minutes=2), queue_expiry=timedelta(hours=1))
+    other = queue.registry.create(short)
+    other.publish("there", delay=30, message_id="twice")
+    queue.publish("soon", delay=30, message_id="soon")
+    queue.publish("twice", delay=60, message_id="twice")
+    queue.publish("far", delay=4000, message_id="far")
+    with pytest.raises(AlreadyExists) as failed:
+        queue.delayed.move(["far", "twice", "soon", "nobody"], other)
+    assert failed.value.details["outcomes"] == {"soon": DONE, "nobody": NOT_THERE}
+    assert failed.value.details["failures"] == {"far": "INVALID_REQUEST", "twice": "ALREADY_EXISTS"}
+
+
+@pytest.mark.parametrize("verb", ["redrive", "move"])
+def test_what_was_done_before_messages_that_have_failed_could_not_be_looked_at_is_told(queue, other, store, verb):
+    queue.publish("a", message_id="failed")
+    queue.receive()[0].nack(delay=60)
+    queue.publish("b", delay=60, message_id="waits")
+    more, of = [other] if verb == "move" else [], queue.delayed
+    real = of._traced
+
+    def traced(*given):
+        fails(store, range(2, 20), "dropped")
+        return real(*given)
+
+    of._traced = traced
+    with pytest.raises(Unavailable) as failure:
+        getattr(of, verb)(["waits", "failed"], *more)
+    assert failure.value.details["outcomes"] == {"waits": DONE}
+    assert failure.value.details["failures"] == {"failed": "UNAVAILABLE"}
+
+
 def test_what_a_move_that_failed_has_left_there_is_discarded_and_the_message_is_moved_again(queue, other, store, clock):
     queue.publish("a", delay=30, message_id="a")
     other.publish("b", delay=1)
