@@ -8,6 +8,7 @@ from contextlib import suppress
 from ....background import Background, FailureLog
 from ....coord.presence.layout import Member, checked_meta
 from ....coord.presence.presence import Group, Membership
+from ....deadline import Deadline
 from ....errors import FencedOut, InvalidRequest, LatchworkError
 from ....logs import Log
 from ....seams import Event
@@ -76,18 +77,23 @@ class WorkerMembership:
     def _stay_until(self, stopping: Event) -> None:
         while not stopping.is_set():
             try:
-                self._join_or_renew()
+                with self._deadline():  # after a heartbeat whose reply is lost there is time for the next in the lease
+                    self._join_or_renew()
             except Exception as failure:  # noqa: BLE001 - no other thread would start it again
                 self._failure_log.record(failure, f"{self._group!r} this process could not join or renew")
             stopping.wait(LEASE / 3)
         membership, self._membership = self._membership, None
         if membership is not None:
             try:
-                membership.leave()
+                with self._deadline():
+                    membership.leave()
             except LatchworkError:
                 """It then counts as lost after its lease."""
             except Exception as failure:  # noqa: BLE001 - a defect, which no other thread would report
                 self._failure_log.record(failure, f"{self._group!r} this process could not leave")
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._group.seams, LEASE / 4)
 
     def _join_or_renew(self) -> None:
         """Join if that was not done, or if the queues have changed; else renew. Then remove dead members."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from latchwork.coord.presence.presence import Membership
+from latchwork.deadline import call_time
+from latchwork.errors import OutcomeUnknown
 from latchwork.queue import QueueRegistry
 from latchwork.queue.sharded.upkeep import worker_group
 from latchwork.queue.sharded.upkeep.upkeep import upkeep_of
@@ -12,6 +14,7 @@ from latchwork.queue.sharded.upkeep.worker_group import LEASE, WorkerMembership,
 from latchwork.seams import Seams
 from latchwork.store import MemoryStore
 from latchwork.testing.clock import ManualClock
+from latchwork.testing.stores import CountingStore
 from tests.queue.sharded.upkeep.test_upkeep import consuming
 from tests.sim.stage import Fault, Kind, Stage
 from tests.support.waiting import until
@@ -88,6 +91,63 @@ def test_a_store_that_is_away_does_not_end_it(caplog):
     stage.play(until=1e6)
     assert stage.said["looks"] == [("f", ["q"])]
     assert "this process could not join or renew" in caplog.text
+
+
+class Hand(ManualClock):
+    """Background work is kept, and done when the test says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.work = []
+
+    def spawn(self, run, name):
+        self.work.append(run)
+
+
+TOTAL_TIMEOUT = 1000.0
+"""Seconds for which a store whose URL says so waits for a reply."""
+
+
+class Hanging(CountingStore):
+    """A store that gives no answer to any call while it hangs."""
+
+    hangs = False
+
+    def _operate(self, update):
+        if self.hangs:
+            self.seams.sleep(min(TOTAL_TIMEOUT, call_time() or TOTAL_TIMEOUT))
+            raise OutcomeUnknown("no reply came")
+        return super()._operate(update)
+
+
+def hanging(clock, begin, end):
+    """A store that hangs from one moment to another, and a membership on it."""
+    store = Hanging(MemoryStore(clock))
+    clock.at(begin, lambda: setattr(store, "hangs", True))
+    clock.at(end, lambda: setattr(store, "hangs", False))
+    return store, WorkerMembership(workers_of(store, "c", "f"), "me", lambda: ["q"])
+
+
+def test_a_heartbeat_without_a_reply_leaves_time_for_the_next_within_the_lease():
+    clock, kept = Hand(), []
+    _, membership = hanging(clock, LEASE / 4, LEASE / 2)
+    membership.start()
+    clock.at(1, lambda: kept.append(membership._membership))
+    clock.at(2 * LEASE, lambda: kept.append(membership._membership))
+    clock.at(2 * LEASE, lambda: kept.append(membership._membership.lost.is_set()))
+    clock.at(2 * LEASE + 1, membership._background.stopping.set)
+    clock.work[0]()
+    before, after, is_lost = kept
+    assert (after is before, is_lost) == (True, False)
+
+
+def test_a_store_that_hangs_delays_a_process_that_leaves_for_less_than_the_lease():
+    clock = Hand()
+    _, membership = hanging(clock, LEASE, 100 * LEASE)
+    membership.start()
+    clock.at(LEASE + 1, membership._background.stopping.set)
+    clock.work[0]()
+    assert clock.monotonic() < 2 * LEASE
 
 
 def test_a_process_that_works_again_while_it_is_still_leaving_joins_again(lease):
