@@ -30,6 +30,7 @@ from ..store.port import Exists, Key, RecordStore, StoreInfo
 from .coord.farms import Elections, FarmStores, urls_of
 from .coord.state import AskedNames, Barriers, Groups, Limiters, RWLocks, Semaphores, findings
 from .finding_lines import lines_of
+from .follow_ups import RESTORE, missing_follow_ups
 from .session import Session, absent_file
 from .unsettled import UNSETTLED, Unsettled, returns_within, unsettled_in
 
@@ -47,7 +48,6 @@ about one that does not answer.
 """
 BY_REPORTS = ("no_worker", "worker_died", "upkeep")
 """The kinds of findings that workers cause which do not report."""
-_RESTORE = "restore this record from a copy, or delete it while no process that uses it runs"
 MAX_CONNECTIONS = 10_000
 MANY = 20
 """Clients from which on those with which nothing is wrong are only counted."""
@@ -145,12 +145,12 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         try:
             taken = view.look()
         except (Corrupt, Unreadable) as failure:  # as of its election; the other clients are looked at all the same
-            yield Finding(PROBLEM, f"client {one} cannot be looked at: {failure}", _RESTORE, client=one)
+            yield Finding(PROBLEM, f"client {one} cannot be looked at: {failure}", RESTORE, client=one)
             continue
         if not taken.queues and not taken.unreadable:
             yield _without_queues(store, taken, absent)
             continue
-        wrong = findings_of(taken)
+        wrong = [*findings_of(taken), *missing_follow_ups(taken, view.queues)]
         # Of the queues of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (one for one in wrong if client is None or one.kind != "unreadable" or not one.queues)
         if len(found) > MANY and all(finding.state == OK for finding in wrong):
@@ -455,7 +455,7 @@ def _found(session: Session, examination: Callable[[], Iterator[Finding]]) -> li
             kind, what = NO_ANSWER, f"the store takes no writes: {failure}"
             remedy = f"`fuser -v {session.where.removeprefix('sqlite:')}` says which process holds it"
         elif isinstance(failure, Corrupt | Unreadable) and code is None:  # else the file as a whole is none
-            what, remedy = f"a record is damaged, and what needs it was not looked at: {failure}", _RESTORE
+            what, remedy = f"a record is damaged, and what needs it was not looked at: {failure}", RESTORE
         else:
             parts = "host, port, namespace, user" if session.is_remote else "the file and its directory"
             kind, what = NO_ANSWER, f"the store does not answer: {failure}"

@@ -7,9 +7,13 @@ import json
 import pytest
 
 from latchwork import connect
+from latchwork.cli import session
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.batches.records import BatchRecords
+from latchwork.queue.sharded.batches.records import BatchRecords, not_followed
 from latchwork.queue.sharded.slots import Slot
+from latchwork.store import Put
+from latchwork.testing.stores import CountingStore
+from tests.support.undecodable import Undecodable
 
 
 @pytest.fixture
@@ -182,3 +186,69 @@ def test_a_batch_without_a_follow_up_is_not_said_to_miss_one(lw, orders, monkeyp
     facts = lw("--json", "queue", "batch", "show", "orders", "load-7", "--client", "shop").json
     assert (facts["complete"], facts["ended"]) == (True, False)
     assert "follow-up" not in lw("queue", "batch", "show", "orders", "load-7", "--client", "shop").out
+
+
+@pytest.fixture
+def unfollowed(orders):
+    """A batch that is done, whose follow-up its queue `reports` has refused; and one that is open, with the same."""
+    registry = orders.registry
+    registry.create(QueueConfig("reports", shards=1))
+    orders.batch("open", then=Publish("over", queue="reports")).publish(0, delay=60)
+    with orders.batch("load-7", then=Publish("over", queue="reports")) as batch:
+        batch.publish(1)
+    registry.deactivate("reports")
+    orders.receive(1)[0].ack()
+    return registry
+
+
+def follow_ups_in(done):
+    return [(one["state"], one["what"], one["remedy"]) for one in done.json if "follow-up" in one["what"]]
+
+
+def test_doctor_names_a_batch_whose_follow_up_is_refused_with_the_reason_and_the_remedy(lw, unfollowed):
+    done = "batch load-7 of queue orders of shop is done, and its follow-up is not published"
+    activate = "latchwork queue activate reports --client shop"
+    for options in ((), ("--client", "shop")):
+        told = lw("doctor", *options, "--json")
+        assert told.code == 1
+        assert follow_ups_in(told) == [("problem", f"{done}: queue reports is deactivated", activate)]
+    unfollowed.store.delete(unfollowed.records.key("reports"))
+    create = "latchwork queue create reports --client shop"
+    assert follow_ups_in(lw("doctor", "--json")) == [("problem", f"{done}: there is no queue reports", create)]
+    unfollowed.store.operate(unfollowed.get("orders").batches.key("load-7"), Put("then", {"data": "x"}))
+    ((state, what, remedy),) = follow_ups_in(lw("doctor", "--json"))
+    assert (state, what) == ("problem", f"{done}: its record does not say what it is")
+    assert "publish that message yourself" in remedy
+
+
+def test_doctor_says_of_a_follow_up_that_nothing_refuses_to_look_again_and_of_one_that_came_nothing(lw, unfollowed):
+    unfollowed.activate("reports")
+    ((state, _, remedy),) = follow_ups_in(lw("doctor", "--json"))
+    assert state == "warning"
+    assert "look again in 30 s" in remedy
+    orders = unfollowed.get("orders")
+    orders.batch("load-7", create=False).close()
+    assert follow_ups_in(lw("doctor", "--json")) == []
+
+
+def test_doctor_names_a_record_of_batches_that_cannot_be_read_and_those_beside_it(lw, unfollowed, monkeypatch):
+    bad = unfollowed.create(QueueConfig("bad", shards=1))
+    bad.batch("b")
+    strange = Undecodable(unfollowed.store)
+    strange.bad[bad.batches.index] = "names"
+    monkeypatch.setattr(session, "connect", lambda _: strange)
+    told = lw("doctor", "--json")
+    assert [state for state, _, _ in follow_ups_in(told)] == ["problem"], "the other one is named all the same"
+    assert any("batches of queue bad of shop: " in one["what"] for one in told.json)
+
+
+def test_batches_cost_doctor_two_calls_however_many_there_are(unfollowed):
+    store = CountingStore(unfollowed.store)
+    registry = QueueRegistry(store, "shop")
+    queues = [registry.create(QueueConfig(f"q{n}", shards=1)) for n in range(3)]
+    for n in range(5):
+        queues[0].batch(f"b{n}")
+    records = [queue.batches for queue in (registry.get("orders"), *queues)]
+    store.reset()
+    assert [(one.queue, name) for one, name, _ in not_followed(records)] == [("orders", "load-7")]
+    assert store.total == 2

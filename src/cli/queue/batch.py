@@ -16,6 +16,7 @@ from ...queue.sharded.in_flight import in_flight
 from ...queue.sharded.record import LIVE_BINS, live_of
 from ...queue.sharded.sweep_record import SubqueueKind, pointer_bin
 from ..audit import noted
+from ..follow_ups import why_refused
 from ..jsontext import to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -65,12 +66,13 @@ def _why_no_follow_up(queue: ShardedQueue, batch: str) -> str:
     if then is None:
         return ""
     if isinstance(target := then.get("queue"), str):
+        active: bool | None
         try:
-            bins = registry.records.read(target, *LIVE_BINS)
+            active = live_of(target, registry.records.read(target, *LIVE_BINS)).active
         except NotFound:
-            return f"there is no queue {target}: latchwork queue create {word(target)} {there}"
-        if not live_of(target, bins).active:
-            return f"queue {target} is deactivated: latchwork queue activate {word(target)} {there}"
+            active = None
+        if (why := why_refused(target, active, there)) is not None:
+            return ": ".join(why)
     return f"the upkeep publishes it within {_ENDS_WITHIN:.0f} s; if it does not, the log of its leader says why"
 
 

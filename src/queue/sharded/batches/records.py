@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Annotated, Any, TypeVar
@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from msgspec import Meta, Struct
 
-from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused
+from ....errors import AlreadyExists, Corrupt, LatchworkError, NotFound, OutcomeUnknown, Refused, Unreadable
 from ....inputs import is_int
 from ....store import (
     NEVER,
@@ -26,12 +26,14 @@ from ....store import (
     Record,
     RecordStore,
     Update,
+    exists,
     missing,
 )
 from ....store.decode import Counter, damaged, decoded
 from ....store.model.expr import SERVER_NOW, Bound, Expr, ListOf, MapSize, MapValue, has, lacks
 from ....store.model.ops import Op
 from ....store.port import MAX_TTL
+from ....store.rows import chunked
 from ...rows import read_each, readable
 from .blocks import BLOCK, OUT, STEP, BatchPlace, Block, Blocks, Counts, batch_id
 from .counting import Names, names_key
@@ -57,6 +59,7 @@ _MAY_BEGIN = _OPEN & lacks("open", _ME) & _FEW
 _MAY_END = _OPEN & has("open", _ME)
 _MAY_FOLLOW = _SAME & missing("cancelled")
 _MAY_CANCEL = _SAME & missing("ending") & missing("ended")
+_IS_ENDING = exists("ending") & missing("ended")
 _SPAN = ListOf((Bin("next"), Param("n")))
 _LISTED = missing(NAMES) | (MapSize(NAMES) < MOST) | has(NAMES, Param("name", str))
 _AS_LISTED = has(NAMES, Param("name", str)) & MapValue(NAMES, Param("name", str)).eq(Param("since"))
@@ -393,6 +396,34 @@ class Tally:
             if state.complete and number == self._whole and counts.settled >= BLOCK:
                 self._whole, self._over = number + 1, total
         return total
+
+
+def not_followed(queues: Sequence[BatchRecords]) -> list[tuple[BatchRecords, str, Any]]:
+    """Return the batches that are done, of these queues of one client, and whose follow-up is not known to be
+    published, though that was tried: each with its queue, its name, and its follow-up as it is stored.
+
+    In place of the follow-up stands the error of a record that cannot be read, and of a queue's list of batches, whose
+    name is empty. Not promised: that each was refused, as one may be on its way.
+
+    One call, and one for each 1,000 batches that have not ended. Raises the other errors of the store.
+    """
+    if not queues:
+        return []
+    store, found, listed = queues[0].store, list[tuple[BatchRecords, str, Any]](), list[tuple[BatchRecords, str]]()
+    for queue, index in zip(queues, read_each(store, [one.index for one in queues], NAMES), strict=True):
+        if isinstance(index, LatchworkError):
+            found.append((queue, "", index))
+        elif index is not None:
+            listed += [(queue, name) for name in sorted(names_in(index.bins))]
+    for some in chunked(listed, MOST):
+        rows = store.repeat_many([Update(queue.key(name), (Read("then"),), _IS_ENDING) for queue, name in some])
+        rows.raise_unless(NotFound, Refused, Corrupt, Unreadable)
+        for (queue, name), row in zip(some, rows, strict=True):
+            if not isinstance(row, LatchworkError):
+                found.append((queue, name, row[0]))
+            elif isinstance(row, Corrupt | Unreadable):
+                found.append((queue, name, row))
+    return found
 
 
 def names_in(bins: Mapping[str, Any]) -> dict[str, int]:
