@@ -12,7 +12,7 @@ from ...inputs import is_int
 from ...store import Record
 from ...store.rows import chunked
 from ..rows import read_each
-from .delayed.entries import WAITING_BINS, waiting_by
+from .delayed.control import WAITING_BINS, waiting_by
 from .delayed.stored import LastRetry, Unsettled, Waiting
 from .depth import LOOKED, PARTS, QueueDepth, depth_of, looked_through, with_delayed
 from .envelope import MAX_TIME

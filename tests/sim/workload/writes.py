@@ -15,7 +15,8 @@ from latchwork.coord.effects import marks
 from latchwork.coord.effects.attempts import END
 from latchwork.errors import NotFound
 from latchwork.queue import Publish
-from latchwork.queue.sharded.delayed.entries import HORIZON, WIDTH
+from latchwork.queue.sharded.delayed.control import HORIZON
+from latchwork.queue.sharded.delayed.entries import WIDTH
 from latchwork.queue.sharded.delivery import Delivery
 from latchwork.queue.sharded.queue import ShardedQueue
 from latchwork.queue.sharded.registry import QueueRegistry

@@ -14,7 +14,8 @@ from ....store import Compute, Put, Removal, Update, missing
 from ....store.model.expr import SERVER_NOW
 from ....store.rows import Rows
 from ..envelope import Envelope
-from .entries import AS_FAR, IN, OUT, RETRY_IN, RETRY_OUT, WIDTH, DelayedMessages, bucket_of, counting, may_have_passed
+from .control import AS_FAR, IN, OUT, RETRY_IN, RETRY_OUT, counting, may_have_passed
+from .entries import WIDTH, DelayedMessages, bucket_of
 from .stored import ENTRY, IF, SURE, Entry
 
 SOON = 1_500

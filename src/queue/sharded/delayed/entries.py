@@ -4,23 +4,18 @@ Set `{client}_delay_set`. An entry, key `E/{queue}/{id}`, is a message with `due
 and `by`, which attempt made it; `group`, the tag of the group that put it off; `moving` once it is on its way,
 `cancelled` once it never will be, or was moved; `if` and `sure` of one that goes with a write (P28). A bucket, key
 `B/{queue}/{n}/{k}`, has the map `ids` of the entries that are due in a quarter of a second, at most 500 in a record,
-and as many records as it takes. One control record a queue, key `C/{queue}`: `horizon`, the time (ms) up to which all
-buckets were passed, and the counts `in` and `out`; of failed messages that are tried again also `retry-in`, `retry-
-out`, and `last-retry`: `[due, message id, error]`; `unsettled`: of messages that wait for their update too long, id ->
-`[since, why]`; `brought`: `{n}/{k}` of a bucket's record -> the ids whose entries are being dropped, not counted yet;
-`tag`, which group's it is, as a drop of one that had the name before may end late.
+and as many records as it takes. The control record, `C/{queue}`, is in `control.py`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from ....errors import (
     AlreadyExists,
@@ -32,53 +27,57 @@ from ....errors import (
     OutcomeUnknown,
     Refused,
     Unavailable,
-    Unreadable,
 )
 from ....inputs import checked_seconds
 from ....plain import exact_time, shown
 from ....store import (
-    Add,
     Bin,
     Compute,
     Exists,
     Key,
     MapPut,
-    MapRemove,
     Param,
     Put,
     Read,
     Record,
     RecordStore,
-    Removal,
     Update,
     exists,
     missing,
 )
 from ....store.model.expr import SERVER_NOW, Bound, MapSize, largest, smallest
 from ....store.model.ops import Op
-from ....store.port import NEVER, Row
+from ....store.port import Row
 from ....store.rows import Rows, attempted, chunked
 from ...rows import read_each
-from ..config import MAX_EXPIRY, QueueConfig, whole_seconds
+from ..config import MAX_EXPIRY, QueueConfig
 from ..envelope import CONTENT, Envelope
 from ..hooks import UNCOUNTED, Counting, RowsBeside, Target
 from ..places import DELAYED, Places, cancelled_in
 from ..shards import Shards
 from ..slots import Stamped
+from .control import (
+    AS_FAR,
+    HORIZON,
+    IN,
+    LAST_RETRY,
+    MARGIN,
+    OUT,
+    RETRY_IN,
+    RETRY_OUT,
+    ControlRecord,
+    counting,
+    may_have_passed,
+)
 from .stored import (
     IF,
     MOVED,
     SURE,
     Entry,
     LastRetry,
-    Waiting,
-    horizon_in,
     ids_in,
     is_retry,
-    last_retry_in,
     name_of_retry,
-    unsettled_in,
-    waiting_in,
 )
 
 WIDTH = 250
@@ -91,19 +90,9 @@ LEAPS = tuple(2**n for n in range(10))
 """How far behind a full record others are looked for: so as few calls find the last of many as its number has digits in
 binary.
 """
-MARGIN = 5_000
-"""Milliseconds after its end for which a bucket is looked at again, since a publisher may be late."""
-IDS, HORIZON, IN, OUT = "ids", "horizon", "in", "out"
-RETRY_IN, RETRY_OUT, LAST_RETRY = "retry-in", "retry-out", "last-retry"
-UNSETTLED, BROUGHT = "unsettled", "brought"
-TAG = "tag"
-"""Of the control record of a group: the group's tag."""
-EXPIRED, EXPIRED_AT = "expired", "expired-at"
-WAITING_BINS = (IN, OUT, RETRY_IN, RETRY_OUT, LAST_RETRY, HORIZON, UNSETTLED, EXPIRED, EXPIRED_AT)
-"""The bins of the control record that `waiting_by` reads."""
+IDS = "ids"
 ERROR_SHOWN = 200
 """Characters of the last error that the control record has."""
-DAY = 86_400
 SKEW = 1.0
 """Seconds by which the clocks of two servers may differ, for the order of messages that are put off alike."""
 _ROOM = missing(IDS) | (MapSize(IDS) <= Param("room"))
@@ -131,13 +120,6 @@ _AS_READ = (
 )
 _STATE = ("by", "due", "moving", "cancelled", "batch", IF, SURE)
 _THERE = (Compute(SERVER_NOW),)
-AS_FAR = (Read(HORIZON), Compute(SERVER_NOW))
-"""How far the leader may have come, for `may_have_passed`."""
-_IS_OF = Bin(TAG, str).eq(Param("tag", str))
-_IS_OF_NO_OTHER = missing(TAG) | _IS_OF
-_NONE = tuple(Put(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT))
-_ANEW = (*_NONE, *(Put(bin, None) for bin in (LAST_RETRY, UNSETTLED, BROUGHT, EXPIRED, EXPIRED_AT)))
-"""Nothing was counted, nor told to people."""
 _EMPTY = tuple(Put(bin, None) for bin in (*CONTENT, "keepId", "cancelled", IF, SURE))
 
 
@@ -215,19 +197,12 @@ def later(delayed: DelayedMessages, queue: Shards, dues: Sequence[Due]) -> Targe
     return store
 
 
-class DelayedMessages:
-    """The entries and buckets of one queue. Safe to share between threads."""
+class DelayedMessages(ControlRecord):
+    """The entries and buckets of one queue, beside its control record. Safe to share between threads."""
 
     def __init__(self, store: RecordStore, client_id: str, config: QueueConfig) -> None:
-        self.store, self.client_id, self.name, self.config = store, client_id, config.name, config
-        self._set, self._queue = f"{client_id}_delay_set", quote(config.name, safe="")
-        self.kept = whole_seconds(config.message_expiry) + DAY  # seconds that an entry is kept after its time
-        self.group = config.tag if config.of else None
-        self.check_there: Callable[[], None] = lambda: None
-        """Raises `NotFound` if this is of a group that was dropped."""
-        self._is_mine = Bound(_IS_OF_NO_OTHER, {"tag": self.group}) if self.group else None
+        super().__init__(store, client_id, config)
         self._k: dict[int, int] = {}
-        self._has_control = False
         self._numbers = count()
         self.places: Places | None = None
         """The traces of the queue's messages (P26); None of a group."""
@@ -241,11 +216,6 @@ class DelayedMessages:
     def bucket(self, number: int, k: int) -> Key:
         """Return the key of the k-th record of a bucket."""
         return Key(self._set, f"B/{self._queue}/{number}/{k}")
-
-    @property
-    def control(self) -> Key:
-        """The key of the control record."""
-        return Key(self._set, f"C/{self._queue}")
 
     # ---- the publisher's side
 
@@ -388,47 +358,6 @@ class DelayedMessages:
         for old in list(self._last)[:-CHUNK]:
             self._last.pop(old, None)
         return buckets
-
-    def _make_control(self) -> None:
-        """Make the control record, from which on buckets are looked at. One call for a process; one more, or three, of
-        a group that finds it there.
-        """
-        if not self._has_control:
-            begin = (Put(HORIZON, SERVER_NOW), Put(IN, 0), Put(OUT, 0), Put(TAG, self.group))
-            try:
-                self.store.repeat(Update(self.control, begin, exists=Exists.CREATE, ttl=NEVER))
-            except AlreadyExists:
-                self.take_over()
-            self._has_control = True
-
-    def take_over(self) -> None:
-        """Make a control record that a group left which had the name before, or an earlier version made, that of this
-        group: else the end of a drop may remove it. What another group has counted is forgotten.
-
-        The horizon stays, as processes of an earlier version, which write no tag, may have put ids of this group into
-        buckets above it. The counts of a record without a tag stay, as they may be this group's.
-
-        One call, none of a queue; three if it is taken over.
-        """
-        if self.group is None:
-            return
-        # Nothing is done if it is not there, or damaged, if this group was dropped, or if another process was faster.
-        with suppress(NotFound, Corrupt, Unreadable, Refused):
-            (tag,) = self.store.operate(self.control, Read(TAG), repeatable=True)
-            if tag != self.group and isinstance(tag, str | None):
-                self.check_there()  # after the read, so the tag is that of a group before this one
-                guard = missing(TAG) if tag is None else Bound(_IS_OF, {"tag": tag})
-                ops = (Put(TAG, self.group), *(() if tag is None else _ANEW))
-                self.store.repeat(Update(self.control, ops, guard))
-
-    def tag_control(self) -> None:
-        """Put the group's tag into the control record, if an earlier version made that without one. One call."""
-        rows = self.store.repeat_many([Update(self.control, (Put(TAG, self.group),), missing(TAG))])
-        rows.raise_unless(NotFound, Refused, Corrupt, Unreadable)
-
-    def removing_control(self) -> Removal:
-        """Return the removal of the control record. It is refused if the record is not this group's."""
-        return Removal(self.control, Bound(_IS_OF, {"tag": self.group}))
 
     def _ours(self, made: Update, row: Row, by: str, *, once: bool = False) -> Row:
         """Return the row. If there was an entry already: what it says, if an attempt in doubt of this publisher made
@@ -634,13 +563,6 @@ class DelayedMessages:
             unknown = OutcomeUnknown(f"{self.name}: {failure}; the message may be delivered")
             failures.update(dict.fromkeys(late, unknown))
 
-    def rebuild(self) -> None:
-        """Write a damaged control record again, so that all buckets are looked at of which anything can be left. One
-        call. A repeat is harmless, also if it arrives late.
-        """
-        begin = (Put(HORIZON, SERVER_NOW - (self.kept * 1000 + MARGIN)), *_NONE, Put(BROUGHT, None))
-        self.store.repeat(Update(self.control, begin))
-
     def cancel(self, message_id: str) -> bool:
         """Make sure that a message is never delivered; False where it is on its way, was delivered, or is not there.
 
@@ -679,12 +601,6 @@ class DelayedMessages:
             self.store.repeat_many([counted, self.told_no_more(names)])
         self.left_batches(texts)
 
-    def told_no_more(self, names: Collection[str]) -> Update:
-        """Return the update by which people are not told of these any more as of messages that wait for their update.
-        It is refused if they are told of none.
-        """
-        return Update(self.control, (MapRemove(UNSETTLED, tuple(names)),), exists(UNSETTLED))
-
     def left_batches(self, texts: Sequence[object]) -> None:
         """Remove cancelled messages from the count of their batches, which these bins name (P18).
 
@@ -692,15 +608,6 @@ class DelayedMessages:
         """
         with suppress(LatchworkError):
             self.counting.gone(texts)
-
-    def count(self) -> int:
-        """Return how many messages wait. Only roughly, as a lost reply may count one twice. One call."""
-        return self.waiting().messages
-
-    def waiting(self) -> Waiting:
-        """Return how many messages wait, how late they are, and how many of them are tried again. One call."""
-        record = self.store.get(self.control, *WAITING_BINS)
-        return waiting_by(record.bins if record else {}, self.store.seams.wall())
 
 
 def _not_renewed(places: Iterable[int], rows: Sequence[Row]) -> dict[int, LatchworkError]:
@@ -714,33 +621,3 @@ def _not_renewed(places: Iterable[int], rows: Sequence[Row]) -> dict[int, Latchw
 
 def _has_gone_on(row: object) -> bool:
     return isinstance(row, AlreadyExists) and row.details.get("moved") is True
-
-
-def may_have_passed(horizon: Any, now: int) -> int | None:
-    """Return the time (ms) up to which buckets may have been looked at, or will be by a look that has begun; None: any.
-
-    now: the time of the control record, by which the leader looks. After its server's clock was set back it stands
-    still, far ahead of the time of the records that are made now.
-    """
-    passed = horizon_in(horizon, now)
-    return None if passed is None else max(passed, now - 1)
-
-
-def waiting_by(bins: Mapping[str, Any], now: float) -> Waiting:
-    """Return what waits, by the bins `WAITING_BINS` of a control record. now: seconds since the epoch."""
-    came, went, again, tried, horizon = (bins.get(bin, 0) for bin in (IN, OUT, RETRY_IN, RETRY_OUT, HORIZON))
-    late = now - horizon / 1000 if type(horizon) is int and horizon > 0 else 0.0
-    messages = waiting_in(came, went)
-    retrying = min(messages, waiting_in(again, tried))
-    unsettled = unsettled_in(bins.get(UNSETTLED))
-    is_damaged = any(type(one) is not int for one in (came, went, again, tried))
-    lost: list[int] = [one if type(one) is int else 0 for one in (bins.get(EXPIRED), bins.get(EXPIRED_AT))]
-    return Waiting(
-        messages, max(0.0, late), retrying, last_retry_in(bins.get(LAST_RETRY)), unsettled, is_damaged, *lost
-    )
-
-
-def counting(bin: str, of_retries: str, names: Collection[str]) -> tuple[Op, ...]:
-    """Return the operations that count these entries in the control record."""
-    retries = sum(map(is_retry, names))
-    return (Add(bin, len(names)), *([Add(of_retries, retries)] if retries else []))

@@ -20,7 +20,8 @@ from ..envelope import Codec, Message, as_new, date, message_of
 from ..places import PLACES, Places, Trace
 from ..selection import Criteria, Outcome, checked_ids, name_of, outcome_of, outcomes_of
 from .conditional import ConditionalMessages
-from .entries import BUCKETS, CHUNK, HORIZON, IDS, WAITS, WIDTH, Due, bucket_of
+from .control import HORIZON
+from .entries import BUCKETS, CHUNK, IDS, WAITS, WIDTH, Due, bucket_of
 from .stored import ENTRY, MAX_NAME, Entry, horizon_in, ids_in, in_order, is_retry, name_elsewhere, published_id
 
 HOUR, MOST_AHEAD = 3_600.0, 86_400.0

@@ -12,7 +12,7 @@ from ....store import Update, missing
 from ....store.model.expr import MapSize
 from ....store.model.ops import MapPut
 from ..delayed.conditional import ConditionalMessages
-from ..delayed.entries import UNSETTLED
+from ..delayed.control import UNSETTLED
 from ..delayed.stored import Entry
 
 log = Log(__name__)

@@ -17,7 +17,8 @@ from ....store.model.expr import SERVER_NOW, Bound, has
 from ....store.model.ops import MapPut, ReadAll
 from ....store.rows import Rows
 from ...rows import read_each, readable
-from ..delayed.entries import BROUGHT, EXPIRED, EXPIRED_AT, HORIZON, IDS, MARGIN, OUT, RETRY_OUT, WIDTH, counting
+from ..delayed.control import BROUGHT, EXPIRED, EXPIRED_AT, HORIZON, MARGIN, OUT, RETRY_OUT, counting
+from ..delayed.entries import IDS, WIDTH
 from ..delayed.stored import Entry, brought_in, horizon_in, ids_in, in_order, was_handed_out
 from ..ledger.dedup import KeyedMessage, publish_unless_there
 from ..publishing.publish import SPREAD

@@ -20,8 +20,9 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.queue import Outcome, QueueConfig, QueueRegistry
-from latchwork.queue.sharded.delayed import entries
-from latchwork.queue.sharded.delayed.entries import HORIZON, MARGIN, WIDTH, bucket_of
+from latchwork.queue.sharded.delayed import control, entries
+from latchwork.queue.sharded.delayed.control import HORIZON, MARGIN
+from latchwork.queue.sharded.delayed.entries import WIDTH, bucket_of
 from latchwork.queue.sharded.publishing import publish
 from latchwork.queue.sharded.upkeep.timers import AHEAD, SCAN, QueueTimers, Timers
 from latchwork.store import MemoryStore, Param, Put, Update
@@ -145,12 +146,12 @@ def test_a_queue_whose_delayed_messages_cannot_be_moved_is_logged_once_a_minute(
 
 @pytest.mark.parametrize("horizon", [None, "damaged", 1.5, -1, 2**62, 2**62 - 1, []])
 def test_a_damaged_horizon_is_written_anew_and_every_message_comes(store, clock, monkeypatch, caplog, horizon):
-    monkeypatch.setattr(entries, "DAY", 100)
+    monkeypatch.setattr(control, "DAY", 100)
     queue = queue_on(store, message_expiry=60, unsafe_limits=True)
     queue.publish("before", delay=5)
-    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(control.IN, horizon))
     queue.publish("at once", delay=0.2)
-    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(entries.IN, horizon))
+    store.operate(queue.delayed.control, Put(HORIZON, horizon), Put(control.IN, horizon))
     run_until(Timers(Farms(queue)), clock, 10)
     assert payloads(queue) == ["at once", "before"]
     assert caplog.text.count("was damaged") == 1
@@ -798,7 +799,7 @@ def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_forgotten
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     queue.publish("x", delay=5)
-    store.operate(queue.delayed.control, Put(entries.BROUGHT, brought))
+    store.operate(queue.delayed.control, Put(control.BROUGHT, brought))
     run_until(timers, clock, 10)
     assert payloads(queue) == ["x"]
     queue.publish_many(["y", "z"], delay=5)
@@ -806,20 +807,20 @@ def test_a_damaged_note_of_what_was_brought_holds_up_no_message_and_is_forgotten
     run_until(timers, clock, 10)
     assert payloads(queue) == ["y", "z"]
     assert queue.depth().delayed == max(0, waiting - 2)
-    assert not store.get(queue.delayed.control, entries.BROUGHT).bins.get(entries.BROUGHT)
+    assert not store.get(queue.delayed.control, control.BROUGHT).bins.get(control.BROUGHT)
 
 
 def test_with_a_damaged_count_messages_come_and_no_notes_pile_up(store, clock):
     queue = queue_on(store)
     timers = Timers(Farms(queue))
     queue.publish("x", delay=1)
-    store.operate(queue.delayed.control, Put(entries.OUT, "damaged"))
+    store.operate(queue.delayed.control, Put(control.OUT, "damaged"))
     for n in range(20):
         queue.publish(n, delay=1)
         run_until(timers, clock, 5)
     assert payloads(queue) == ["x", *range(20)]
-    record = store.get(queue.delayed.control, entries.BROUGHT)
-    assert len(record.bins.get(entries.BROUGHT) or ()) <= 1
+    record = store.get(queue.delayed.control, control.BROUGHT)
+    assert len(record.bins.get(control.BROUGHT) or ()) <= 1
 
 
 # ---- names that live again

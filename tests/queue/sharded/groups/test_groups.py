@@ -11,7 +11,7 @@ import pytest
 from latchwork.errors import AlreadyExists, InvalidRequest, LatchworkError, LeaseLost, NotFound, Refused
 from latchwork.queue import Consumer, QueueConfig, QueueRegistry, Shovel, ShovelConfig
 from latchwork.queue.sharded import stream
-from latchwork.queue.sharded.delayed.entries import TAG
+from latchwork.queue.sharded.delayed.control import TAG
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.groups import making
 from latchwork.queue.sharded.groups.stamps import ACKED, STAMPS, TRIES
