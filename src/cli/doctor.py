@@ -339,7 +339,11 @@ def _java() -> Iterator[Finding]:
             ["java", "-version"],  # noqa: S607 - the java of the PATH is the one Spark takes
             capture_output=True, text=True, check=False, timeout=JAVA_TIME,
         ).stderr  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as failure:  # no program, or not one for this machine; or it hangs
+    except subprocess.TimeoutExpired:
+        what = f"Java did not answer within {JAVA_TIME:g} s"
+        yield Finding(WARNING, what, "`java -version` should answer at once: is this machine overloaded?")
+        return
+    except OSError as failure:  # no program, or not one for this machine
         yield Finding(WARNING, f"Java cannot be run: {failure}", f"install JDK {MIN_JAVA}; only Spark needs it")
         return
     found = re.search(r'"(\d+)', output)

@@ -62,7 +62,8 @@ def as_named(queue: ShardedQueue) -> str:
 def checked_side(side: str) -> str:
     """Return the side, if messages there can be chosen one by one. Raises `InvalidRequest`."""
     if side not in SIDES:
-        raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed")
+        main = "; `latchwork queue peek` shows ready messages" if side == "main" else ""
+        raise InvalidRequest(f"side is {shown(side)}; it must be sideline, parked or delayed{main}")
     return side
 
 

@@ -159,7 +159,8 @@ def peek(
     """
     session: Session = context.obj
     if side not in PEEKED:
-        raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked")
+        delayed = "; `latchwork queue search --side delayed` shows delayed messages" if side == "delayed" else ""
+        raise InvalidRequest(f"side is {shown(side)}; it must be main, sideline or parked{delayed}")
     view = PEEKED[side](queue_of(session, name, client, farm))
     found = view.peek(limit)
     session.table([row_of(message, json_value=session.json) for message in found], empty="no messages")

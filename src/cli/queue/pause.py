@@ -9,7 +9,8 @@ import typer
 
 from ...deadline import Deadline
 from ...observe.findings.finding import ACTS_WITHIN
-from ...plain import counted, exact_time, shown_time
+from ...observe.findings.words import listed, of_client
+from ...plain import counted, exact_time, shown_time, word
 from ...queue import ShardedQueue
 from ...queue.sharded.workers import WorkerReport, short_name
 from ...retry import Poll, outlive
@@ -33,11 +34,12 @@ ActsWithin = Annotated[
 def pause(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Stop a queue: no handler begins any more, in any worker.
+    """Stop a queue: no handler of its messages begins any more, in any worker.
 
-    The command waits until the workers act on it: at most 3 s, while they live. Handlers that have begun go on to their
-    end. Messages that wait go on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is
-    paused all the same. If the queue is paused already, it stays paused by the same person, since the same time.
+    Its groups go on, and the command names them: `queue pause QUEUE@GROUP` stops one. The command waits until the
+    workers act on it: at most 3 s, while they live. Handlers that have begun go on to their end. Messages that wait go
+    on expiring. Exit code 4 if a worker has not acted on it within --timeout; the queue is paused all the same. If the
+    queue is paused already, it stays paused by the same person, since the same time.
 
     Example: latchwork queue pause orders --client shop
     """
@@ -54,6 +56,10 @@ def pause(
     ready = sum(state.loaded - state.fired for state in queue.pointers.states())
     waiting = f"{counted(ready, 'ready message')} waiting" if ready else "nothing ready"
     life = exact_time(queue.config.message_expiry)
+    at_work = [] if queue.reader else [group.name for group in queue.groups() if group.concurrency]
+    if at_work:
+        stop = f"latchwork queue pause {word(at_work[0])} {of_client(client, queue.registry.farm_id)}"
+        note(f"its groups go on: {listed(at_work)}; each is paused by itself: {stop}")
     _settle(session, queue, timeout, "the pause", f"{done}; {waiting}; messages go on expiring, each after {life}")
 
 

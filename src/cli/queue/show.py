@@ -83,6 +83,8 @@ def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence
     for one, status in statuses.items():
         if status.hint is not None:
             note(f"{shown(one)}: {status.hint}")
+        elif status.state is State.UNKNOWN:
+            note(f"{shown(one)}: {as_named(queue)} does not know this id: it is mistyped, or of another queue, or over")
     # 2. Who works on them.
     now = session.store.seams.wall()
     late = {one: how for one, status in statuses.items() if (how := _waits_since(status, now))}

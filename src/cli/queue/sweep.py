@@ -84,9 +84,9 @@ class _Sweep:
             return f"{short_name(leader.name)} leads, and sweeps every queue; {_SOONER}"
         lease = leader.lease if leader is not None and leader.held else self._contest.lease
         return (
-            "nobody leads, but a leader that died, or was made to step down, is replaced only once its lease was seen "
-            f"unchanged for {lease:g} s: give --timeout {2 * lease:g} or more; a sweep takes only what was left alone "
-            f"for the queue's whole sweep duration; {_SOONER}"
+            "nobody leads now. A leader that died, or was made to step down, is replaced once its lease was seen "
+            f"unchanged for {lease:g} s: give --timeout {2 * lease:g} or more. And a sweep takes only messages that "
+            f"nobody has touched for the queue's whole sweep duration; {_SOONER}"
         )
 
     def for_ever(self, timeout: float | None, every: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...errors import LatchworkError
 from ...observe.audit import Deed, audited, note_progress
+from ...observe.findings.words import listed
 from ...observe.snapshot import QueueState, Snapshot
 from ...plain import counted, one_line, shown_time
 from ...queue import Message, QueueRegistry, ShardedQueue
@@ -64,7 +65,7 @@ def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
         return Action(
             f"pause {name}",
             f"Within 3 s no handler begins in {workers}. Handlers that have begun go on to their end. {ready} wait, "
-            f"and go on expiring, each after {life}.",
+            f"and go on expiring, each after {life}.{_groups_go_on(taken, state)}",
             key,
             on_queue(key, _paused),
             before=_threads(state),
@@ -78,6 +79,11 @@ def switch(key: Sequence[str], taken: Snapshot, state: QueueState) -> Action:
         on_queue(key, _resumed),
         before=f"paused{since}",
     )
+
+
+def _groups_go_on(taken: Snapshot, state: QueueState) -> str:
+    groups = [one_line(one.name) for one in taken.queues if one.group_of == state.name and not one.paused]
+    return f" Its groups go on: {listed(groups)}; pause each by itself." if groups else ""
 
 
 def _threads(state: QueueState) -> str:

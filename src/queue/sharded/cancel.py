@@ -107,8 +107,8 @@ class Cancelling:
     def _refusal(self) -> Refused:
         return Refused(
             f"groups wait for the message {shown(self._find.message_id)}, or have had it: it cannot be cancelled for "
-            "all of them; where it has failed, a discard ends it for the queue alone: of its `delayed`, `sideline` or "
-            "`parked` messages"
+            "all of them. If it has failed in the queue, discard it there: in `delayed`, `sideline` or `parked`. That "
+            "ends it for the queue alone"
         )
 
     def _rows(self, place: Place) -> list[Update]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InvalidRequest, InvalidShovelInterval, TooManyConsumers
 from ...inputs import Span, checked_switch, checked_text, checked_whole, is_int, span_of
-from ...plain import shown
+from ...plain import exact_time, shown
 from ...retry import Poll
 from ...store.model.record import Key, checked_key
 from .envelope import Codec
@@ -350,11 +350,14 @@ def _backoff(value: Any) -> Poll | None:
 
 def _between(what: str, value: timedelta, low: timedelta, high: timedelta) -> None:
     if not low <= value <= high:
-        raise InvalidRequest(f"{what} is {value}; it must be {low} to {high}: choose one in that range")
+        raise InvalidRequest(
+            f"{what} is {exact_time(value)}; it must be {exact_time(low)} to {exact_time(high)}: choose one in that "
+            "range"
+        )
 
 
 def _whole(what: str, value: timedelta, unit: timedelta) -> timedelta:
     if value % unit:
         units = "seconds" if unit == SECOND else "milliseconds"
-        raise InvalidRequest(f"{what} is {value}; it must be in whole {units}: round it")
+        raise InvalidRequest(f"{what} is {exact_time(value)}; it must be in whole {units}: round it")
     return value

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ...errors import AlreadyExists, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ...logs import Log
-from ...plain import exact_time
+from ...plain import counted, exact_time
 from ...retry import Poll
 from ...store import Exists, Key, MapPut, Put, Record, RecordStore, Touch
 from ...store.decode import Counter
@@ -245,7 +245,13 @@ def differences(wanted: QueueConfig, found: QueueConfig) -> list[str]:
 
 
 def _in_words(value: Any) -> str:
-    return exact_time(value) if isinstance(value, timedelta) else repr(value)
+    if isinstance(value, timedelta):
+        return exact_time(value)
+    if isinstance(value, Poll) and value == Poll(value.low, value.low, factor=1, jitter=0):  # one length of time
+        return exact_time(timedelta(seconds=value.low))
+    if isinstance(value, ShovelConfig):
+        return f"each {exact_time(value.interval)}, {counted(value.concurrency, 'thread')}"
+    return repr(value)
 
 
 def config_of(name: str, bins: Mapping[str, Any]) -> QueueConfig:

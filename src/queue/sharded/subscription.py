@@ -238,7 +238,8 @@ class Subscription(Subqueue):
     def pause(self, *, by: str | None = None) -> None:
         """Stop consumers everywhere: within 3 s no handler begins. Messages continue to expire. Two calls.
 
-        Handlers that have begun go on to their end. `workers` says which processes act on it.
+        The groups of a queue go on: each has a `pause` of its own. Handlers that have begun go on to their end.
+        `workers` says which processes act on it.
 
         by: who pauses it, for people; None = this process.
         """

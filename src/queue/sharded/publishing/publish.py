@@ -133,6 +133,8 @@ def checked_terms(
     if not given and isinstance(on_duplicate, str) and on_duplicate == "keep":
         return NOW  # as nearly always
     due = None if delay is None and at is None else checked_due(config, delay, at)
+    if isinstance(on_duplicate, str) and on_duplicate == "replace":
+        raise InvalidRequest("on_duplicate is 'replace' without unique: give the key of the message with unique=")
     checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
     remembered = checked_span(dedup_for, config.message_expiry)
     if dedup_for is not None and not with_dedup:
@@ -140,7 +142,10 @@ def checked_terms(
     if not with_dedup:
         return NOW if due is None else Terms(due)
     if due is not None:
-        raise InvalidRequest("dedup with delay or at: a delayed message is one for its message_id; give that")
+        raise InvalidRequest(
+            "dedup with delay or at: a delayed message takes no dedup key; give it a message_id, which only "
+            "one delayed message can have"
+        )
     return Terms(None, remembered)
 
 
