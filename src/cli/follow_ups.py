@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..errors import LatchworkError
-from ..observe.findings import PROBLEM, WARNING, Finding
+from ..observe.findings import PROBLEM, Finding
 from ..observe.findings.words import of_client
 from ..observe.snapshot import Snapshot
 from ..plain import word
@@ -29,7 +29,7 @@ def why_refused(target: str, active: bool | None, there: str) -> tuple[str, str]
 
 
 def missing_follow_ups(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Iterator[Finding]:
-    """Yield the batches that are done, and whose follow-up is not published, each with the reason. One call, and one
+    """Yield the batches that are done, and whose follow-up its queue refuses, each with the reason. One call, and one
     for each 1,000 batches that have not ended.
 
     queues: of the client, as it was taken.
@@ -50,9 +50,6 @@ def missing_follow_ups(taken: Snapshot, queues: Sequence[ShardedQueue]) -> Itera
             why = f"the record of queue {target} is damaged", RESTORE
         else:
             why = why_refused(target, active.get(target), there)
-        what = f"batch {name} of queue {queue} of {client} is done, and its follow-up is not published"
-        if why is not None:
+        if why is not None:  # else it is on its way
+            what = f"batch {name} of queue {queue} of {client} is done, and its follow-up is not published"
             yield Finding(PROBLEM, f"{what}: {why[0]}", why[1], "stranded", client, (queue,))
-            continue
-        remedy = "look again in 30 s; if it stays so, the log of the process that leads the upkeep says why"
-        yield Finding(WARNING, f"{what} yet", remedy, "stranded", client, (queue,))
