@@ -304,6 +304,7 @@ def test_a_mistyped_id_is_unknown_and_the_command_says_what_may_be_wrong(lw, sql
     assert "done" in lw("queue", "show", "other", *SHOP, "--id", of).out
     mistyped = of[:5] + ("0" if of[5] != "0" else "1") + of[6:]
     wrong = [("other", mistyped, "a character is wrong"), ("q", of, "another queue"), ("other", of[:24], "whole id")]
+    wrong.append(("other", "mine-7", "does not know this id"))
     for queue, one, why in wrong:
         shown = lw("queue", "show", queue, *SHOP, "--id", one)
         assert (shown.code, "unknown" in shown.out, why in shown.err) == (3, True, True)

@@ -110,6 +110,16 @@ def test_a_change_that_does_not_wait_for_the_workers_accuses_none(lw, queue):
     assert "alive" not in done.out
 
 
+def test_a_pause_names_the_groups_that_go_on(lw, queue):
+    queue.group("audit")
+    done = lw("queue", "pause", "q", *SHOP, "--timeout", "0")
+    assert (
+        "its groups go on: q@audit; each is paused by itself: latchwork queue pause q@audit --client shop" in done.err
+    )
+    assert "groups" not in lw("queue", "pause", "q@audit", *SHOP, "--timeout", "0").err
+    assert "groups" not in lw("queue", "pause", "q", *SHOP, "--timeout", "0").err
+
+
 def test_a_second_pause_keeps_who_paused_the_queue_and_since_when(lw, queue):
     with pytest.warns(UserWarning, match="paused"):
         queue.pause(by="ann@desk")
@@ -856,6 +866,16 @@ def test_a_java_that_cannot_be_run_hides_nothing_else_that_doctor_found(lw, queu
     done = lw("doctor", *SHOP)
     assert "warning  Java cannot be run: " in done.out
     assert "queues of shop: 1 queue" in done.out
+
+
+def test_a_java_that_hangs_is_not_said_to_be_missing(lw, queue, monkeypatch, tmp_path):
+    (tmp_path / "java").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "java").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(doctor, "JAVA_TIME", 0.2)
+    done = lw("doctor", *SHOP)
+    assert "warning  Java did not answer within 0.2 s" in done.out
+    assert "install" not in next(line for line in done.out.splitlines() if "Java" in line)
 
 
 def test_the_audit_finds_an_id_with_a_slash_and_an_action_before_the_newest_500(lw, queue):

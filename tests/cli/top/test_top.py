@@ -297,6 +297,15 @@ def test_an_action_names_its_consequence_and_is_done_only_after_yes(orders, pers
     assert orders.concurrency == 1
 
 
+def test_a_person_who_pauses_a_queue_is_told_which_of_its_groups_go_on(orders, person):
+    orders.group("audit")
+    orders.group("slow")
+    with pytest.warns(UserWarning, match="paused"):
+        orders.group("slow").pause()
+    person.looks()
+    assert "Its groups go on: orders@audit; pause each by itself." in person.is_told("2", "p")
+
+
 def test_threads_are_scaled_within_their_limits(orders, person):
     reports(orders)
     person.looks()
