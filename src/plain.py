@@ -83,7 +83,7 @@ def exact_time(span: timedelta) -> str:
     for unit, name in _UNITS:
         if seconds >= unit and seconds % unit == 0:
             return f"{seconds / unit:,.0f} {'day' if seconds == 86_400 else name}"
-    return f"{seconds:g} s"
+    return f"{seconds:,.6f}".rstrip("0").rstrip(".") + " s"
 
 
 def _written(value: Any, levels: int) -> str:

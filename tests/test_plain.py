@@ -100,6 +100,10 @@ def test_no_message_of_an_error_floods_a_log():
         (90 * 60, "90 min"),
         (61, "61 s"),
         (0.5, "0.5 s"),
+        (600.0005, "600.0005 s"),
+        (1_234_567, "1,234,567 s"),
+        (0, "0 s"),
+        (-1, "-1 s"),
     ],
 )
 def test_a_setting_is_shown_exactly_in_a_unit_that_people_use(span, shown):

@@ -232,7 +232,7 @@ def test_doctor_names_a_record_of_batches_that_cannot_be_read_and_those_beside_i
     strange = Undecodable(unfollowed.store)
     strange.bad[bad.batches.index] = "names"
     monkeypatch.setattr(session, "connect", lambda _: strange)
-    told = lw("doctor", "--json")
+    told = lw("doctor", "--client", "shop", "--json")
     assert [state for state, _, _ in follow_ups_in(told)] == ["problem"], "the other one is named all the same"
     assert any("batches of queue bad of shop: " in one["what"] for one in told.json)
 

@@ -79,7 +79,7 @@ def test_times_that_differ_are_said_in_words(registry):
     with pytest.raises(AlreadyExists, match=r"\(message_expiry: 108 s, not 3 min\)"):
         registry.create(QueueConfig("q", message_expiry=180))
     registry.create(QueueConfig("r", backoff=5))
-    with pytest.raises(AlreadyExists, match=r"\(backoff: 5 s, not 10 s; shovel: None, not each 60 s, 2 threads\)"):
+    with pytest.raises(AlreadyExists, match=r"\(backoff: 5 s, not 10 s; shovel: None, not each 1 min, 2 threads\)"):
         registry.create(QueueConfig("r", backoff=10, shovel=ShovelConfig(60, 2)))
 
 
@@ -88,7 +88,7 @@ def test_times_that_differ_are_said_in_words(registry):
     [
         ({"backoff": -1}, "backoff is -1 s; it must be 0.001 s to 365 days"),
         ({"message_expiry": timedelta(days=400)}, "message_expiry is 400 days; it must be "),
-        ({"sweep_duration": 60.0005}, "sweep_duration is 60.0005 s; it must be in whole milliseconds"),
+        ({"sweep_duration": 600.0005}, "sweep_duration is 600.0005 s; it must be in whole milliseconds"),
     ],
 )
 def test_a_time_that_is_not_allowed_is_said_in_words(settings, told):
