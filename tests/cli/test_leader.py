@@ -109,7 +109,7 @@ def test_a_sweep_after_a_step_down_takes_nobody_for_the_leader(lw, store):
     assert LeaseElection(store, "shop-sweeper", candidate="ann").step_down(grant.fence)
     done = lw("queue", "sweep", "--client", "shop", "--timeout", "0.1")
     assert done.code == 4
-    assert "nobody leads, but a leader that died, or was made to step down, is replaced only once its lease" in done.err
+    assert "A leader that died, or was made to step down, is replaced once its lease was seen unchanged" in done.err
     assert "broken by" not in done.err
 
 

@@ -34,7 +34,7 @@ ActsWithin = Annotated[
 def pause(
     context: typer.Context, name: Name, client: Client, timeout: ActsWithin = ACTS_WITHIN, farm: Farm = None
 ) -> None:
-    """Stop a queue: no handler of its messages begins any more, in any worker.
+    """Stop a queue: none of its handlers begins, in any worker.
 
     Its groups go on, and the command names them: `queue pause QUEUE@GROUP` stops one. The command waits until the
     workers act on it: at most 3 s, while they live. Handlers that have begun go on to their end. Messages that wait go
