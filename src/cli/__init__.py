@@ -18,7 +18,6 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound
 from ..plain import one_line
 from .answer import Answer
 from .exit_codes import FAILED, INTERRUPTED, NOT_FOUND, TIMED_OUT, USAGE
+from .interrupts import pass_over
 from .missing_packages import without_extra
 
 GLOBAL_FLAGS = {"--json", "-v", "-vv", "--verbose"}
@@ -38,10 +38,6 @@ RUNNERS = {
 VALUED = {"--store", "--client", "--farm", "--lease", "--max", "--timeout", "--permits", "-n", "--weight", "--grace",
           "--as", "--meta", "--farm-store", "--zookeeper", "--prefer", "--resource"}  # fmt: skip
 """Their options that take the next word."""
-
-
-PASSED_OVER = 2
-"""Interrupts that are passed over while a command that was interrupted ends."""
 
 
 def hoist(arguments: list[str]) -> list[str]:
@@ -119,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
         except KeyboardInterrupt:
             code = INTERRUPTED
         if code == INTERRUPTED:
-            _pass_interrupts_over()
+            pass_over()
             _say("interrupted")
             answer.give_up("INTERRUPTED", "interrupted")
             sys.stdout.flush()
@@ -142,23 +138,6 @@ def _code_of(words: list[str], answer: Answer) -> int:
         return exit_code(failure)
     finally:
         gc.enable()
-
-
-def _pass_interrupts_over() -> None:
-    """Let a Ctrl-C that comes again, as `timeout -s INT` sends it, neither cut off the last words nor leave a stack
-    trace. After a few of them the next one ends the process at once: the reader of its output may hang.
-    """
-    left = iter(range(PASSED_OVER))
-
-    def again(*_: object) -> None:
-        if next(left, None) is None:
-            os._exit(INTERRUPTED)
-
-    with suppress(ValueError):  # in another thread than the main one, where none comes
-        while True:
-            with suppress(KeyboardInterrupt):  # one that comes at this moment
-                signal.signal(signal.SIGINT, again)
-                return
 
 
 def _ignore_interrupts() -> None:

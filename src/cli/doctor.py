@@ -18,7 +18,7 @@ from ..coord import CountDownLatch
 from ..errors import Corrupt, InvalidRequest, LatchworkError, NotFound, Unreadable
 from ..observe.findings import OK, PROBLEM, WARNING, Finding, findings_of
 from ..observe.findings.words import listed, of_queue
-from ..observe.snapshot import Snapshot, clients_in, view_of
+from ..observe.snapshot import ClientView, Snapshot, clients_in, view_of
 from ..plain import counted, word
 from ..queue import QueueRegistry, ShardedQueue
 from ..queue.sharded.in_flight import in_flight
@@ -150,7 +150,7 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         if not taken.queues and not taken.unreadable:
             yield _without_queues(store, taken, absent)
             continue
-        wrong = [*findings_of(taken), *missing_follow_ups(taken, view.queues)]
+        wrong = [*findings_of(taken), *_follow_ups_of(taken, view)]
         # Of the queues of a client that was named, `_queue_damage` says more of what cannot be read.
         yield from (one for one in wrong if client is None or one.kind != "unreadable" or not one.queues)
         if len(found) > MANY and all(finding.state == OK for finding in wrong):
@@ -164,6 +164,14 @@ def _on_call(store: RecordStore, client: str | None, farm: str | None, absent: s
         yield Finding(OK, f"queues of {one}: {_standing(taken)}", client=one)
     if well:
         yield Finding(OK, f"nothing is wrong with {len(well)} of {len(found)} clients")
+
+
+def _follow_ups_of(taken: Snapshot, view: ClientView) -> list[Finding]:
+    try:
+        return list(missing_follow_ups(taken, view.queues))
+    except LatchworkError as failure:  # what was found of this client, and the other clients, are told all the same
+        what = f"whether {taken.client} has follow-ups that were not published is not known: {failure}"
+        return [Finding(WARNING, what, "look again once the store answers", client=taken.client)]
 
 
 def _without_queues(store: RecordStore, taken: Snapshot, state: str) -> Finding:

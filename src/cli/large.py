@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -14,6 +12,7 @@ import typer
 from ..errors import InvalidRequest, NotFound, QueueFull
 from ..plain import word
 from ..queue import Entry, LargeQueue
+from .interrupts import interrupted_once
 from .jsontext import from_json, to_json
 from .session import Session, note
 
@@ -81,7 +80,7 @@ def dequeue(
     """
     session: Session = context.obj
     queue = _open(session, name)
-    with _interrupted_once():
+    with interrupted_once(for_good=True):  # nobody else can get the entries any more
         if entries := queue.dequeue_many(n):
             _print_all(session, entries)
             return
@@ -91,30 +90,6 @@ def dequeue(
             "them until it has committed them; let it read and commit, or drop it"
         )
     raise NotFound(f"the queue {name!r} is empty")
-
-
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def _interrupted_once() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, instead of ending the process at once. What comes after the first of
-    these signals does nothing: it would cut off what is then printed.
-    """
-
-    def interrupt(*_: object) -> None:
-        for number in ENDS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt) for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _print_all(session: Session, entries: Sequence[Entry]) -> None:

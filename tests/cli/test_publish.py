@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from pkgutil import resolve_name
 
 import pytest
 
@@ -63,7 +65,7 @@ def test_where_the_store_stops_answering_the_ids_of_what_is_published_and_the_re
     store.plan = {}
     ids = done.out.split()
     assert (done.code, len(ids)) == (1, 1_000)
-    assert "latchwork: 1,000 of 2,500 messages are published, with these ids\n" in done.err
+    assert "latchwork: 1,000 of 2,500 messages are published; their ids follow\n" in done.err
     assert "latchwork: publish only the rest again, counted from 1 without empty lines: 1001-2500\n" in done.err
     assert "may be in the queue" not in done.err
     assert done.err.endswith("[UNAVAILABLE]\n")
@@ -87,8 +89,8 @@ def test_messages_that_may_be_in_the_queue_are_not_told_to_be_published_again(st
     assert done.err.endswith("[OUTCOME_UNKNOWN]\n")
 
 
-def ctrl_c():
-    raise KeyboardInterrupt
+def ctrl_c(*_, **__):
+    signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize("call", [1, 2])
@@ -97,7 +99,7 @@ def test_after_ctrl_c_the_ids_of_what_is_published_and_the_rest_are_told(store, 
     done = published(2_500)
     ids = done.out.split()
     assert (done.code, len(ids)) == (130, 1_000)
-    assert "latchwork: 1,000 of 2,500 messages are published, with these ids\n" in done.err
+    assert "latchwork: 1,000 of 2,500 messages are published; their ids follow\n" in done.err
     assert "latchwork: publish only the rest again, counted from 1 without empty lines: 2001-2500\n" in done.err
     doubtful = "these may be in the queue, counted in the same way; look before you publish them: 1001-2000\n"
     assert doubtful in done.err
@@ -115,13 +117,46 @@ def test_the_document_of_ctrl_c_has_what_is_published_and_what_is_not(store, pub
 
 
 def test_ctrl_c_before_anything_is_published_says_no_more_than_that(store, published, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("latchwork.cli.queue.messages.queue_of", interrupted)
+    monkeypatch.setattr("latchwork.cli.queue.messages.queue_of", ctrl_c)
     done = published(3, "--json")
     assert (done.code, done.json) == (130, {"error": "INTERRUPTED", "message": "interrupted"})
     assert done.err == "latchwork: interrupted\n"
+
+
+@pytest.mark.parametrize("second", ["note", "Session.say"])
+def test_a_second_ctrl_c_does_not_cut_off_what_the_first_has_to_tell(published, fails_after, monkeypatch, second):
+    fails_after(ctrl_c, [2])
+    real, left = resolve_name(f"latchwork.cli.queue.messages:{second}"), [1]
+
+    def interrupted(*given, **facts):
+        if left:
+            left.pop()
+            ctrl_c()
+        return real(*given, **facts)
+
+    monkeypatch.setattr(f"latchwork.cli.queue.messages.{second}", interrupted)
+    done = published(2_500)
+    assert (done.code, len(done.out.split()), left) == (130, 1_000, [])
+    assert "look before you publish them: 1001-2000\n" in done.err
+
+
+@pytest.mark.parametrize("more", [(), ("--unique", "k")])
+def test_of_a_single_message_ctrl_c_tells_that_it_may_be_in_the_queue(store, queue, published, more):
+    before = store._number
+    assert published(1, *more).code == 0
+    calls = store._number - before
+    queue.receive(1)[0].ack()
+    store.plan = {store._number + calls: ctrl_c}
+    done = published(1, "--json", *more)
+    assert (done.code, done.json["not_published"]) == (130, {"1": "OUTCOME_UNKNOWN"})
+    assert "these may be in the queue" in done.err
+
+
+def test_where_ctrl_c_ends_the_output_the_command_says_that_all_are_published(queue, published, monkeypatch):
+    monkeypatch.setattr("latchwork.cli.queue.messages.Session.say", ctrl_c)
+    done = published(3)
+    assert (done.code, queue.depth().ready) == (130, 3)
+    assert "latchwork: all 3 messages are published; perhaps not all of their ids were printed\n" in done.err
 
 
 def test_where_nothing_is_published_the_error_says_all(store, queue, published):

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from latchwork import connect
-from latchwork.cli import session
+from latchwork.cli import follow_ups, session
+from latchwork.errors import Unavailable
 from latchwork.queue import Publish, QueueConfig, QueueRegistry
 from latchwork.queue.sharded.batches.records import BatchRecords, not_followed
 from latchwork.queue.sharded.slots import Slot
@@ -235,6 +236,19 @@ def test_doctor_names_a_record_of_batches_that_cannot_be_read_and_those_beside_i
     told = lw("doctor", "--client", "shop", "--json")
     assert [state for state, _, _ in follow_ups_in(told)] == ["problem"], "the other one is named all the same"
     assert any("batches of queue bad of shop: " in one["what"] for one in told.json)
+
+
+def test_follow_ups_that_cannot_be_looked_at_hide_nothing_else_that_doctor_found(lw, unfollowed, monkeypatch):
+    with pytest.warns(UserWarning, match="paused"):
+        unfollowed.get("orders").pause()
+
+    def away(*_):
+        raise Unavailable("node A is away")
+
+    monkeypatch.setattr(follow_ups, "not_followed", away)
+    told = lw("doctor", "--json")
+    assert [state for state, _, _ in follow_ups_in(told)] == ["warning"]
+    assert any("paused" in one["what"] for one in told.json)
 
 
 def test_batches_cost_doctor_two_calls_however_many_there_are(unfollowed):

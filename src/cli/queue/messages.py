@@ -20,6 +20,7 @@ from ...queue.sharded.publishing.publish import publish as publish_all
 from ...queue.sharded.shards import CHUNK
 from ...queue.sharded.sides import view_of
 from ...store.rows import attempted, chunked
+from ..interrupts import interrupted_once
 from ..jsontext import checked_json, to_json
 from ..options import Client, Farm
 from ..session import Session, note
@@ -58,26 +59,28 @@ def publish(
         line for line in sys.stdin.buffer.read().split(b"\n") if line.rstrip(b"\r")
     ]
     payloads = [_payload(one, queue) for one in given]
-    if unique is None and on_duplicate == "keep":
-        stored: list[Outcome] = []
+    if unique is None and on_duplicate != "keep":
+        raise InvalidRequest(f"--on-duplicate {shown(on_duplicate)} without --unique: give the key with --unique")
+    if unique is not None and len(payloads) != 1:
+        raise InvalidRequest(f"--unique is for a single message, and {len(payloads)} were given")
+    stored: list[Outcome] = []
+    with interrupted_once():
         try:
-            ids = publish_all(
-                queue, payloads, key=key, keys=None, headers=headers, message_ids=None, delay=None, at=None,
-                dedups=None, dedup_for=None, on_duplicate=on_duplicate, store=partial(_store_in_parts, stored),
-            )  # fmt: skip
+            if unique is None:
+                ids = publish_all(
+                    queue, payloads, key=key, keys=None, headers=headers, message_ids=None, delay=None, at=None,
+                    dedups=None, dedup_for=None, on_duplicate=on_duplicate, store=partial(_store_in_parts, stored),
+                )  # fmt: skip
+            else:
+                stored += [OutcomeUnknown(_INTERRUPTED)]
+                ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
         except (LatchworkError, KeyboardInterrupt) as failure:
             _tell_what_is_published(session, failure, stored, len(payloads))
             raise
-    elif unique is None:
-        raise InvalidRequest(f"--on-duplicate {shown(on_duplicate)} without --unique: give the key with --unique")
-    elif len(payloads) != 1:
-        raise InvalidRequest(f"--unique is for a single message, and {len(payloads)} were given")
-    else:
-        ids = [queue.publish(payloads[0], key=key, headers=headers, unique=unique, on_duplicate=on_duplicate)]
-    if not ids:
-        note("nothing was published")
-    if ids or session.json:
-        session.say(*ids, published=ids)
+        _print_ids(session, ids)
+
+
+_INTERRUPTED = "it was interrupted; the message may be delivered"
 
 
 def _store_in_parts(
@@ -88,7 +91,7 @@ def _store_in_parts(
     """
     for part in chunked(messages, CHUNK):
         begin = len(stored)
-        stored += [OutcomeUnknown("it was interrupted; the message may be delivered") for _ in part]
+        stored += [OutcomeUnknown(_INTERRUPTED) for _ in part]
         stored[begin:] = attempted(len(part), partial(store_messages, queue, part, terms))
     return stored
 
@@ -105,21 +108,35 @@ def _tell_what_is_published(
     others |= dict.fromkeys(range(len(stored) + 1, n + 1), Interrupted.code)
     doubtful = [place for place, code in others.items() if code == OutcomeUnknown.code]
     rest = [place for place, code in others.items() if code != OutcomeUnknown.code]
-    if not ids and (n == 1 or not doubtful):
+    is_interrupted = isinstance(failure, KeyboardInterrupt)
+    # Without these the error says all, as it does where only one message was given.
+    if not ids and not (doubtful and (n > 1 or is_interrupted)):
         return
     document = {"published": ids, "not_published": {str(place): code for place, code in others.items()}}
-    note(f"{len(ids):,} of {counted(n, 'message')} are published{', with these ids' if ids else ''}")
-    if isinstance(failure, KeyboardInterrupt):
-        if ids or session.json:
-            session.say(*ids, error=Interrupted.code, message="interrupted", **document)
-    else:
-        failure.details["document"] = document
-        if ids and not session.json:
-            session.say(*ids)
+    # First what is short: whoever reads the ids may have had enough of them.
+    note(f"{len(ids):,} of {counted(n, 'message')} are published{'; their ids follow' if ids else ''}")
     if rest:
         note(f"publish only the rest again, counted from 1 without empty lines: {spans(rest)}")
     if doubtful:
         note(f"these may be in the queue, counted in the same way; look before you publish them: {spans(doubtful)}")
+    if isinstance(failure, LatchworkError):
+        failure.details["document"] = document
+        if ids and not session.json:
+            session.say(*ids)
+    elif ids or session.json:
+        session.say(*ids, error=Interrupted.code, message="interrupted", **document)
+
+
+def _print_ids(session: Session, ids: Sequence[str]) -> None:
+    if not ids:
+        note("nothing was published")
+    if ids or session.json:
+        try:
+            session.say(*ids, published=ids)
+            sys.stdout.flush()  # here, as a short output fails only now
+        except BaseException:  # such as Ctrl-C, or a reader that has closed the pipe
+            note(f"all {counted(len(ids), 'message')} are published; perhaps not all of their ids were printed")
+            raise
 
 
 def _payload(given: str | bytes, queue: ShardedQueue) -> Any:

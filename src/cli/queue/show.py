@@ -84,7 +84,10 @@ def _show_each(session: Session, queue: ShardedQueue, client: str, ids: Sequence
         if status.hint is not None:
             note(f"{shown(one)}: {status.hint}")
         elif status.state is State.UNKNOWN:
-            note(f"{shown(one)}: {as_named(queue)} does not know this id: it is mistyped, or of another queue, or over")
+            note(
+                f"{shown(one)}: queue {queue.name} does not know this id. It may be mistyped, of another queue, or of "
+                "a message that is over. A message of a schedule or of Spark is found once it has failed or moved"
+            )
     # 2. Who works on them.
     now = session.store.seams.wall()
     late = {one: how for one, status in statuses.items() if (how := _waits_since(status, now))}

@@ -229,8 +229,9 @@ class SideView(Subqueue):
 
         envelopes = [as_new(one.envelope) for one in held]
         if away:  # the groups there have not had it, unless it is a copy for one of them
-            of, there = self._main.config.of, queue.config.name
-            known = (self.pointers.client_id, of) == (queue.pointers.client_id, there)
+            here, there = self.pointers, queue.pointers
+            is_own = here.store is there.store and here.client_id == there.client_id
+            known = is_own and self._main.config.of == queue.config.name
             envelopes = [replace(one, batch=None, known=known) for one in envelopes]
         moved = move(held, into(queue.pointers, queue.active.loaded, renewed=away), envelopes, remove)
         rows: list[tuple[str, Outcome | LatchworkError]] = [*unread]

@@ -179,7 +179,7 @@ class DelayedView(ConditionalMessages):
         try:
             again = act(list(retries)) if retries else []
         except LatchworkError as failure:  # of these alone: something was done to the others by now
-            again = [(name, failure) for name in retries]
+            again = [(name, outcome_of(failure)) for name in retries]
         looked_for = {*failed, *retries.values()}
         rows = [row for row in rows if row[0] not in looked_for]
         return [*rows, *failed.items(), *((retries[name], row) for name, row in again)]
@@ -260,7 +260,8 @@ class DelayedView(ConditionalMessages):
         outcomes: list[tuple[str, Outcome | LatchworkError]] = [*unread.items()]
         there: dict[str, str] = {}
         # The groups there have not had them, unless these are copies for one of them.
-        known = (self.client_id, self.config.of) == (target.client_id, target.config.name)
+        is_own = self.store is target.store and self.client_id == target.client_id
+        known = is_own and self.config.of == target.config.name
         for name in in_order(found):
             entry = found[name]
             # One that goes with an update comes in a moment; or its condition would have to go along.

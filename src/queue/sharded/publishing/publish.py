@@ -134,7 +134,10 @@ def checked_terms(
         return NOW  # as nearly always
     due = None if delay is None and at is None else checked_due(config, delay, at)
     if isinstance(on_duplicate, str) and on_duplicate == "replace":
-        raise InvalidRequest("on_duplicate is 'replace' without unique: give the key of the message with unique=")
+        raise InvalidRequest(
+            "on_duplicate is 'replace' without unique: only `publish` with unique= replaces a message; else use 'keep' "
+            "or 'raise'"
+        )
     checked_choice("on_duplicate", on_duplicate, ON_DUPLICATE)
     remembered = checked_span(dedup_for, config.message_expiry)
     if dedup_for is not None and not with_dedup:

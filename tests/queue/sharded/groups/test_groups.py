@@ -404,26 +404,33 @@ def test_a_delayed_message_of_a_group_that_is_moved_to_its_queue_comes_to_no_gro
     assert (payloads(queue), payloads(audit), payloads(billing)) == (["m"], [], [])
 
 
-def test_a_delayed_message_of_a_group_that_is_moved_to_another_client_comes_to_all_groups_there(simulated):
+@pytest.fixture(params=["another client", "another store"])
+def elsewhere(request, simulated):
+    """A queue of the same name elsewhere."""
+    if request.param == "another client":
+        registry = QueueRegistry(simulated.store, f"{simulated.client}x", farm_id="f")
+    else:
+        registry = QueueRegistry(MemoryStore(simulated.clock), simulated.client, farm_id="g")
+    return registry.create(simulated.config())
+
+
+def test_a_delayed_message_of_a_group_that_is_moved_elsewhere_comes_to_all_groups_there(simulated, elsewhere):
     queue = simulated.process().queue
-    group = queue.group("audit")
-    there = QueueRegistry(simulated.store, f"{simulated.client}x", farm_id="f").create(QueueConfig("q", shards=2))
-    audit = there.group("audit")
+    group, audit = queue.group("audit"), elsewhere.group("audit")
     queue.publish("m")
     assert group.put_off(group.receive(10)[0], 5.0) is True
-    assert set(group.delayed.move(group.delayed.search(), there).values()) == {Outcome.DONE}
-    run_until(Timers(Farms(there)), simulated.clock, 8)
-    assert (payloads(there), payloads(audit)) == (["m"], ["m"])
+    assert set(group.delayed.move(group.delayed.search(), elsewhere).values()) == {Outcome.DONE}
+    run_until(Timers(Farms(elsewhere)), simulated.clock, 8)
+    assert (payloads(elsewhere), payloads(audit)) == (["m"], ["m"])
 
 
-def test_a_failed_message_of_a_group_that_is_moved_to_another_client_comes_to_all_groups_there(simulated):
-    group = simulated.process().queue.group("audit")
-    there = QueueRegistry(simulated.store, f"{simulated.client}x", farm_id="f").create(simulated.config())
-    audit = there.group("audit")
-    simulated.process().queue.publish("m")
+def test_a_failed_message_of_a_group_that_is_moved_elsewhere_comes_to_all_groups_there(simulated, elsewhere):
+    queue = simulated.process().queue
+    group, audit = queue.group("audit"), elsewhere.group("audit")
+    queue.publish("m")
     group.receive(10)[0].nack()
-    assert set(group.sideline.move(group.sideline.search(), there).values()) == {Outcome.DONE}
-    assert (payloads(there), payloads(audit)) == (["m"], ["m"])
+    assert set(group.sideline.move(group.sideline.search(), elsewhere).values()) == {Outcome.DONE}
+    assert (payloads(elsewhere), payloads(audit)) == (["m"], ["m"])
 
 
 def test_a_failed_message_of_a_group_that_is_moved_to_its_queue_comes_to_no_group(simulated):

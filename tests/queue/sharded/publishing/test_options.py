@@ -107,6 +107,6 @@ def test_one_key_for_all_and_one_for_each_is_refused_before_any_call(store, wher
 def test_a_replacement_without_a_key_is_refused_and_the_parameter_that_is_missing_is_named(store):
     queue = queue_on(store)
     before = store.total
-    with pytest.raises(InvalidRequest, match="without unique: give the key"):
+    with pytest.raises(InvalidRequest, match="only `publish` with unique= replaces a message"):
         queue.publish({"n": 1}, on_duplicate="replace")
     assert store.total == before
