@@ -22,7 +22,8 @@ from typing import Any
 
 VARIABLE = "LATCHWORK_TEST_AEROSPIKE"
 IMAGE = "aerospike/aerospike-server:8.1"
-START_TIMEOUT = 60.0
+START_TIMEOUT = 180.0
+"""Seconds; an `asd` beside twenty busy processes has taken more than 60."""
 
 _ASD_CONFIG = """
 service {{

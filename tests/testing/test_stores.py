@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from latchwork.errors import InvalidRequest, Unavailable
+from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.retry import ONE_ATTEMPT
-from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store import Exists, Key, MemoryStore, Put, Update
 from latchwork.testing import Crash, Fault, FaultyStore, ManualClock, Outage
 
 KEY = Key("s", "k")
@@ -32,6 +32,15 @@ def test_a_scan_is_counted_fails_in_an_outage_and_is_not_made_by_a_process_that_
         faulty.get(KEY)
     with pytest.raises(Crash):
         faulty.scan("s")
+
+
+def test_of_a_batch_the_rows_of_a_fault_fail_alone(faulty):
+    keys = [Key("s", str(n)) for n in range(3)]
+    faulty.next(Fault("reply_lost", rows=(1,)))
+    rows = faulty.operate_many([Update(key, (Put("n", 1),), exists=Exists.ANY) for key in keys])
+    assert [type(row) for row in rows if isinstance(row, Exception)] == [OutcomeUnknown]
+    assert isinstance(rows[1], OutcomeUnknown)
+    assert [record.bins for record in faulty.get_many(keys)] == [{"n": 1}] * 3, "only the reply was lost"
 
 
 def test_the_next_call_fails_as_was_said_also_where_an_outage_is_planned(faulty):

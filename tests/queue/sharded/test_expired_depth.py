@@ -219,3 +219,13 @@ def test_the_number_that_expired_does_not_go_down_while_every_worker_is_busy(ord
             assert until(lambda: opened(queue.store, shards).depth().expired == 12, 20)
         finally:
             ends.set()
+
+
+def test_a_part_of_a_queue_is_half_over_once_a_message_has_waited_for_half_of_its_life(clock):
+    queue = opened(MemoryStore(clock))
+    assert not stats_of(queue).ready.is_half_over, "nothing waits"
+    queue.publish("m")
+    clock.advance(7 * DAYS)
+    assert not stats_of(queue).ready.is_half_over
+    clock.advance(DAYS)
+    assert stats_of(queue).ready.is_half_over
