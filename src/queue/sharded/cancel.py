@@ -112,6 +112,7 @@ class Cancelling:
         )
 
     def _rows(self, place: Place) -> list[Update]:
+        """Return the updates of one place. The store applies them in any order."""
         key, of = self._find.key(place), self._find.message_id
         if place.slot is None:
             return [self._find.delayed.cancelling(place.entry, self._me), Update(key, _LOOK_LATER)]
@@ -120,7 +121,7 @@ class Cancelling:
         return [drop, ASKING.fill(key, id=of, me=self._me), Update(key, _LOOK)]
 
     def _slot(self, rows: Sequence[Any], *, later: bool) -> Outcome | LatchworkError | None:
-        """Return what happened at a slot; None: the message was taken, or given back, between two rows.
+        """Return what happened at a slot; None: the message was taken, given back or dropped between two rows.
 
         later: the slot was not in the trace at first: the message has moved there meanwhile.
         """
@@ -142,20 +143,23 @@ class Cancelling:
                 return None
         return outcome
 
-    def _entry(self, place: Place, rows: Sequence[Any]) -> Outcome | LatchworkError:
+    def _entry(self, place: Place, rows: Sequence[Any]) -> Outcome | LatchworkError | None:
+        """Return what happened at an entry; None: it was marked, or cancelled, after the look."""
         cancelled, look = rows
-        if isinstance(look, tuple) and look[1] == self._me:
+        moving, by = look if isinstance(look, tuple) else (None, None)
+        if isinstance(cancelled, tuple) or by == self._me:
             self._entries.append(place.entry)
             self._batches += cancelled if isinstance(cancelled, tuple) else ()
             return Outcome.DONE
-        if isinstance(look, tuple) and look[0] is not None and look[1] is None:
+        if moving is not None and by is None:
             # On its way: who moves it drops it, unless groups get it there. They have had one that is tried again.
             return self._refusal() if self._has_groups and not is_retry(place.entry) else Outcome.ASKED
-        return _failed(rows)
+        outcome = _failed(rows)
+        return None if outcome is Outcome.NOT_THERE and look == (None, None) else outcome
 
 
 def _failed(rows: Sequence[Any]) -> Outcome | LatchworkError:
-    """Return what these rows say, of which none did anything as far as is known. The last one has looked after that."""
+    """Return what these rows say, of which none did anything as far as is known. The last one has looked."""
     failures = [row for row in rows if isinstance(row, LatchworkError)]
     looked = isinstance(rows[-1], tuple | NotFound)
     for failure in failures:

@@ -17,6 +17,7 @@ from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.store import MemoryStore, Put, SQLiteStore
 from latchwork.testing import CountingStore, FaultyStore, ManualClock, bring_back, inject_everywhere
 from tests.support import struck
+from tests.support.last_first import LastFirst
 from tests.support.waiting import until
 
 from .consumer.alone import OneThread
@@ -81,8 +82,11 @@ def test_a_message_is_found_in_any_state_by_at_most_two_calls(store, clock, stat
     assert (found.due is not None) is (state in ("retrying", "delayed"))
 
 
+@pytest.mark.parametrize("order", ["in order", "last first"])
 @pytest.mark.parametrize("state", STATES)
-def test_a_cancelled_message_does_not_come_again_whatever_its_state(store, clock, state):
+def test_a_cancelled_message_does_not_come_again_whatever_its_state(store, clock, state, order):
+    if order == "last first":
+        store.inner = LastFirst(store.inner)
     queue = made(store)
     of = on_its_way(queue, clock, state)
     running = STATES[state] is State.RUNNING
@@ -90,6 +94,7 @@ def test_a_cancelled_message_does_not_come_again_whatever_its_state(store, clock
     assert outcome is (ASKED if running else DONE)
     assert bool(outcome) is not running
     assert n <= 3
+    assert queue.depth().delayed == 0
     assert queue.status(of).cancelled
     if running:
         return

@@ -65,6 +65,8 @@ class Server(MemoryStore):
         self.watched: dict[Key, list[Change]] = {}
         self.lives = 1
         """How often it has started."""
+        self.twins = 0
+        """How many batches had several rows of one record."""
 
     def watch(self, key: Key) -> list[Change]:
         """Keep a list of all changes of one record, as nobody but the server sees them."""
@@ -232,21 +234,38 @@ class SimStore(RecordStore):
     def _batch(self, verb: str, rows: Sequence[Any], apply: Callable[[Any], Any]) -> list[Any]:
         """Rows apply one by one, each with a fate of its own; the reply comes when the last is done."""
         self._travel()
-        found = []
-        for row in rows:
+        found: dict[int, Any] = {}
+        for place in self._order(rows):
+            row = rows[place]
             fault = self.plan.fault(self.process, verb + "_many", row)
             if held := self.plan.hold():
                 self.world.pause(held)
             if fault is None:
                 if self.plan.held:
                     self._travel()  # a script delays this row
-                found.append(self._apply(apply, row))
+                found[place] = self._apply(apply, row)
                 if self.server.trace is not None:
-                    self._log(verb + "_many", row, found[-1], fault)
+                    self._log(verb + "_many", row, found[place], fault)
             else:
-                found.append(self._strike(fault, verb + "_many", row, apply))
+                found[place] = self._strike(fault, verb + "_many", row, apply)
         self._back()
-        return found
+        return [found[place] for place in range(len(rows))]
+
+    def _order(self, rows: Sequence[Any]) -> Sequence[int]:
+        """Rows of one record are applied in any order, as by an Aerospike that stores on a device: in every second
+        batch that has such rows, the last of them comes first.
+        """
+        places: dict[Key, list[int]] = {}
+        for place, row in enumerate(rows):
+            places.setdefault(row.key, []).append(place)
+        order = list(range(len(rows)))
+        if len(places) < len(rows):
+            self.server.twins += 1
+            if self.server.twins % 2:
+                for some in places.values():
+                    for place, other in zip(some, reversed(some), strict=True):
+                        order[place] = other
+        return order
 
     def _strike(self, fault: Fault, verb: str, row: Any, apply: Callable[[Any], Any]) -> Any:
         """What the write comes to under the fault: a result, or an error as a value."""
