@@ -826,6 +826,7 @@ def test_no_two_threads_of_a_probe_ask_by_the_same_number():
         return interrupted
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # else Python 3.12 begins with the next `settrace`
     sys.settrace(interrupted)
     try:
         parent.ask([Asked()], "/metrics", 0.0)

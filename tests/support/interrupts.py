@@ -46,6 +46,7 @@ class Interrupts:
         self._who = getcurrent()
         code = call.__code__
         before = sys.gettrace()
+        sys._getframe().f_trace_opcodes = True  # else Python 3.12 begins with the next `settrace`
         sys.settrace(lambda frame, event, arg: self._entered(frame, event, code))
         try:
             return call()
