@@ -56,6 +56,8 @@ def _cancelled(queue: ShardedQueue, messages: Sequence[str | Message]) -> Mappin
     raised: LatchworkError | None = None
     for message in messages:
         id, name = (message, message) if isinstance(message, str) else (message.message_id, message.published_as)
+        if id in outcomes or id in failures:  # a second cancel would not find what the first one has cancelled
+            continue
         try:
             outcomes[id] = queue.cancel(name or id)
         except LatchworkError as failure:

@@ -201,8 +201,8 @@ class RecordStore(ABC):
     ) -> Rows[Values]:
         """Apply an update to each of many records in one round trip per node; an outcome for each row, each by itself.
 
-        Rows that were never applied are tried again by the policy; rows in doubt are not. No two rows may name the
-        same record. The rows are not atomic with one another.
+        Rows that were never applied are tried again by the policy; rows in doubt are not. The rows are not atomic with
+        one another, and have no order: give one record one row, unless any order of its rows will do.
 
         publish: for each row its message, as `operate` says, or None. Two calls more for up to 500 messages of a queue.
         """

@@ -165,6 +165,13 @@ def shared(store):
     return queue
 
 
+def test_a_message_that_is_named_twice_is_cancelled_once(lw, client):
+    queue = client.create(QueueConfig("orders", shards=1))
+    of = queue.publish("x")
+    done = lw("queue", "cancel", *WORDS, "--id", of, "--id", of, "--json")
+    assert (done.code, done.json) == (0, [{"message_id": of, "outcome": "done"}])
+
+
 def test_a_message_that_cannot_be_cancelled_keeps_no_other_from_it(shared):
     run = Run("cancel", choose(shared, "delayed", {}))
     assert run.chosen.names[0] == "seen", "the first of its part"

@@ -34,6 +34,13 @@ def test_a_group_is_created_listed_looked_at_and_dropped(lw, queue):
     assert lw("--json", "queue", "group", "list", *queue).json == []
 
 
+def test_a_publish_to_a_group_is_refused_and_says_where_to_publish(lw, queue):
+    assert lw("queue", "group", "create", "orders", "audit", *queue[1:]).code == 0
+    done = lw("queue", "publish", "orders@audit", "1", *queue[1:], "--json")
+    assert (done.code, done.json["error"]) == (2, "INVALID_REQUEST")
+    assert "publish to the queue 'orders'" in done.json["message"]
+
+
 def test_what_was_published_before_a_group_was_made_is_none_of_its_messages_in_flight(lw, queue, sqlite_url):
     assert lw("queue", "publish", "orders", "1", "2", "3", *queue[1:]).code == 0
     for name, start in (("late", "now"), ("early", "oldest")):

@@ -52,6 +52,8 @@ def publish(
     """
     session: Session = context.obj
     queue = queue_of(session, name, client, farm)
+    if queue.reader:
+        queue.publish_many([])  # a group refuses it, and says why
     headers = headers_of(header or ())
     if not payload and sys.stdin.isatty():
         note("reading messages from standard input, one in each line; Ctrl-D ends")

@@ -45,7 +45,7 @@ from ...store.model.expr import SERVER_NOW, Bound, MapSize, MapValue, all_of
 from ...store.model.form import Form
 from ...store.model.messages import Fresh, ShardAt
 from ...store.model.record import Row
-from ...store.rows import Rows, attempted
+from ...store.rows import Rows, attempted, chunked
 from ..rows import read_each
 from .envelope import (
     BINS,
@@ -83,8 +83,10 @@ _TAKING_BACK = Form(
 )  # fmt: skip
 CHUNK, CHUNK_BYTES = 1_000, 8 * 1024 * 1024
 """Records, and about bytes, written in one batch."""
-MAX_RETURNED = 1_000
-"""Slots of a shard that are listed as given back at a time; the sweep brings back what is not listed."""
+MAX_RETURNED, MOST_LISTED = 1_000, 200
+"""Slots of a shard from which on no others are listed as given back, and how many one row lists at most. The sweep
+brings back what is not listed.
+"""
 _LISTS = missing(RETURNED) | (MapSize(RETURNED) < MAX_RETURNED)
 _LISTED = MapValue(RETURNED, Param("slot", str), str).eq(Param("by", str))
 _DROP = tuple(Put(bin, None) for bin in CONTENT)
@@ -448,10 +450,22 @@ class Shards(SubqueuePointers):
         back = [h for h, outcome in zip(held, outcomes, strict=True) if outcome is True]
         if back:
             with suppress(LatchworkError):
-                notes = [(h.slot, (MapPut(RETURNED, str(h.slot.pointer), h.delivery),)) for h in back]
-                self.store.repeat_many([Update(self.pointers_key(slot.shard), ops, _LISTS) for slot, ops in notes])
+                self.store.repeat_many(self._listing(back))
                 self.bell.ring()
         return outcomes
+
+    def _listing(self, back: Sequence[Stamped]) -> list[Update]:
+        """Return the updates that list these as given back, a few of each shard: an Aerospike refuses most of hundreds
+        of rows that write one record.
+        """
+        notes: dict[int, list[MapPut]] = {}
+        for h in back:
+            notes.setdefault(h.slot.shard, []).append(MapPut(RETURNED, str(h.slot.pointer), h.delivery))
+        return [
+            Update(self.pointers_key(shard), tuple(some), _LISTS)
+            for shard, puts in notes.items()
+            for some in chunked(puts, MOST_LISTED)
+        ]
 
     def take_back(self, slots: Mapping[Slot, str], me: str) -> Rows[Envelope | StampMiss]:
         """Stamp messages that were given back, and take their slots from the pointers. Two calls.

@@ -77,3 +77,18 @@ def test_a_unique_key_is_free_once_its_message_was_cancelled_or_is_done(on_devic
         until(lambda: len(handled) == MANY)
     assert sorted(handled) == list(range(MANY))
     assert len(set(second)) == MANY
+
+
+def test_hundreds_of_messages_of_a_shard_that_are_given_back_are_handed_out_again_at_once(on_device):
+    queue = QueueRegistry(on_device, "device").create(QueueConfig("returned", shards=1))
+    queue.publish_many(range(900))
+    assert all(row is True for row in queue.give_back(_taken(queue, 900)))
+    assert {one.attempts for one in _taken(queue, 900)} == {1}
+
+
+def _taken(queue, n):
+    held = []
+    while len(held) < n and (more := queue.receive(n - len(held), timeout=1)):
+        held += more
+    assert len(held) == n
+    return held
