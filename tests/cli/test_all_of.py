@@ -145,6 +145,11 @@ def test_the_audit_record_says_how_far_it_is_until_it_is_over(store):
     assert (kept.after, kept.outcome) == ("redrive 100 of 300", "failed: KeyboardInterrupt")
 
 
+def test_messages_are_chosen_over_as_many_looks_as_they_take(store, monkeypatch):
+    monkeypatch.setattr(bulk, "MOST_READ", 100)
+    assert len(choose(parked_in(QueueRegistry(store, "shop"), "orders", 250), "parked", {}).messages) == 250
+
+
 def test_delayed_messages_are_chosen_and_cancelled(store):
     queue = QueueRegistry(store, "shop", farm_id="f").create(QueueConfig("orders", shards=2))
     queue.publish_many(range(50), delay=600, message_ids=[f"d-{n}" for n in range(50)])

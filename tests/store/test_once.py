@@ -612,3 +612,13 @@ def test_a_memory_larger_than_a_server_can_keep_is_refused(capacity):
     """An Aerospike client cuts the number to 32 bits: tokens would be removed that are to be remembered."""
     with pytest.raises(InvalidRequest, match=r"1 to 2,147,483,647"):
         Once(capacity)
+
+
+def test_the_time_of_a_server_goes_on_between_two_replies():
+    seams, clock = ManualClock(), TokenClock()
+    assert clock.server_ms(seams) is None
+    seams.advance(5)
+    clock.learn(seams, 70_000)
+    seams.advance(10)
+    seams.step(3_600)
+    assert clock.server_ms(seams) == 80_000, "the wall clock here does not matter"

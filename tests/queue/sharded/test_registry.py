@@ -8,6 +8,7 @@ import pytest
 
 from latchwork.errors import AlreadyExists, InvalidRequest, NotFound, Refused, TooManyConsumers, Unavailable, Unreadable
 from latchwork.queue import BatchingConfig, QueueConfig, QueueRegistry, ShovelConfig
+from latchwork.queue.sharded import registry as registry_module
 from latchwork.retry import Poll
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing.clock import ManualClock
@@ -512,3 +513,9 @@ def test_a_queue_of_any_settings_can_be_made(settings):
     registry = QueueRegistry(MemoryStore(), "c")
     queue = registry.create(QueueConfig("q", **settings))
     assert registry.create(QueueConfig("q", **settings)) is queue
+
+
+@pytest.mark.parametrize(("stored", "pointer"), [(7, 7), (0, 0), (-1, 0), (2**63, 0), ("7", 0), (None, 0)])
+def test_a_damaged_sweep_pointer_counts_as_none(stored, pointer):
+    assert registry_module._swept({"3": stored}, 3) == pointer
+    assert registry_module._swept({"3": stored}, 4) == 0
