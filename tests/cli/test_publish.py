@@ -89,6 +89,14 @@ def test_messages_that_may_be_in_the_queue_are_not_told_to_be_published_again(st
     assert done.err.endswith("[OUTCOME_UNKNOWN]\n")
 
 
+@pytest.fixture(autouse=True)
+def takes_ctrl_c():
+    """Also where the tests run in the background of a shell, which lets them ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def ctrl_c(*_, **__):
     signal.raise_signal(signal.SIGINT)
 
