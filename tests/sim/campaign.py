@@ -26,11 +26,16 @@ KNOWN = Path(__file__).with_name("caught.json")
 """`known_seeds` in a file, as `python -m tests.sim mutants --write` has found them."""
 
 
-def random_mixes(primitive: str, seeds: Iterable[int], seconds: float | None = None) -> Tally:
-    """A run with a random mix of faults for each seed, as far as the time allows."""
+def random_mixes(
+    primitive: str, seeds: Iterable[int], seconds: float | None = None, *, any_order: bool = False
+) -> Tally:
+    """A run with a random mix of faults for each seed, as far as the time allows.
+
+    any_order: of the rows of each batch.
+    """
     tally = Tally("random faults", primitive)
     for seed in _in_time(seeds, seconds):
-        tally.add(simulate(SCENARIOS[primitive], seed))
+        tally.add(simulate(SCENARIOS[primitive], seed, any_order=any_order))
     return tally
 
 

@@ -43,22 +43,30 @@ class Outcome:
 
 
 def simulate(
-    kind: type[Scenario], seed: int, plan: Plan | None = None, *, trace: bool = False, quiet: bool = False
+    kind: type[Scenario],
+    seed: int,
+    plan: Plan | None = None,
+    *,
+    trace: bool = False,
+    quiet: bool = False,
+    any_order: bool = False,
 ) -> Outcome:
     """Run the scenario under the seed: set up, let things go wrong, let them calm down, check.
 
     quiet: no faults of the environment either, as in the modes that place their faults themselves.
+    any_order: the rows of each batch are applied in an order of their own.
     """
     logging.disable(logging.CRITICAL)
     try:
         with kind.sizes(seed):
-            return _simulated(kind, seed, plan, trace=trace, quiet=quiet)
+            return _simulated(World(seed, any_order=any_order), kind, seed, plan, trace=trace, quiet=quiet)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _simulated(kind: type[Scenario], seed: int, plan: Plan | None, *, trace: bool, quiet: bool) -> Outcome:
-    world = World(seed)
+def _simulated(
+    world: World, kind: type[Scenario], seed: int, plan: Plan | None, *, trace: bool, quiet: bool
+) -> Outcome:
     plan = plan or RandomPlan(kind.kinds, kind.lease)
     plan.bind(world)
     scenario = kind(world, plan)

@@ -41,6 +41,8 @@ SEEDS = {
 """Runs of each at scale 1: fewer of what takes long. `make soak` has a million of other seeds."""
 FEWEST = 5
 """Runs of each at any scale."""
+IN_ANY_ORDER = 50
+"""More runs of each at scale 1, in which the rows of a batch have an order of their own."""
 HISTORIES = {
     "store": 12300,
     "latch": 350,
@@ -78,6 +80,12 @@ def test_no_promise_is_broken_under_random_faults(primitive, proved):
     proved(tally.layer, primitive, tally.figures)
     assert not tally.violated, "\n".join(tally.violations)
     assert not tally.undecided
+
+
+@pytest.mark.parametrize("primitive", SEEDS)
+def test_no_promise_is_broken_whatever_the_order_of_the_rows_of_a_batch(primitive):
+    tally = random_mixes(primitive, range(scaled(IN_ANY_ORDER, FEWEST)), any_order=True)
+    assert not tally.violated, "\n".join(tally.violations)
     assert tally.histories >= HISTORIES[primitive] * SCALE
     # By chance: a rare kind may not be among the 150 runs of `make long`.
     assert SCALE < 10 or not tally.never_fired(expected_kinds(primitive))

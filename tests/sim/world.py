@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -73,8 +74,10 @@ class Process:
 class World(Hub):
     """One run: the hub, the server's clock, and the processes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, any_order: bool = False) -> None:
         super().__init__(seed)
+        self.shuffler = random.Random(seed) if any_order else None
+        """Gives the order in which the rows of a batch are applied; None: as they were given."""
         self.processes: list[Process] = []
         self.server_offset = EPOCH
         self.furthest_offset = EPOCH

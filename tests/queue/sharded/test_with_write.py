@@ -16,14 +16,15 @@ from latchwork.queue import Publish, QueueConfig, QueueRegistry, State
 from latchwork.queue.sharded.delayed import conditional as entries
 from latchwork.queue.sharded.publishing import with_write
 from latchwork.queue.sharded.upkeep import conditions
-from latchwork.queue.sharded.upkeep.timers import QueueTimers
+from latchwork.queue.sharded.upkeep.timers import QueueTimers, Timers
 from latchwork.spark import once_per_batch
 from latchwork.store import Add, Bin, Exists, Key, MemoryStore, Put, Read, Update
+from latchwork.store.port import DelegatingStore
 from latchwork.testing import bring_back, inject_everywhere
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import Crash, Fault
 
-from .delayed.test_delayed import late_row
+from .delayed.test_delayed import Farms, late_row, run_until
 from .world import Leadership
 
 PATIENCE = 1.0
@@ -98,6 +99,40 @@ def test_it_costs_two_calls_more_than_the_write_and_in_hundreds_two_in_all(world
     shop.store.operate_many(rows, publish=[Publish(n, queue=shop.mails) for n in range(100)]).raise_unless()
     assert shop.process.calls - before == 3
     assert shop.sent() == Counter({"paid": 2} | dict.fromkeys(range(100), 1))
+
+
+class Halting(DelegatingStore):
+    """Applies the rows of a batch from the last to the first, and stops before the first: a minute passes, in which the
+    server's clock is set back by an hour.
+    """
+
+    def _operate_many(self, updates):
+        rows = []
+        for update in reversed(updates):
+            if len(rows) == len(updates) - 1:
+                self.halt()
+            rows += super()._operate_many([update])
+        return rows[::-1]
+
+
+def test_a_message_comes_whose_entry_is_stored_after_its_place_was_looked_at_and_the_clock_was_set_back(monkeypatch):
+    monkeypatch.undo()  # the real times
+    clock = ManualClock()
+    store, order = MemoryStore(clock), Key("orders", "o")
+    there = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("mails", shards=1))
+    store.operate(order, Put("state", "new"), exists=Exists.ANY)
+    slow = Halting(store)
+    mails = QueueRegistry(slow, "c", farm_id="f").get("mails")
+
+    def halt():
+        run_until(Timers(Farms(there)), clock, 60)
+        clock.step(-3_600)
+
+    slow.halt = halt
+    slow.operate(order, Put("state", "paid"), publish=Publish("paid", queue=mails))
+    slow.halt = lambda: None
+    run_until(Timers(Farms(there)), clock, 7_200)
+    assert [one.payload for one in there.receive(10)] == ["paid"]
 
 
 def test_a_message_whose_update_was_given_up_meanwhile_is_counted_once(world, order, monkeypatch):

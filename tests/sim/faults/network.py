@@ -252,13 +252,17 @@ class SimStore(RecordStore):
         return [found[place] for place in range(len(rows))]
 
     def _order(self, rows: Sequence[Any]) -> Sequence[int]:
-        """Rows of one record are applied in any order, as by an Aerospike that stores on a device: in every second
-        batch that has such rows, the last of them comes first.
+        """Rows are applied in any order: a client sends them to several servers, and one that stores on a device works
+        on them at the same time. That is all rows if the world is to be so; else those of one record, the last of which
+        comes first in every second batch that has such rows.
         """
+        order = list(range(len(rows)))
+        if self.world.shuffler is not None:
+            self.world.shuffler.shuffle(order)
+            return order
         places: dict[Key, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(row.key, []).append(place)
-        order = list(range(len(rows)))
         if len(places) < len(rows):
             self.server.twins += 1
             if self.server.twins % 2:

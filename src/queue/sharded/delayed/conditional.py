@@ -15,7 +15,7 @@ from ....store.model.expr import SERVER_NOW
 from ....store.rows import Rows
 from ..envelope import Envelope
 from .control import AS_FAR, IN, OUT, RETRY_IN, RETRY_OUT, counting, may_have_passed
-from .entries import WIDTH, DelayedMessages, bucket_of
+from .entries import SKEW, WIDTH, DelayedMessages, bucket_of
 from .stored import ENTRY, IF, SURE, Entry
 
 SOON = 1_500
@@ -63,14 +63,16 @@ class ConditionalMessages(DelayedMessages):
         rows = Rows(map(self._ours, made, stored, tokens))
         safe, _ = rows.sift(names)
         # 2. If the bucket may have been due by then, or has no room, the ids go into another one.
-        latest = max((moment for (moment,) in safe.values()), default=0)
+        moments = [moment for (moment,) in safe.values()]
         passed = None
         if not isinstance(entered, LatchworkError) and not isinstance(seen, LatchworkError):
             self._learn(entered[0])
-            latest = max(latest, entered[0])
+            moments.append(entered[0])
             if not answered.sent_again:  # else the horizon may have been read long before the last entry was stored
                 passed = may_have_passed(seen[0], seen[1] + LEAST)
-        if not safe or (passed is not None and max(passed, latest + LEAST) < number * WIDTH):
+        latest, apart = max(moments, default=0), max(moments, default=0) - min(moments, default=0)
+        # Rows are applied in any order. Times that are far apart may be of a server whose clock was set meanwhile.
+        if not safe or (passed is not None and apart <= SKEW * 1000 and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)
         uncounted = None if isinstance(seen, LatchworkError) else ()
