@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("src/retry.py", ["tests/test_retry.py"]),
         ("src/coord/lock.py", ["tests/coord/lock"]),
-        ("src/coord/barrier/layout.py", ["tests/coord/barrier/test_barrier.py"]),
+        ("src/coord/barrier/layout.py", ["tests/coord/barrier/test_barrier.py", "tests/machines/test_barriers.py"]),
         ("src/queue/sharded/sideline.py", ["tests/queue/sharded/sideline"]),
         ("src/coord/presence/__init__.py", ["tests/coord/presence"]),
         ("src/spark/sink.py", ["tests/spark/test_sink.py"]),
@@ -38,10 +38,11 @@ def test_the_tests_of_a_page_are_those_of_all_pages_and_those_that_name_it():
     assert {"tests/test_docs.py", "tests/test_words.py"} <= set(own_tests("docs/glossary.md"))
 
 
-def test_where_no_name_fits_the_tests_of_the_folder_are_taken():
-    found = own_tests("src/queue/sharded/slots.py")
+def test_where_no_name_fits_the_tests_of_the_folder_are_taken_and_those_that_import_the_file():
+    found = own_tests("src/queue/sharded/redrive.py")
     assert "tests/queue/sharded/test_messages.py" in found
-    assert all(test.startswith("tests/queue/sharded/test_") for test in found)
+    assert "tests/queue/sharded/sideline/test_slow_parking.py" in found
+    assert "tests/queue/sharded/test_one_message.py" in own_tests("src/queue/sharded/slots.py")
     assert "tests/queue/sharded/upkeep/test_sweeper.py" in own_tests("src/queue/sharded/upkeep/sweep.py")
 
 

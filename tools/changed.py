@@ -2,13 +2,14 @@
 
 Tests lie as the source lies. The tests of `src/queue/sharded/upkeep/sweeper.py` are, first found wins:
 `tests/queue/sharded/upkeep/test_sweeper*.py`, `tests/queue/sharded/test_sweeper*.py`,
-`tests/queue/sharded/test_upkeep*.py`, all of `tests/queue/sharded`, and so on upwards. The tests of any other file are
-those that name it.
+`tests/queue/sharded/test_upkeep*.py`, all of `tests/queue/sharded` and the tests elsewhere that import the file, and so
+on upwards. The tests of any other file are those that name it.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,16 @@ def _lying_alike(parts: tuple[str, ...]) -> list[Path]:
             if found := [*folder.glob(f"test_{name}*.py"), *folder.glob(f"{name}/")]:
                 return found
         if depth and (found := _tests_in(folder)):
-            return found
+            return [*found, *_importing(parts)]
     return []
+
+
+def _importing(parts: tuple[str, ...]) -> list[Path]:
+    """The tests that import a module."""
+    *package, name = parts
+    package = ".".join(("latchwork", *package))
+    wanted = re.compile(rf"{re.escape(package)}(\.{name}\b| import .*\b{name}\b)")
+    return [test for test in TESTS.rglob("test_*.py") if wanted.search(test.read_text())]
 
 
 def _tests_in(folder: Path) -> list[Path]:
