@@ -70,9 +70,10 @@ class ConditionalMessages(DelayedMessages):
             moments.append(entered[0])
             if not answered.sent_again:  # else the horizon may have been read long before the last entry was stored
                 passed = may_have_passed(seen[0], seen[1] + LEAST)
-        latest, apart = max(moments, default=0), max(moments, default=0) - min(moments, default=0)
         # Rows are applied in any order. Times that are far apart may be of a server whose clock was set meanwhile.
-        if not safe or (passed is not None and apart <= SKEW * 1000 and max(passed, latest + LEAST) < number * WIDTH):
+        earliest, latest = min(moments, default=0), max(moments, default=0)
+        is_steady = latest - earliest <= SKEW * 1000
+        if not safe or (is_steady and passed is not None and max(passed, latest + LEAST) < number * WIDTH):
             return rows.then(lambda places: [names[n] for n in places])
         late = bucket_of(max(latest, self._server_ms()) + SOON)
         uncounted = None if isinstance(seen, LatchworkError) else ()
