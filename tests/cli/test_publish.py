@@ -65,7 +65,7 @@ def test_where_the_store_stops_answering_the_ids_of_what_is_published_and_the_re
     store.plan = {}
     ids = done.out.split()
     assert (done.code, len(ids)) == (1, 1_000)
-    assert "latchwork: 1,000 of 2,500 messages are published; their ids follow\n" in done.err
+    assert "latchwork: published 1,000 of 2,500 messages; their ids follow\n" in done.err
     assert "latchwork: publish only the rest again, counted from 1 without empty lines: 1001-2500\n" in done.err
     assert "may be in the queue" not in done.err
     assert done.err.endswith("[UNAVAILABLE]\n")
@@ -107,7 +107,7 @@ def test_after_ctrl_c_the_ids_of_what_is_published_and_the_rest_are_told(store, 
     done = published(2_500)
     ids = done.out.split()
     assert (done.code, len(ids)) == (130, 1_000)
-    assert "latchwork: 1,000 of 2,500 messages are published; their ids follow\n" in done.err
+    assert "latchwork: published 1,000 of 2,500 messages; their ids follow\n" in done.err
     assert "latchwork: publish only the rest again, counted from 1 without empty lines: 2001-2500\n" in done.err
     doubtful = "these may be in the queue, counted in the same way; look before you publish them: 1001-2000\n"
     assert doubtful in done.err
@@ -164,7 +164,7 @@ def test_where_ctrl_c_ends_the_output_the_command_says_that_all_are_published(qu
     monkeypatch.setattr("latchwork.cli.queue.messages.Session.say", ctrl_c)
     done = published(3)
     assert (done.code, queue.depth().ready) == (130, 3)
-    assert "latchwork: all 3 messages are published; perhaps not all of their ids were printed\n" in done.err
+    assert "latchwork: published 3 messages; perhaps not all of their ids were printed\n" in done.err
 
 
 def test_where_nothing_is_published_the_error_says_all(store, queue, published):

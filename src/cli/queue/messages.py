@@ -116,7 +116,7 @@ def _tell_what_is_published(
         return
     document = {"published": ids, "not_published": {str(place): code for place, code in others.items()}}
     # First what is short: whoever reads the ids may have had enough of them.
-    note(f"{len(ids):,} of {counted(n, 'message')} are published{'; their ids follow' if ids else ''}")
+    note(f"published {len(ids):,} of {counted(n, 'message')}{'; their ids follow' if ids else ''}")
     if rest:
         note(f"publish only the rest again, counted from 1 without empty lines: {spans(rest)}")
     if doubtful:
@@ -137,7 +137,7 @@ def _print_ids(session: Session, ids: Sequence[str]) -> None:
             session.say(*ids, published=ids)
             sys.stdout.flush()  # here, as a short output fails only now
         except BaseException:  # such as Ctrl-C, or a reader that has closed the pipe
-            note(f"all {counted(len(ids), 'message')} are published; perhaps not all of their ids were printed")
+            note(f"published {counted(len(ids), 'message')}; perhaps not all of their ids were printed")
             raise
 
 
