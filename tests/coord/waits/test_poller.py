@@ -168,6 +168,47 @@ def test_a_damaged_record_fails_those_who_wait_for_it_alone():
     assert said == {0: "taken", 1: Corrupt, 2: "taken"}
 
 
+def test_a_record_that_the_store_cannot_decode_fails_those_who_wait_for_it_alone():
+    said = {}
+
+    class OneDamaged(CountingStore):
+        """A store one of whose records no read can decode, once it is damaged."""
+
+        is_damaged = False
+
+        def _get_many(self, keys, bins):
+            if self.is_damaged and any(key.name.endswith("-1") for key in keys):
+                raise Corrupt("not decoded")
+            return super()._get_many(keys, bins)
+
+        def _operate_many(self, updates):
+            rows = super()._operate_many(updates)
+            return [Corrupt("not decoded") if row.key.name.endswith("-1") else rows[n] for n, row in enumerate(updates)]
+
+    def waiting(inner):
+        store = OneDamaged(inner)
+
+        def one(place):
+            try:
+                said[place] = latch(store, place).wait(2.0)
+            except LatchworkError as failure:
+                said[place] = type(failure), str(failure)
+
+        def others():
+            inner.seams.sleep(0.5)
+            store.is_damaged = True
+            inner.seams.sleep(0.5)
+            for place in (0, 2):
+                latch(inner, place).count_down()
+
+        together(inner.seams, [others, *(partial(one, place) for place in range(3))])
+
+    stage = Stage()
+    stage.act("waiting", waiting)
+    stage.play()
+    assert said == {0: True, 1: (Corrupt, "not decoded"), 2: True}
+
+
 def test_a_record_that_cannot_be_read_is_asked_for_again_by_those_alone_who_wait_for_it():
     asked = Counter()
 
