@@ -802,6 +802,10 @@ def test_a_timeout_that_is_no_length_of_time_is_refused(memory, what, timeout):
     assert store.total == 0
 
 
+def test_the_longest_name_of_a_farm_has_nine_bytes(memory):
+    assert CountDownLatch.create(memory, "shop", ID, 1, farm_id="frankfurt").counts() == {"frankfurt": 1}
+
+
 def test_the_farm_is_taken_from_the_environment_where_none_is_given(memory, monkeypatch):
     monkeypatch.setenv("LATCHWORK_FARM", "")
     assert "'local'" in repr(CountDownLatch.get(memory, "shop", ID))
