@@ -28,9 +28,10 @@ def closed():
     return made
 
 
-def waited():
+def waited(look=lambda latch: None):
     clock = ManualClock()
     latch = CountDownLatch.create(MemoryStore(clock), "shop", "closing", 1)
+    look(latch)
     clock.at(1, latch.count_down)
     return latch.wait(timeout=5, progress=True)
 
@@ -47,3 +48,11 @@ def test_a_bar_is_drawn_on_a_terminal_and_ends_its_line(monkeypatch):
 def test_a_wait_goes_on_where_its_bar_cannot_be_shown(monkeypatch, stderr):
     monkeypatch.setattr(sys, "stderr", stderr)
     assert waited() is True
+
+
+@pytest.mark.parametrize("stderr", [None, closed(), io.StringIO()], ids=["none", "closed", "file"])
+def test_nobody_asks_who_is_missing_for_a_bar_that_is_not_seen(monkeypatch, stderr):
+    asked = []
+    monkeypatch.setattr(sys, "stderr", stderr)
+    assert waited(lambda latch: monkeypatch.setattr(latch, "missing", lambda: asked.append(1) or [])) is True
+    assert not asked
