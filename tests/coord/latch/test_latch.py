@@ -703,9 +703,13 @@ def test_progress_is_told_whenever_a_counter_changes_and_only_then(memory, clock
 def test_the_bar_fits_its_columns_and_names_what_is_missing(memory):
     latch = CountDownLatch.create(memory, "shop", ID, 20, farm_id="dc1")
     latch.count_down(5)
-    text = line(latch.progress(), 20, [f"dc1/{n}" for n in range(15)], 200)
+    names = [f"dc1/{n}" for n in range(15)]
+    text = line(latch.progress(), 20, names, 200)
     assert "5 of 20, waiting for dc1/0, dc1/1" in text
-    assert "and 7 more" in text
+    assert text.endswith("dc1/7 and 7 more")
+    assert line(latch.progress(), 20, names, len(text)) == text
+    assert line(latch.progress(), 20, names, len(text) - 1) == text[:-2] + "~"
+    assert line(latch.progress(), 20, names[:8], 200).endswith("dc1/6, dc1/7")
     assert all(len(line(latch.progress(), 20, ["dc1/1"] * 15, columns)) <= columns for columns in range(5, 120))
 
 
