@@ -44,6 +44,17 @@ def test_a_bar_is_drawn_on_a_terminal_and_ends_its_line(monkeypatch):
     assert sys.stderr.getvalue().endswith("\n")
 
 
+@pytest.mark.parametrize(("columns", "cells"), [(200, 30), (70, 30), (60, 20), (44, 4), (20, 4)])
+def test_a_bar_leaves_the_last_column_free_and_forty_for_words(monkeypatch, columns, cells):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("COLUMNS", str(columns + 1))
+    waited(lambda latch: monkeypatch.setattr(latch, "missing", lambda: ["n" * 300]))
+    first, last = sys.stderr.getvalue().rstrip("\n").split("\r\x1b[K")[1:]
+    assert first.startswith(f"[{'-' * cells}] ")
+    assert last.startswith(f"[{'#' * cells}] ")
+    assert len(first) == len(last) == columns
+
+
 @pytest.mark.parametrize("stderr", [None, closed(), Gone()], ids=["none", "closed", "gone"])
 def test_a_wait_goes_on_where_its_bar_cannot_be_shown(monkeypatch, stderr):
     monkeypatch.setattr(sys, "stderr", stderr)
