@@ -9,7 +9,7 @@ import pytest
 
 import latchwork
 from latchwork import aio, coord, queue
-from latchwork.errors import InvalidRequest
+from latchwork.errors import InvalidRequest, LockUnavailable
 from latchwork.store import MemoryStore, RecordStore
 
 IN_A_THREAD = {
@@ -143,6 +143,19 @@ def test_a_sync_wait_in_the_thread_of_a_loop_is_refused_at_once_and_names_its_tw
     asyncio.run(main())
     twin, verb = name.split()[0].split(".")
     assert hasattr(getattr(aio, twin), verb)
+
+
+def test_a_sync_call_that_waits_for_no_time_is_made_in_the_thread_of_a_loop():
+    store = MemoryStore()
+
+    async def main():
+        grant = coord.FencedLock(store, "x").acquire(0)
+        assert grant.lost.wait(0) is False
+        with pytest.raises(LockUnavailable):
+            coord.FencedLock(store, "x").acquire(0)
+        grant.release()
+
+    asyncio.run(main())
 
 
 def test_other_sync_calls_there_are_logged_once_with_their_place(tmp_path, caplog, monkeypatch):
