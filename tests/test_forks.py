@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing.util  # noqa: F401 - whose finalizers a child calls that it has forked
 import os
 import signal
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import pytest
 
@@ -56,3 +57,17 @@ def test_a_child_forked_while_another_thread_logs_a_failure_does_not_wait_for_it
             failures.record(ValueError("a defect"), "publishing failed")
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_was_to_be_called_at_exit_and_was_taken_back_is_kept_by_nobody():
+    class Work:
+        def end(self): ...
+
+    work = Work()
+    kept, take_back = ref(work), SYSTEM.at_exit(work.end)
+    del work
+    assert kept() is not None
+    take_back()
+    take_back()
+    del take_back
+    assert kept() is None
