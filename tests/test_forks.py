@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing.util  # noqa: F401 - whose finalizers a child calls that it has forked
 import os
 import signal
+import sys
+from contextvars import copy_context
 from weakref import WeakSet, ref
 
 import pytest
@@ -71,3 +73,41 @@ def test_what_was_to_be_called_at_exit_and_was_taken_back_is_kept_by_nobody():
     take_back()
     del take_back
     assert kept() is None
+
+
+def no_more():
+    pass
+
+
+def fails():
+    raise ValueError("in the child")
+
+
+@pytest.mark.parametrize(
+    ("leave", "code", "printed"),
+    [
+        (no_more, 0, ""),
+        (fails, 1, "ValueError: in the child"),
+        (sys.exit, 0, ""),
+        (lambda: sys.exit(7), 7, ""),
+        (lambda: sys.exit(256 + 7), 7, ""),
+        (lambda: sys.exit("no luck"), 1, "no luck"),
+    ],
+)
+def test_a_child_that_ends_in_user_code_prints_what_python_prints_and_has_its_exit_code(leave, code, printed):
+    read, write = os.pipe()
+
+    def forking(_):
+        child = os.fork()
+        if child == 0:
+            sys.stderr = os.fdopen(write, "w")
+            leave()
+        return child
+
+    child = copy_context().run(forks.run_as_ours, lambda: forks.called(forking, None))
+    os.close(write)
+    with os.fdopen(read) as said:
+        lines = said.read().splitlines()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == code
+    assert lines[-1:] == ([printed] if printed else [])
+    assert (len(lines) > 1) is (leave is fails), "a traceback"

@@ -276,6 +276,7 @@ def test_bad_settings_are_refused_before_any_call(memory, given, message):
     with pytest.raises(InvalidRequest, match="name is ''"):
         Semaphore(memory, "", permits=1)
     assert memory.total == 0
+    assert Semaphore(memory, "s", permits=2, owner="x" * 255).owner == "x" * 255
 
 
 @pytest.mark.parametrize("n", [0, -1, 1001, 1.5, True, None])
