@@ -298,6 +298,23 @@ def test_a_farm_has_a_largest_number_of_members(memory):
     Group(memory, "g", farm_id="b").join("another farm's", keep_alive=False)
 
 
+def test_the_last_place_in_a_farm_that_another_takes_meanwhile_is_not_taken_twice(memory, monkeypatch):
+    group, get = Group(memory, "g", farm_id="a"), memory._get
+    group.join("first", lease=60, keep_alive=False)
+    places = {f"m{n}": "x" for n in range(MAX_MEMBERS - 2)}
+    memory.operate(Key(GROUPS, "g"), *(MapPut(ID + "a", name, id) for name, id in places.items()))
+
+    def taken_after(key, bins):
+        found = get(key, bins)
+        monkeypatch.undo()
+        memory.operate(Key(GROUPS, "g"), MapPut(ID + "a", "another", "x"))
+        return found
+
+    monkeypatch.setattr(memory, "_get", taken_after)
+    with pytest.raises(InvalidRequest, match="1000 members in farm 'a'"):
+        group.join("too late", keep_alive=False)
+
+
 def test_the_members_of_all_farms_share_a_record_and_who_finds_no_room_in_it_is_told_what_to_do(memory):
     about = [1, 10_000, 1_764_000_000_000, "m" * MAX_META]
 
