@@ -399,13 +399,14 @@ def test_an_old_handle_is_not_released_by_a_latch_that_was_made_again(store):
     assert fresh.wait(0), "which has meant no other"
 
 
+@pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("level", list(LatchLevel))
-def test_a_waiter_is_not_released_by_a_latch_that_was_made_again_between_two_looks(memory, clock, level):
+def test_a_waiter_is_not_released_by_a_latch_that_was_made_again_between_two_looks(memory, clock, level, count):
     CountDownLatch.create(memory, "shop", ID, 2, farm_id="dc1", level=level)
 
     def again():
         memory.delete(key())
-        CountDownLatch.create(memory, "shop", ID, 0, farm_id="dc1", level=level)
+        CountDownLatch.create(memory, "shop", ID, count, farm_id="dc1", level=level)
 
     clock.at(1.0, again)
     with pytest.raises(NotFound, match="made again"):
@@ -673,7 +674,30 @@ def test_a_waiter_across_farms_reads_who_has_counted_once_a_second_at_most(memor
     assert 2 <= len(whole) <= 12
 
 
+def test_a_waiter_across_farms_reads_the_whole_record_no_more_often_where_counters_change(memory, clock):
+    store = CountingStore(memory)
+    latch = CountDownLatch.create(memory, "shop", ID, 90, farm_id="dc1", farms=["dc1", "dc2"], level=XDC)
+    for n in range(80):
+        clock.at(0.05 * n, latch.count_down)
+    whole, told = [], []
+    store._get = lambda key, bins: (whole.append(1) if not bins else None, memory._get(key, bins))[1]
+    waiter = CountDownLatch.get(store, "shop", ID, farm_id="dc1", level=XDC)
+    assert not waiter.wait(timeout=5, progress=told.append)
+    assert 2 <= len(whole) <= 7
+    assert len(told) > 40
+    assert {seen.absent_farms for seen in told} == {("dc2",)}
+
+
 # ---- waiting
+
+
+@pytest.mark.parametrize("level", list(LatchLevel))
+def test_a_waiter_whose_latch_is_damaged_meanwhile_is_told_so_at_once(memory, clock, level):
+    latch = CountDownLatch.create(memory, "shop", ID, 1, farm_id="dc1", level=level)
+    clock.at(1.0, lambda: memory.operate(key(), Put("count#dc1", "many")))
+    with pytest.raises(Corrupt, match="count#'dc1' is not a number"):
+        latch.wait(timeout=10)
+    assert clock.monotonic() < 1.1
 
 
 def test_a_waiter_sees_the_release_within_a_poll_and_asks_at_most_40_times_a_second(memory, clock):
