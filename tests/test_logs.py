@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
@@ -60,3 +61,37 @@ def test_a_record_names_the_line_that_logged_it(caplog):
     assert {(record.filename, record.funcName, record.getMessage()) for record in caplog.records} == {
         ("test_logs.py", "test_a_record_names_the_line_that_logged_it", "the work failed")
     }
+
+
+def test_a_process_that_is_to_end_still_logs_the_traceback_of_what_is_handled(caplog, monkeypatch):
+    monkeypatch.setattr(logs, "_ends", [])
+    logs.ends()
+    try:
+        raise ValueError("a defect")
+    except ValueError:
+        LOG.exception("the work failed")
+        LOG.warning("it goes on")
+    failed, goes_on = caplog.records
+    assert failed.exc_info[0] is ValueError
+    assert goes_on.exc_info is None
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_the_interpreter_ends_without_the_log_handlers_only_where_one_blocks(monkeypatch, blocks):
+    gone, go_on = [], threading.Event()
+
+    class Shipper(logging.Handler):
+        def flush(self):
+            if blocks:
+                go_on.wait(30)
+
+    logger, shipper = logging.getLogger("latchwork.test"), Shipper()
+    monkeypatch.setattr(logs, "LEAVING", 0.02 if blocks else 30.0)
+    monkeypatch.setattr(logs.atexit, "unregister", gone.append)
+    logger.addHandler(shipper)
+    try:
+        logs.let_end()
+    finally:
+        logger.removeHandler(shipper)
+        go_on.set()
+    assert gone == ([logging.shutdown] if blocks else [])

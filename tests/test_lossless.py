@@ -40,7 +40,7 @@ TWINS = [
 """Maps with two keys that are one in JSON."""
 SOUND = [
     {1: "a", "2": "b"}, {"a": {"b": {"c": [1, 2.5, None, True, "ü\n"]}}}, [], "x", {}, {"raw": msgspec.Raw(b"[ 1 ]")},
-    {"d": Decimal("1.50"), "big": 2**70},
+    {"d": Decimal("1.50"), "big": 2**70}, msgspec.Raw(b'{"a": 1, "a": null}'),
 ]  # fmt: skip
 
 
@@ -72,8 +72,9 @@ def test_numbers_of_numpy_are_taken_and_what_json_has_not_is_named():
     for wrong, name in ((numpy.zeros(2), "numpy.ndarray"), (Fraction(1, 3), "fractions.Fraction")):
         with pytest.raises(InvalidRequest, match=f"objects of type {name}"):
             found.publish(wrong)
-    with pytest.raises(InvalidRequest, match="not finite"):
-        found.publish({"n": numpy.float64("nan")})
+    for wrong in ({"n": numpy.float64("nan")}, [[1.0, float("inf")]], (float("nan"),), {"n": [{"x": float("-inf")}]}):
+        with pytest.raises(InvalidRequest, match="not finite"):
+            found.publish(wrong)
     latch = CountDownLatch.create(MemoryStore(), "c", "l", 1)
     with pytest.raises(InvalidRequest, match="Python's own int"):
         latch.count_down(party=numpy.int64(3))

@@ -11,7 +11,7 @@ import pytest
 
 from latchwork import errors
 from latchwork.errors import InvalidRequest, LatchworkError
-from latchwork.plain import MOST_SAID, MOST_SHOWN, counted, exact_time, shortened, shown, word
+from latchwork.plain import MOST_SAID, MOST_SHOWN, counted, exact_time, shortened, shown, shown_time, word
 
 SRC = Path(__file__).parent.parent / "src"
 REFUSALS = {
@@ -50,6 +50,9 @@ def deep(levels):
         ([], "[]"),
         (set(), "set()"),
         (list(range(1000)), "[0, 1, 2, 3, 4, 5, ... (length 1000)]"),
+        ("x" * 1000, f"'{'x' * 50}'... (length 1000)"),
+        (b"x" * 1000, f"b'{'x' * 50}'... (length 1000)"),
+        ("x" * 98, f"'{'x' * 98}'"),
         (10**5000, "a whole number of 16610 bits"),
         ([10**5000], "[a whole number of 16610 bits]"),
         (Shows(ValueError("no")), "a Shows that cannot be shown"),
@@ -79,7 +82,7 @@ def test_of_a_large_value_no_more_is_shown_than_a_message_bears(value):
 
 
 def test_a_shortened_text_has_its_begin_and_its_end():
-    assert shortened("short", 10) == "short"
+    assert shortened("short", 10) == shortened("short", 5) == "short"
     text = shortened("begin" + "x" * 1000 + "end", 40)
     assert len(text) == 40
     assert (text[:5], text[-3:]) == ("begin", "end")
@@ -108,6 +111,14 @@ def test_no_message_of_an_error_floods_a_log():
 )
 def test_a_setting_is_shown_exactly_in_a_unit_that_people_use(span, shown):
     assert exact_time(timedelta(seconds=span)) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.4, "0 s"), (75, "75 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (2 * 86_400, "2 days")],
+)
+def test_a_length_of_time_is_shown_in_a_unit_of_which_it_has_two(seconds, shown):
+    assert shown_time(seconds) == shown
 
 
 def test_one_thing_is_not_called_by_a_plural():
