@@ -75,6 +75,16 @@ def test_a_verb_within_another_ends_with_it(clock):
     assert call_time() is None
 
 
+def test_a_verb_that_is_cut_ends_with_those_around_it_up_to_the_outermost_that_is_named(clock):
+    with Deadline(clock, 60) as around, Deadline(clock, None) as outermost, Deadline(clock, 20) as inner:
+        inner.cut(outermost)
+        assert (inner.left(), outermost.left(), around.left()) == (0, 0, 60)
+        assert inner.too_late(0)
+        assert outermost.too_late(0)
+        assert not around.too_late(0)
+        assert call_time() == pytest.approx(LATE)
+
+
 def test_a_thread_that_is_started_within_a_verb_has_its_own_time():
     seen, done = [], threading.Event()
 

@@ -49,6 +49,7 @@ def deep(levels):
         ({"a": 1}, "{'a': 1}"),
         ([], "[]"),
         (set(), "set()"),
+        (list(range(6)), "[0, 1, 2, 3, 4, 5]"),
         (list(range(1000)), "[0, 1, 2, 3, 4, 5, ... (length 1000)]"),
         ("x" * 1000, f"'{'x' * 50}'... (length 1000)"),
         (b"x" * 1000, f"b'{'x' * 50}'... (length 1000)"),
@@ -68,6 +69,7 @@ def test_a_value_is_shown_in_one_line_whatever_its_repr_does(value, text):
 
 def test_a_value_in_which_much_is_nested_is_shown_as_deep_as_one_reads():
     assert shown(deep(200_000)) == "[[[[...]]]]"
+    assert shown({1: {2: {3: {4: 5}}}}) == "{1: {2: {3: {...}}}}"
 
 
 @pytest.mark.parametrize(
