@@ -641,7 +641,7 @@ def test_a_result_is_found_where_it_was_counted_also_if_the_trace_of_its_message
     assert store.total - before == 2
 
 
-@pytest.mark.parametrize("hint", ["0:1", "1:99", "x", 7, "0:" + "9" * 30])
+@pytest.mark.parametrize("hint", ["0:1", "1:99", "x", 7, "0:x", "0:²", "0:" + "9" * 30])
 def test_a_slot_that_holds_another_message_is_no_result(store, hint):
     queue = kept(store, shards=1)
     queue.publish("another")

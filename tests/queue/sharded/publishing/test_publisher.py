@@ -178,6 +178,18 @@ def test_one_message_a_dedup_key_also_within_a_group(gate):
     assert {delivery.payload for delivery in queue.receive(10)} == {"first", 1}
 
 
+def test_a_dedup_key_holds_among_messages_without_one_and_the_order_of_their_key_too(gate):
+    queue = queue_on(gate)
+    with queue.publisher() as publisher:
+        gate.open.clear()
+        publisher.publish(0, key="k")
+        assert gate.reached.wait(30)
+        for n, dedup in enumerate([None, "invoice-7", "invoice-7", None], 1):
+            publisher.publish(n, key="k", dedup=dedup)
+        gate.open.set()
+    assert [delivery.payload for delivery in queue.receive(10)] == [0, 1, 2, 4]
+
+
 def test_messages_of_one_key_are_stored_in_the_order_of_their_publisher(store, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 50)
     queue = queue_on(store)
