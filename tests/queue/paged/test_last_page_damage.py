@@ -171,13 +171,15 @@ def garbled(contents, positions):
 
 
 @pytest.mark.parametrize("bad", [{2, 7}, {0, 7}, {2, 4, 6, 7}, {0, 1, 7}, {7}, {3}], ids=str)
-def test_good_records_between_damaged_ones_are_kept(bad):
+def test_good_records_between_damaged_ones_are_kept(bad, caplog):
     contents, begins = synced_one_by_one(8)
     files = garbled(contents, [begins[number] for number in bad])
     good = [b"%04d" % number for number in range(8) if number not in bad]
     for _ in range(2):  # opening once more changes nothing
         assert messages(files, page_size=PAGE, skip_corrupt=True) == good
         files = files.killed()
+    told = [text for text in caplog.messages if "bytes that were synced" in text]
+    assert len(told) == (7 in bad), "once, where synced messages are lost at the end"
     open_in(files, page_size=PAGE).append(b"end")
     assert messages(files.killed(), page_size=PAGE, skip_corrupt=True) == [*good, b"end"]
     error = read_until_damage(open_in(files.killed(), page_size=PAGE))[1]

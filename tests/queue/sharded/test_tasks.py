@@ -20,10 +20,11 @@ from latchwork.queue.sharded.tasks.signature import (
     report,
     signatures_of,
 )
-from latchwork.queue.sharded.workers import SILENT
+from latchwork.queue.sharded.workers import REPORT, SILENT
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import ManualClock
 from latchwork.testing.stores import CountingStore
+from tests.sim.stage import Stage
 from tests.support.waiting import until
 
 
@@ -428,3 +429,23 @@ def test_a_worker_reports_before_it_takes_its_first_message():
     with worker:
         until(lambda: seen)
     assert seen == ["look"]
+
+
+def test_a_worker_is_known_by_its_tasks_for_as_long_as_it_works_with_few_reports():
+    stage = Stage()
+
+    def process(store):
+        worker = worker_of(store)
+        queue = worker.registry.get("mails")
+        worker.task("mails", concurrency=1)(send)
+        with worker:
+            store.seams.sleep(4 * SILENT)
+            at_work = signatures_of(queue)
+        reports = store.get(Key("shop_meta_set", "mails_TASK")).generation
+        store.seams.sleep(SILENT + 1)
+        return [one.name for one in at_work], signatures_of(queue), reports
+
+    stage.act("worker", process)
+    at_work, later, reports = stage.play().said["worker"]
+    assert (at_work, later) == (["send"], [])
+    assert reports <= 1 + 4 * SILENT / REPORT
