@@ -118,7 +118,7 @@ def test_another_message_another_record_and_another_name_are_other_effects(world
     beside = Key(account.set, f"{account.name}-2")
     for delivery in (first, other):
         debit(delivery, account)
-        debit(delivery, account, name="fee")
+        debit(delivery, account, name="n" * 200)
         assert delivery.operate(beside, Add("balance", 20)) is True
     assert (balance(world, account), balance(world, beside)) == (60, 40)
 
