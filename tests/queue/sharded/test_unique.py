@@ -325,6 +325,17 @@ def test_a_publisher_that_was_paused_before_its_write_finds_its_place_sealed(clo
     assert [one.payload for one in due(fast, clock, 10)] == ["fast"]
 
 
+@pytest.mark.parametrize("call", range(1, 5))
+def test_of_two_publishers_at_once_one_publishes_and_both_have_the_id_of_its_message(clock, call):
+    inner = MemoryStore(clock)
+    store = FaultyStore(inner)
+    first, second = made(store), made(inner)
+    others = []
+    store.plan |= {store._number + call: lambda: others.append(again(second, "second"))}
+    assert [again(first, "first")] == others
+    assert [one.message_id for one in due(second, clock, 10)] == others
+
+
 @pytest.mark.parametrize("delay", [None, 60])
 def test_a_replacement_that_arrives_late_undoes_no_later_one(clock, delay):
     inner = MemoryStore(clock)
