@@ -17,6 +17,7 @@ from latchwork.queue.sharded.at_once import take_at_once
 from latchwork.queue.sharded.pointers import FIRE, LOAD, STREAM
 from latchwork.queue.sharded.slots import Slot
 from latchwork.retry import RetryPolicy
+from latchwork.seams import Seams
 from latchwork.store import Put, SQLiteStore
 from latchwork.store.sqlite import rows as sqlite_rows
 from latchwork.store.sqlite import steps as sqlite_steps
@@ -77,6 +78,19 @@ def test_each_is_one_step(store, queue):
     rest = queue.receive(100)
     assert statements(store, lambda: queue.ack_many(rest)) == ["BEGIN", *["DELETE"] * len(rest), "COMMIT"]
     assert store.scan("c_data_set") == []
+
+
+class Traced(Seams):
+    def carry(self, headers):
+        return {**(headers or {}), "traceparent": "t"}
+
+
+def test_a_message_that_is_published_in_a_trace_lets_its_handler_continue_it(store, queue, tmp_path):
+    traced = QueueRegistry(SQLiteStore(tmp_path / "store.db", seams=Traced()), "c").get("q")
+    traced.publish(1)
+    traced.publish_many([2, 3])
+    assert [one.headers for one in queue.receive(10)] == [{"traceparent": "t"}] * 3
+    traced.registry.store.close()
 
 
 def test_what_is_left_is_what_record_by_record_leaves(tmp_path, monkeypatch):

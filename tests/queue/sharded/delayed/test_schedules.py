@@ -327,13 +327,14 @@ def test_a_defect_that_one_schedule_meets_stops_no_other(caplog, monkeypatch):
     assert caplog.text.count("'a' was not published") == 1, "for a minute"
 
 
-def test_a_schedule_whose_last_tick_was_lost_publishes_its_next_one():
+@pytest.mark.parametrize("damage", [MapRemove("last", ("s",)), MapPut("last", "s", "soon")], ids=["lost", "damaged"])
+def test_a_schedule_whose_last_tick_was_lost_or_is_damaged_publishes_its_next_one(damage):
     clock = ManualClock()
     registry = registry_on(MemoryStore(clock))
     records = ScheduleRecords(registry.store, "c", "f")
     registry.schedule(Schedule("s", "q", every=MINUTE))
     registry.schedule(Schedule("t", "q", every=MINUTE))
-    registry.store.operate(records.key, MapRemove("last", ("s",)), repeatable=True)
+    registry.store.operate(records.key, damage, repeatable=True)
     duty = Scheduling(Farms(registry))
     for _ in range(12):
         duty.run(Term())
