@@ -291,6 +291,30 @@ def test_two_late_attempts_that_move_the_same_messages_make_it_once(store, clock
     assert consumed(queue, slots) == Counter(range(FEW))
 
 
+@pytest.mark.parametrize("at", range(6, 20, 2))
+def test_a_message_that_expires_unread_while_it_is_moved_is_published_in_its_new_place(store, clock, at):
+    queue = queue_on(store, message_expiry=timedelta(days=1))
+    attempt(store, clock, "crash_after", 5, order=rows(FEW))
+    claimed(queue)
+    clock.advance(SWEEP)
+    attempt(store, clock, "crash_after", at, order=rows(FEW))
+    clock.advance(90_000)
+    assert attempt(store, clock, order=rows(FEW))
+    assert consumed(queue) == Counter(range(FEW))
+
+
+@pytest.mark.parametrize("at", range(6, 20, 2))
+def test_a_message_that_is_handed_out_while_it_is_moved_comes_once(store, clock, at):
+    queue = queue_on(store)
+    attempt(store, clock, "crash_after", 5, order=rows(FEW))
+    slots = claimed(queue)
+    clock.advance(SWEEP)
+    attempt(store, clock, "crash_after", at, order=rows(FEW))
+    first = consumed(queue, slots)
+    assert attempt(store, clock, order=rows(FEW))
+    assert first + consumed(queue) == Counter(range(FEW))
+
+
 @pytest.mark.parametrize("at", range(3, 12, 2))
 @pytest.mark.parametrize("until", [3, 6, 10])
 def test_what_the_first_attempt_notes_at_the_last_moment_is_not_moved(store, clock, at, until):
