@@ -563,6 +563,24 @@ def test_the_lag_is_read_from_the_files_while_the_producer_runs(world, tmp_path,
         stored_lag(tmp_path / "nowhere", "out")
 
 
+def test_the_lag_is_read_from_the_files_while_the_producer_opens_its_next_page(world, tmp_path, clock):
+    producer = world.producer()
+    for number in range(3):
+        producer.put("a", number)
+    (tmp_path / "out-2.page").write_bytes(bytes((tmp_path / "out-1.page").stat().st_size))
+    (tmp_path / "out-2.idx").touch()
+    assert stored_lag(tmp_path, "out", seams=clock).messages == 3
+
+
+def test_a_damaged_cursor_is_told_of_by_who_reads_the_lag_from_the_files(world, tmp_path):
+    world.producer().put("a", 1)
+    (cursor,) = tmp_path.glob("*.cursor")
+    cursor.write_bytes(b"torn")
+    with pytest.raises(Corrupt, match="delete it") as refused:
+        stored_lag(tmp_path, "out")
+    assert refused.value.details["file"] == str(cursor)
+
+
 def test_the_lag_is_read_from_a_disk_that_is_read_only(world, tmp_path, clock, monkeypatch):
     producer = world.producer()
     producer.put("a", 1)
