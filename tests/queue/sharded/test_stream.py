@@ -103,6 +103,14 @@ ALL = Counter(range(N))
 # ---- ownership
 
 
+def test_a_stream_that_does_not_own_the_queue_is_told_who_does(queue):
+    with pytest.raises(FencedOut, match="'etl' does not own it; nobody does"):
+        ranges.current(queue.pointers, "etl")
+    ranges.take(queue.pointers, "other")
+    with pytest.raises(FencedOut, match="'etl' does not own it; other does"):
+        ranges.current(queue.pointers, "etl")
+
+
 def test_a_stream_owns_every_shard_and_consumers_are_refused_by_its_name(queue):
     fill(queue)
     ranges.take(queue.pointers, "etl")
