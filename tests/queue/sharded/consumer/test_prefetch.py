@@ -10,11 +10,14 @@ import pytest
 from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, Shovel, Worker
 from latchwork.queue.sharded.active import ActiveShards
+from latchwork.queue.sharded.consumer.consumer import SUPERVISE_SOON
 from latchwork.queue.sharded.consumer.prefetch import PREFETCH, SPAN, WAIT, Pace
+from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.slots import Slot
 from latchwork.store import MemoryStore
 from latchwork.store.rows import Rows
 from latchwork.testing.stores import CountingStore
+from tests.sim.stage import Stage
 
 from .alone import OneThread, made
 
@@ -523,3 +526,26 @@ def test_on_a_real_server_messages_are_handled_once_in_few_calls_and_a_stop_in_b
     assert set(handled) == set(published)
     assert set(handled.values()) == {1}
     assert calls < 600 - began, "three a message without prefetch"
+
+
+def test_what_is_done_is_acknowledged_at_once_though_the_next_handler_takes_long():
+    stage = Stage()
+
+    def body(store):
+        queue = QueueRegistry(store, "c", farm_id="f").create(QueueConfig("q", shards=1))
+        began, seams = [], store.seams
+
+        def handler(delivery):
+            if delivery.payload == "slow":
+                began.append(seams.monotonic())
+                seams.sleep(5)
+
+        queue.publish_many(["fast"] * 50 + ["slow"])
+        with Consumer(queue, handler, concurrency=1, upkeep=False):
+            while not began or in_flight(queue).messages > 1:
+                seams.sleep(0.005)
+            return seams.monotonic() - began[0]
+
+    stage.act("process", body)
+    stage.play()
+    assert stage.said["process"] < SPAN + 2 * SUPERVISE_SOON
