@@ -23,7 +23,7 @@ from latchwork.queue.sharded.consumer.in_hand import (
 )
 from latchwork.queue.sharded.envelope import Envelope
 from latchwork.queue.sharded.slots import Slot
-from latchwork.queue.sharded.subqueue import Ask
+from latchwork.queue.sharded.subqueue import LATE, Ask
 from latchwork.store.once import TOKEN
 from latchwork.store.rows import Rows
 from latchwork.testing import bring_back
@@ -200,6 +200,26 @@ def test_a_slot_that_was_claimed_before_it_was_written_is_waited_for_by_the_othe
     assert settle_for(other, seen, WHY, counts=True)["taken over"] == 1
     other.pointers.write([Slot(0, number)], [Envelope('"late"', "late")])
     assert [row[:2] for row in handled(other)] == [("late", 1)]
+
+
+@pytest.mark.parametrize("by", ["the next look", "the supervisor"])
+def test_a_slot_is_noted_for_as_long_as_its_message_is_waited_for(store, clock, by):
+    queue = opened(store)
+    waits = Noting(queue, 1)
+    queue.pointers.reserve({0: 2})
+    queue.active.loaded({0})
+    waits.consumer._turns.queue.await_messages = lambda *given, **named: queue._round(
+        4, Ask(notes=named["notes"]), now=True
+    )
+    for _ in range(2):
+        waits.consumer._turns.take()
+        assert [one.stage for one in noted_in(waits.memory)] == [Stage.AWAITED] * 2
+    clock.advance(LATE + 1)
+    if by == "the next look":
+        waits.consumer._turns.take()
+    else:
+        waits.consumer._give_up_late()
+    assert noted_in(waits.memory) == []
 
 
 def test_nothing_stays_noted_once_it_is_settled_and_more_than_fits_is_left_to_the_sweep(store):
