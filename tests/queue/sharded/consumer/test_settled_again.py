@@ -57,7 +57,7 @@ def loses_the_store(store, failure=None, answer=True):
 
 def kept(consumer, clock, seconds=20):
     """The supervisor looks again and again."""
-    for _ in range(2 * seconds):
+    for _ in range(int(2 * seconds)):
         clock.advance(0.5)
         consumer._move_on()
 
@@ -146,3 +146,22 @@ def test_in_order_a_message_that_failed_is_left_to_the_next_holder_of_its_shard(
     kept(consumer, clock)
     assert in_flight(queue).messages == 1
     assert queue.delayed.search() == []
+
+
+def test_in_order_what_is_owed_is_settled_soon_however_long_the_store_was_away_before(store, clock):
+    queue = made(store, shards=2)
+    consumer = Consumer(queue, loses_the_store(store), ordered=True)
+    keys = {queue.shard_of(key): key for key in "abcdef"}
+    queue.publish("first", key=keys[0])
+    handled(consumer)
+    kept(consumer, clock)
+    store.reset()
+    while not store.total:  # as far from the next time as may be
+        kept(consumer, clock, 0.5)
+    store.failure = None
+    queue.publish("second", key=keys[1])
+    handled(consumer)
+    store.failure = None
+    kept(consumer, clock, 2)
+    assert consumer.stats["handled"] == 2
+    assert not in_flight(queue).messages
