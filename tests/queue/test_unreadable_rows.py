@@ -263,6 +263,7 @@ def test_the_depth_is_known_though_the_number_of_delayed_messages_cannot_be_read
     damage_row(store, queue.delayed.control)
     depth = queue.depth()
     assert (depth.ready, depth.delayed, depth.damaged) == (1, 0, 1)
+    assert stats_of(queue).depth == depth
 
 
 def test_groups_without_a_record_are_found_beside_one_whose_record_cannot_be_read(store, queue):

@@ -28,6 +28,7 @@ from latchwork.queue import Entry, LargeQueue, Transaction
 from latchwork.queue.circular import transactions
 from latchwork.queue.circular.transactions import NAMED_FORGOTTEN
 from latchwork.store import Exists, Key, MemoryStore, Put
+from latchwork.store.model.values import MAX_DEPTH
 from latchwork.testing.clock import ManualClock
 from latchwork.testing.stores import CountingStore, Crash, Fault, FaultyStore
 from tests.support.scale import length
@@ -51,6 +52,19 @@ def test_every_kind_of_value_comes_back_as_it_was(store, name):
     found = [entry.value for entry in queue.dequeue_many(20)]
     assert found == VALUES
     assert [type(value) for value in found] == [type(value) for value in VALUES]
+
+
+def test_a_value_that_is_nested_as_deep_as_a_slot_takes_comes_back_and_a_deeper_one_is_refused(store, name):
+    counted = CountingStore(store)
+    queue, value = LargeQueue.create(counted, name, 4), "x"
+    for _ in range(MAX_DEPTH - 2):
+        value = [value]
+    queue.enqueue(value)
+    assert queue.dequeue().value == value
+    counted.reset()
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        queue.enqueue([value])
+    assert counted.total == 0
 
 
 def of_just_the_room(queue, item):
