@@ -391,3 +391,32 @@ def test_a_group_that_was_dropped_and_made_again_is_taken_up_within_15_s(fails, 
     stage.play()
     assert stage.said["process"] is False
     assert handled == ["before", "after"]
+
+
+def test_a_worker_that_is_stopped_while_it_takes_up_a_group_leaves_none_of_its_consumers_at_work(monkeypatch):
+    stage, start, starts = Stage(), Consumer.start, []
+
+    def slow(consumer):
+        starts.append(consumer)
+        found = start(consumer)
+        consumer.queue.store.seams.sleep(len(starts) - 1)
+        return found
+
+    monkeypatch.setattr(Consumer, "start", slow)
+
+    def body(store):
+        queue = registry_on(store, "q").get("q")
+        queue.group("g")
+        worker = Worker(QueueRegistry(store, "c", farm_id="f"))
+        worker.handler("q@g")(print)
+        with worker:
+            queue.group("g").drop()
+            queue.group("g")
+            while len(starts) < 2:
+                store.seams.sleep(0.1)
+        store.seams.sleep(5)
+        return [consumer._supervisor.is_alive() for consumer in starts]
+
+    stage.act("process", body)
+    stage.play()
+    assert stage.said["process"] == [False, False]
