@@ -48,6 +48,29 @@ def test_what_is_read_in_parts_is_read_whole(tmp_path, monkeypatch):
     assert found(tmp_path) == MESSAGES
 
 
+def test_what_is_read_beyond_the_end_ends_there(tmp_path, monkeypatch):
+    pread, asked = os.pread, []
+
+    def counted(fd, size, position):
+        asked.append(size)
+        assert len(asked) < 9, "it asks for ever"
+        return pread(fd, size, position)
+
+    file = SYSTEM_FILES.open(str(tmp_path / "file"), create=True)
+    file.write(b"12345", 0)
+    monkeypatch.setattr(os, "pread", counted)
+    assert [file.read(9, position) for position in (0, 3, 5, 7)] == [b"12345", b"45", b"", b""]
+
+
+def test_the_space_of_each_page_is_reserved_where_the_system_can_do_that(tmp_path, monkeypatch):
+    reserved = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, *span: reserved.append(span), raising=False)
+    sent(tmp_path / "reserved")
+    assert reserved.count((0, 512)) == len(list((tmp_path / "reserved").glob("q-*.page"))) > 1
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert found(sent(tmp_path / "elsewhere")) == MESSAGES
+
+
 def test_any_kind_of_bytes_is_taken_as_it_is_at_that_moment(tmp_path):
     mine = bytearray(b"mine")
     with PagedQueue.open(tmp_path, "q", page_size=512) as queue:
