@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from latchwork.errors import AlreadyExists, InvalidRequest, OutcomeUnknown, Refused, Unavailable
+from latchwork.errors import AlreadyExists, Corrupt, InvalidRequest, OutcomeUnknown, Refused, Unavailable
 from latchwork.queue import Consumer, Outcome, Shovel, ShovelConfig, State
 from latchwork.queue.sharded.publishing.unique import ON_DUPLICATE
 from latchwork.store import MemoryStore, Put, SQLiteStore
@@ -323,6 +323,18 @@ def test_a_publisher_that_was_paused_before_its_write_finds_its_place_sealed(clo
     assert again(slow, "slow", delay=delay) == others[0]
     assert clock.monotonic() - clock_at >= 1
     assert [one.payload for one in due(fast, clock, 10)] == ["fast"]
+
+
+def test_a_key_whose_record_is_damaged_is_named_and_one_whose_record_names_nobody_is_free(store):
+    queue = made(store)
+    again(queue)
+    (record,) = store.scan("c_unique_set")
+    store.operate(record.key, Put("id", 7))
+    with pytest.raises(Corrupt, match="delete the record"):
+        again(queue)
+    store.operate(record.key, Put("id", None))
+    of = again(queue, "next")
+    assert [one.payload for one in queue.receive(10) if one.message_id == of] == ["next"]
 
 
 @pytest.mark.parametrize("call", range(1, 5))
