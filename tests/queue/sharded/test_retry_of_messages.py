@@ -12,6 +12,7 @@ from latchwork.errors import Unavailable
 from latchwork.queue import BatchingConfig, Consumer, QueueConfig, QueueRegistry, ShovelConfig
 from latchwork.queue.sharded.delayed.entries import WIDTH
 from latchwork.queue.sharded.slots import Slot
+from latchwork.queue.sharded.stats import stats_of
 from latchwork.queue.sharded.upkeep.timers import Timers
 from latchwork.retry import Poll
 from latchwork.store import MemoryStore, Put
@@ -259,6 +260,18 @@ def test_what_cannot_be_stored_for_later_stays_for_the_sweep(clock, monkeypatch)
         delivery.nack()
     bring_back(queue)
     assert [again.reason for again in queue.receive()] == ["swept"]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_failure_that_is_told_of_is_the_last_one_and_none_where_its_note_is_damaged(store, place):
+    queue = made(store)
+    queue.publish("m", message_id="mine")
+    failing(queue)
+    assert (stats_of(queue).last_retry.message_id, stats_of(queue).last_retry.error) == ("mine", "it broke")
+    good = list(stats_of(queue).last_retry)
+    damaged = [*good[:place], 0, *good[place + 1 :]]  # no date, no text, or one entry too many
+    store.operate(queue.delayed.control, Put("last-retry", damaged))
+    assert stats_of(queue).last_retry is None
 
 
 # ---- what it costs
