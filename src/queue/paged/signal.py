@@ -23,22 +23,18 @@ class Signal:
         """Return the moment `timeout` seconds from now, for `wait`; None for no limit."""
         return None if timeout is None else self._seams.monotonic() + timeout
 
-    def wait(self, condition: Callable[[], bool], deadline: float | None) -> bool:
-        """Whether the condition came true before the deadline."""
+    def wait(self, condition: Callable[[], bool], deadline: float | None) -> None:
+        """Return once the condition is true, or the deadline is over."""
         if condition():
-            return True
+            return
         event = self._seams.event()
         self.waiting.add(event)  # before the next look, so that nothing falls between the look and the wait
         try:
-            return self._came_true(condition, event, deadline)
+            while not condition():
+                left = None if deadline is None else deadline - self._seams.monotonic()
+                if left is not None and left <= 0:
+                    return
+                event.wait(left)
+                event.clear()
         finally:
             self.waiting.discard(event)
-
-    def _came_true(self, condition: Callable[[], bool], event: Event, deadline: float | None) -> bool:
-        while not condition():
-            left = None if deadline is None else deadline - self._seams.monotonic()
-            if left is not None and left <= 0:
-                return False
-            event.wait(left)
-            event.clear()
-        return True
