@@ -164,6 +164,104 @@ def test_a_record_that_the_client_cannot_decode_is_unreadable_and_named():
         store(Client(0, ANSWERED)).get_many(KEYS)
 
 
+# ---- answers that the client cannot decode, or only in part
+
+CUT_SHORT = -1
+
+
+class Undecoding(Client):
+    """A client that cannot decode the record "b". A batch with it is cut short there: the row itself shows nothing of
+    it, and those behind it have no answer. `asked`: the records of each batch, `failing`: rows that fail by themselves.
+    """
+
+    def __init__(self, **failing) -> None:
+        super().__init__()
+        self.asked, self.failing = [], failing
+
+    def _answer(self, names):
+        self.asked.append("".join(names))
+        self.result, end = (CUT_SHORT, names.index("b")) if "b" in names else (0, len(names))
+        self.rows = [self.failing.get(name, ANSWERED if at <= end else SILENT) for at, name in enumerate(names)]
+
+    def batch_write(self, batch, policy):
+        self._answer([row.key[2] for row in batch.batch_records])
+        super().batch_write(batch, policy)
+
+    def batch_read(self, wanted, *given):
+        self._answer([name for *_, name in wanted])
+        return super().batch_read(wanted, *given)
+
+
+def test_a_batch_of_reads_that_was_cut_short_is_halved_until_it_names_the_record():
+    client = Undecoding()
+    with pytest.raises(Unreadable, match="name='b'"):
+        store(client).get_many(KEYS)
+    assert client.asked == ["abc", "a", "bc", "b"]
+
+
+def test_a_batch_of_reads_that_was_not_cut_short_is_asked_once():
+    client = Undecoding()
+    assert [record.bins for record in store(client).get_many([KEYS[0], KEYS[2]])] == [{"n": 1}] * 2
+    assert client.asked == ["ac"]
+
+
+def test_a_row_that_fails_by_itself_in_a_batch_that_was_cut_short_keeps_its_own_error():
+    with pytest.raises(Unavailable):
+        store(Undecoding(b=(18, False, None))).get_many(KEYS[1:2])
+    (row,) = store(Undecoding(b=(18, False, None))).operate_many(PUTS[1:2])
+    assert type(row) is Unavailable
+
+
+def test_of_a_batch_that_was_cut_short_writes_are_in_doubt_and_each_read_is_asked_again():
+    client = Undecoding(c=(18, False, None))
+    updates = [
+        PUTS[0],
+        PUTS[1],
+        PUTS[2],
+        Update(Key("edge", "d"), (Put("n", 1),)),
+        Update(Key("edge", "e"), READS[0].ops),
+    ]
+    assert kinds(store(client).operate_many(updates)) == [*[OutcomeUnknown] * 2, Unavailable, OutcomeUnknown, tuple]
+    assert client.asked == ["abcde", "e"]
+
+
+def test_a_read_among_writes_that_cannot_be_decoded_is_unreadable_alone():
+    client = Undecoding()
+    rows = store(client).operate_many([PUTS[0], READS[1], READS[2]])
+    assert kinds(rows) == [OutcomeUnknown, Unreadable, tuple]
+    assert client.asked == ["abc", "b", "c"]
+
+
+def test_a_write_whose_own_answer_cannot_be_decoded_was_made():
+    (row,) = store(Undecoding()).operate_many(PUTS[1:2])
+    assert type(row) is Unreadable
+    assert "the update was made" in str(row)
+
+
+class Lenient(Client):
+    """A client that meets text in the record "b" that is no UTF-8, as it decodes its answers."""
+
+    def batch_write(self, batch, policy):
+        super().batch_write(batch, policy)
+        self._spoil(batch.batch_records)
+
+    def batch_read(self, *given):
+        batch = super().batch_read(*given)
+        self._spoil(batch.batch_records)
+        return batch
+
+    def _spoil(self, rows):
+        rows[1].record[2]["t"] = [b"\xff".decode()]
+
+
+def test_text_that_is_no_utf_8_fails_its_row_alone_and_a_batch_of_reads_with_its_name():
+    rows = store(Lenient(TIMEOUT, ANSWERED, ANSWERED, SENT)).operate_many(PUTS)
+    assert kinds(rows) == [tuple, Unreadable, OutcomeUnknown]
+    assert "the bin 't' has text that is not UTF-8" in str(rows[1])
+    with pytest.raises(Unreadable, match="name='b'.*the bin 't'"):
+        store(Lenient(0, ANSWERED, ANSWERED, ANSWERED)).get_many(KEYS)
+
+
 # ---- what the servers say of themselves
 
 NO_ANSWER = driver.ClientError(-1, "Invalid info operation.", "info_random_node.c", 92, False)

@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
-from latchwork.store.aerospike.text import lenient
+from latchwork.store.aerospike.text import lenient, strange_bin
 
 BAD = b"a\xff"
 
@@ -33,6 +33,28 @@ def test_text_of_a_call_is_decoded_and_the_handler_is_the_programs_own_before_an
         assert (BAD.decode(), strange.met) == ("a\udcff", True)
     assert codecs.lookup_error("strict") is handler
     refused()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a\udcff",
+        "\ud800",
+        "\udfff",
+        ["a", "\udcff"],
+        ("\udcff",),
+        {"\udcff": 1},
+        {"k": "\udcff"},
+        [[{"k": ["\udcff"]}]],
+    ],
+)
+def test_a_bin_with_such_text_is_named_at_any_depth(value):
+    assert strange_bin({"a": 1, "b": value}) == "b"
+
+
+def test_a_bin_with_sound_text_is_not_named():
+    for value in ("a", "é\ud7ff\ue000", b"\xff", 1, None, ["a", b"\xff"], {"k": "a", "l": ["b"]}):
+        assert strange_bin({"a": value}) is None
 
 
 def test_another_thread_decodes_as_always_meanwhile():
