@@ -89,6 +89,25 @@ def test_an_async_function_may_have_a_parameter_of_any_name(store, run):
     run(main())
 
 
+def test_a_method_is_done_once_for_each_key_of_its_object_and_its_class_has_the_function(memory, run):
+    class Till:
+        def __init__(self, number):
+            self.number, self.opened = number, 0
+
+        @aio.once(memory, key=lambda till: f"open {till.number}")
+        async def open(self):
+            self.opened += 1
+            return self.number
+
+    async def main():
+        first, second = Till(1), Till(2)
+        assert [await first.open(), await first.open(), await Till.open(second)] == [1, 1, 2]
+        assert (first.opened, second.opened) == (1, 1)
+        assert Till.open.step(first).token != Till.open.step(second).token
+
+    run(main())
+
+
 def test_a_coroutine_as_the_result_leaves_the_step_to_be_done(store, run):
     async def main():
         async def forgets_to_await():

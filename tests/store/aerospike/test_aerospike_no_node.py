@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from aerospike import exception as driver
 
-from latchwork.errors import InvalidRequest, OutcomeUnknown, Unavailable, Unreadable
+from latchwork.errors import InvalidRequest, LatchworkError, OutcomeUnknown, Unavailable, Unreadable
 from latchwork.retry import RetryPolicy, again
 from latchwork.store import Key, Put, Read, Removal, Update
 from latchwork.store.aerospike import AerospikeStore, info
@@ -134,7 +134,12 @@ def test_a_batch_without_a_node_says_that_none_is_known():
 
 @pytest.mark.parametrize(
     ("result", "row", "said"),
-    [(NO_CONNECTION, SILENT, "connection"), (TIMEOUT, SENT, "answered"), (-14, SILENT, "sends it none")],
+    [
+        (NO_CONNECTION, SILENT, "connection"),
+        (NO_CONNECTION, UNTOUCHED, "connection"),
+        (TIMEOUT, SENT, "answered"),
+        (-14, SILENT, "sends it none"),
+    ],
 )
 def test_a_row_that_reached_no_server_does_not_say_that_the_server_refused_it(result, row, said):
     for outcome in store(Client(result, *[row] * 3)).operate_many(PUTS):
@@ -151,6 +156,7 @@ def test_a_batch_of_reads_with_fewer_rows_than_keys_is_unavailable(code, rows):
     with pytest.raises(Unavailable) as failed:
         store(Client(code, *rows)).get_many(KEYS)
     assert again(failed.value)
+    assert ("no node" in str(failed.value)) == (code == NO_NODE)
 
 
 @pytest.mark.parametrize("row", [SILENT, UNTOUCHED, (0, False, None), (9, False, None)])
@@ -212,6 +218,13 @@ def test_a_row_that_fails_by_itself_in_a_batch_that_was_cut_short_keeps_its_own_
     assert type(row) is Unavailable
 
 
+def test_a_read_that_was_sent_alone_is_not_sent_again_where_its_batch_was_cut_short():
+    client = Undecoding(b=SILENT)
+    (row,) = store(client).operate_many(READS[1:2])
+    assert isinstance(row, LatchworkError)
+    assert client.asked == ["b"]
+
+
 def test_of_a_batch_that_was_cut_short_writes_are_in_doubt_and_each_read_is_asked_again():
     client = Undecoding(c=(18, False, None))
     updates = [
@@ -258,7 +271,7 @@ def test_text_that_is_no_utf_8_fails_its_row_alone_and_a_batch_of_reads_with_its
     rows = store(Lenient(TIMEOUT, ANSWERED, ANSWERED, SENT)).operate_many(PUTS)
     assert kinds(rows) == [tuple, Unreadable, OutcomeUnknown]
     assert "the bin 't' has text that is not UTF-8" in str(rows[1])
-    with pytest.raises(Unreadable, match="name='b'.*the bin 't'"):
+    with pytest.raises(Unreadable, match=r"name='b'.*the bin 't'"):
         store(Lenient(0, ANSWERED, ANSWERED, ANSWERED)).get_many(KEYS)
 
 
@@ -275,8 +288,9 @@ INDEX = "ns=ns:indexname=edge_n:set=edge:bin=n:type=numeric:indextype=default:co
         lambda store: store.describe(),
         lambda store: store.ensure_index("edge", "n", int),
         lambda store: store.mastered(KEYS),
+        lambda store: store.sets(),
     ],
-    ids=["describe", "ensure_index", "mastered"],
+    ids=["describe", "ensure_index", "mastered", "sets"],
 )
 def test_no_node_to_ask_is_unavailable(ask):
     with pytest.raises(Unavailable, match="no node") as failed:

@@ -269,6 +269,12 @@ def test_a_record_is_counted_for_the_node_that_says_it_is_its_master():
     assert store.mastered(keys) == {"A": even, "B": 0, "C": 0}
 
 
+def test_the_sets_that_have_records_on_any_node_are_told_once_by_name():
+    one, two = "ns=ns:set=b:objects=1:tombstones=0", "ns=ns:set=empty:objects=0:tombstones=3"
+    told = {"A": f"{one};{two};", "B": f"ns=ns:set=a:objects=7;{one};ns=ns:objects=2", "C": ""}
+    assert AerospikeStore(Nodes(told), "ns").sets() == ["a", "b"]
+
+
 class Nodes:
     """A client of nodes that answer so."""
 

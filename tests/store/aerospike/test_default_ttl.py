@@ -85,7 +85,7 @@ class Server:
     """A server that does what is told before each attempt, and keeps what it was sent."""
 
     def __init__(self, *before) -> None:
-        self.store, self.before, self.sent = MemoryStore(), list(before), []
+        self.store, self.before, self.sent, self.batches = MemoryStore(), list(before), [], []
 
     def send(self, update):
         self.sent.append((update.exists, update.ttl))
@@ -93,6 +93,7 @@ class Server:
         return self.store._operate(update)
 
     def send_many(self, updates):
+        self.batches.append([(update.exists, update.ttl) for update in updates])
         self.before.pop(0)(self.store) if self.before else None
         return self.store._operate_many(updates)
 
@@ -133,7 +134,9 @@ def test_a_write_that_may_make_the_record_is_an_update_and_then_a_create(before,
     server = Server(*before)
     assert update_or_create(ANY, server.send) == (value,)
     assert server.sent == sent
-    assert update_or_create_many([ANY], Server(*before).send_many) == [(value,)]
+    server = Server(*before)
+    assert update_or_create_many([ANY], server.send_many) == [(value,)]
+    assert server.batches == [[one] for one in sent]
 
 
 def test_a_record_that_comes_and_goes_between_the_attempts_may_be_tried_again():
