@@ -284,6 +284,24 @@ def test_a_mutex_that_is_held_across_a_call_of_the_store_delays_a_task_and_not_t
     run(main())
 
 
+def test_a_transaction_of_the_store_belongs_to_its_thread_and_a_task_has_none(tmp_path, run):
+    store = aio.Store(SQLiteStore(tmp_path / "store.db", synchronous="off"))
+
+    def fails_after_writing(name):
+        with pytest.raises(ZeroDivisionError), store.of.together():
+            store.of.operate(Key("s", name), Put("n", 1), exists=Exists.ANY)
+            raise ZeroDivisionError
+
+    async def main():
+        await store._run(lambda: fails_after_writing("task"))
+        assert await store.get(Key("s", "thread")) is None
+        assert (await store.get(Key("s", "task"))).bins == {"n": 1}
+        await store.close()
+
+    fails_after_writing("thread")
+    run(main())
+
+
 def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
     seams = LoopSeams(SYSTEM)
     mutex, store = seams.lock(), aio.Store(MemoryStore())
