@@ -15,6 +15,7 @@ from latchwork import aio, coord
 from latchwork.deadline import call_time
 from latchwork.errors import OutcomeUnknown, Unavailable
 from latchwork.queue import QueueConfig
+from latchwork.retry import RetryPolicy
 from latchwork.store import Key, MemoryStore, Put
 from latchwork.testing import FaultyStore, ManualClock
 from tests.support import matrix
@@ -139,6 +140,28 @@ def test_a_timeout_around_a_verb_is_no_cancel_of_its_task(store, run):
             assert await aio.FencedLock(store, "busy").try_acquire() is not None, "each block gave the lock back"
 
     run(main())
+
+
+def test_a_block_that_is_cancelled_says_that_its_release_has_failed(run):
+    faulty = FaultyStore(MemoryStore())
+    faulty.policy = RetryPolicy(attempts=1)
+    store, held = aio.Store(faulty), asyncio.Event()
+
+    async def holds():
+        async with aio.FencedLock(store, "x"):
+            faulty.next("dropped")
+            held.set()
+            await asyncio.sleep(60)
+
+    async def main():
+        task = asyncio.ensure_future(holds())
+        await held.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        return aio.ended(cancelled.value)
+
+    assert isinstance(run(main()).error, Unavailable)
 
 
 @needs_groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -288,7 +289,7 @@ def test_a_transaction_of_the_store_belongs_to_its_thread_and_a_task_has_none(tm
     store = aio.Store(SQLiteStore(tmp_path / "store.db", synchronous="off"))
 
     def fails_after_writing(name):
-        with pytest.raises(ZeroDivisionError), store.of.together():
+        with suppress(ZeroDivisionError), store.of.together():
             store.of.operate(Key("s", name), Put("n", 1), exists=Exists.ANY)
             raise ZeroDivisionError
 
@@ -308,6 +309,8 @@ def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
 
     async def main():
         mutex.acquire()
+        assert [mutex.acquire(False), mutex.acquire(timeout=0.01)] == [False, False], "as a thread takes it"
+        assert await store._run(lambda: mutex.acquire(False)) is False
         assert await store._run(lambda: mutex.acquire(timeout=0.05)) is False
         asyncio.get_running_loop().call_later(0.05, mutex.release)
         assert await store._run(lambda: mutex.acquire(timeout=5)) is True
@@ -369,6 +372,20 @@ def test_threads_and_tasks_wait_for_one_event(run):
             assert woken == [True]
         event = seams.event()
         assert await store._run(lambda: event.wait(0.01)) is False
+
+    run(main())
+
+
+def test_an_event_that_is_cleared_at_once_has_woken_the_tasks_that_waited(run):
+    store, seams = aio.Store(MemoryStore()), LoopSeams(SYSTEM)
+
+    async def main():
+        event = seams.event()
+        tasks = [asyncio.ensure_future(store._run(lambda: event.wait(10))) for _ in range(2)]
+        await some_rounds()
+        event.set()
+        event.clear()
+        assert await asyncio.gather(*tasks) == [True] * 2
 
     run(main())
 

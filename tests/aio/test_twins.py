@@ -11,6 +11,7 @@ import latchwork
 from latchwork import aio, coord, queue
 from latchwork.errors import InvalidRequest, LockUnavailable
 from latchwork.store import MemoryStore, RecordStore
+from latchwork.testing import CountingStore
 
 IN_A_THREAD = {
     "LargeQueue", "PagedQueue", "Outbox", "Shovel", "Sweeper", "UnopenedQueue", "GlobalElection", "ConsumerGroup",
@@ -116,6 +117,27 @@ def test_a_sync_store_is_refused_with_the_remedy():
         aio.Store(aio.connect("memory:").bridged)
 
 
+def test_what_is_no_twin_is_refused_by_name_before_any_call(run):
+    store = CountingStore(MemoryStore())
+    twin, of = aio.Store(store), coord.RateLimiter(MemoryStore(), "x", 1, 1.0)
+
+    async def main():
+        there = await aio.QueueRegistry(twin, "c").create(queue.QueueConfig("q", shards=1))
+        store.reset()
+        for wrong in (there.of, None, "q"):
+            with pytest.raises(InvalidRequest, match=r"^queue is .* of latchwork\.aio$"):
+                aio.Consumer(wrong, print)
+        with pytest.raises(InvalidRequest, match=r"^registry is .*; it must be a QueueRegistry of latchwork\.aio$"):
+            aio.Worker(there)
+        with pytest.raises(InvalidRequest, match=r"^rate is .*; it must be a RateLimiter of latchwork\.aio$"):
+            aio.Consumer(there, print, rate=of)
+        with pytest.raises(InvalidRequest, match=r"^a delivery is .*; it must be a Delivery of latchwork\.aio$"):
+            await there.ack_many([7])
+        assert store.total == 0
+
+    run(main())
+
+
 WAITS = {
     "FencedLock.acquire": lambda s: coord.FencedLock(s, "x").acquire(1),
     "FencedLock.acquire by with": lambda s: coord.FencedLock(s, "x").__enter__(),
@@ -140,6 +162,8 @@ def test_a_sync_wait_in_the_thread_of_a_loop_is_refused_at_once_and_names_its_tw
         with pytest.raises(InvalidRequest, match=f"await {name.split()[0]}.* of latchwork.aio"):
             WAITS[name](store)
 
+    asyncio.run(main())
+    store = aio.Store(MemoryStore()).of  # also where a twin's own sync object waits
     asyncio.run(main())
     twin, verb = name.split()[0].split(".")
     assert hasattr(getattr(aio, twin), verb)

@@ -12,7 +12,7 @@ import pytest
 
 from latchwork import connect
 from latchwork.coord import LatchLevel
-from latchwork.errors import InvalidRequest, PartyLost
+from latchwork.errors import InvalidRequest, PartyLost, Unavailable
 from latchwork.retry import RetryPolicy
 from latchwork.spark import SparkBarrier
 from latchwork.store import MemoryStore
@@ -91,7 +91,7 @@ def test_drivers_hear_who_was_killed_and_meet_it_again_once_it_was_started_again
 
 def test_a_driver_whose_block_fails_counts_as_dead_at_once():
     store = MemoryStore()
-    one, other = (SparkBarrier(store, "shop", "j", drivers=["p", "q"], me=me) for me in ("p", "q"))
+    one, other = (SparkBarrier(store, "shop", "j", drivers=["p", "q"], me=me, lease=LONG) for me in ("p", "q"))
     with pytest.raises(RuntimeError), one:
         raise RuntimeError("no memory")
     with pytest.raises(PartyLost) as lost:
@@ -113,6 +113,20 @@ def test_a_driver_whose_block_fails_while_the_store_is_away_raises_its_own_error
 
     with pytest.raises(RuntimeError, match="no memory"):
         works()
+
+
+def test_a_driver_that_cannot_leave_says_so():
+    store = FaultyStore(MemoryStore())
+    store.policy = RetryPolicy(attempts=1)
+    barrier = SparkBarrier(store, "shop", "j", drivers=["p"], me="p")
+
+    def works():
+        with barrier:
+            store.next("dropped")
+
+    with pytest.raises(Unavailable):
+        works()
+    barrier.close()
 
 
 def test_each_run_has_its_own_dead():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from latchwork.testing import ManualClock
+import pytest
+
+from latchwork.errors import InvalidRequest
+from latchwork.queue import QueueConfig, QueueRegistry
+from latchwork.store import MemoryStore
+from latchwork.testing import ManualClock, bring_back
 
 
 def test_what_is_planned_for_one_moment_is_done_in_the_order_in_which_it_was_planned():
@@ -13,3 +18,9 @@ def test_what_is_planned_for_one_moment_is_done_in_the_order_in_which_it_was_pla
     clock.at(8, lambda: done.append("third"))
     clock.advance(8)
     assert done == ["a", "b", "first", "second", "third"]
+
+
+def test_upkeep_at_once_needs_such_a_clock():
+    queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q", shards=1))
+    with pytest.raises(InvalidRequest, match="make it with a ManualClock"):
+        bring_back(queue)

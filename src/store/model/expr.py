@@ -36,9 +36,8 @@ class Expr:
     """
 
     def __post_init__(self) -> None:
-        bin = getattr(self, "bin", None)
-        if bin is not None:
-            checked_bin(bin)
+        if hasattr(self, "bin"):
+            checked_bin(self.bin)
         for part in getattr(self, "parts", ()):
             _check_part(part)
 

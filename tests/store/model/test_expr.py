@@ -1,0 +1,27 @@
+"""What an expression is made of is checked as it is made, before any store sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from latchwork.errors import InvalidRequest
+from latchwork.store import Bin
+from latchwork.store.model import expr as e
+
+MORE = Bin("n") > 1
+
+
+@pytest.mark.parametrize("name", ["", "b" * 16, None, 5, "a:b"], ids=str)
+@pytest.mark.parametrize(
+    "made", [Bin, e.exists, e.missing, lambda name: e.has(name, "k"), lambda name: e.lacks(name, 1)]
+)
+def test_a_name_that_no_bin_can_have_is_refused(made, name):
+    with pytest.raises(InvalidRequest, match="bin name"):
+        made(name)
+
+
+@pytest.mark.parametrize("part", [True, None, "n > 1", [MORE]], ids=str)
+@pytest.mark.parametrize("made", [e.all_of, e.any_of, lambda *parts: e.ListOf(parts)])
+def test_a_part_that_is_no_expression_is_refused_and_shown(made, part):
+    with pytest.raises(InvalidRequest, match="is not a part of an expression"):
+        made(MORE, part)
