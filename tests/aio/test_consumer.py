@@ -472,8 +472,11 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
         begun.set()
         await asyncio.sleep(60)
 
+    async def queue_there():
+        return await aio.QueueRegistry(aio.Store(sync_store), "ends").create(config())
+
     async def main():
-        queue = await queue_of(aio.Store(sync_store))
+        queue = await queue_there()
         await queue.publish("x")
         await aio.Consumer(queue, handle, concurrency=concurrency).start()
         await until(begun.is_set)
@@ -481,11 +484,10 @@ def test_a_loop_that_ends_without_a_stop_ends_the_consumer_and_gives_its_message
     asyncio.run(main())
 
     async def after():
-        queue = await queue_of(aio.Store(sync_store))
-        return [(one.payload, one.attempts) for one in await queue.receive(1, timeout=5)]
+        return [(one.payload, one.attempts) for one in await (await queue_there()).receive(1, timeout=5)]
 
     assert asyncio.run(after()) == [("x", 1)]
-    _until_threads()
+    _until_threads("ends-reports", "ends-upkeep")
 
 
 def test_a_loop_that_ends_before_a_worker_has_begun_leaves_no_thread(memory, monkeypatch):
@@ -547,6 +549,38 @@ def test_a_loop_that_ends_lets_a_handler_in_a_thread_finish_and_takes_no_more_me
     assert asyncio.run(after()) == ["a", "b", "c"]
 
 
+def test_a_worker_that_ended_by_no_exception_of_a_call_is_replaced_and_its_task_says_nothing_more(run, caplog):
+    class Fatal(BaseException):
+        """Not an `Exception`, after which a worker tries again."""
+
+    class Breaking(MemoryStore):
+        broken = False
+
+        def _operate(self, update):
+            if not self.broken and asyncio.current_task().get_name().startswith("q-"):
+                self.broken = True
+                raise Fatal
+            return super()._operate(update)
+
+    async def main():
+        store = aio.Store(Breaking())
+        store.bridged._is_instant = True  # so that its calls are made in the task
+        queue = await queue_of(store)
+        await queue.publish("x")
+        done = []
+
+        async def handle(delivery):
+            done.append(delivery.payload)
+
+        async with aio.Consumer(queue, handle, concurrency=1, upkeep=False):
+            await until(lambda: done)
+        assert store.of.inner.broken
+
+    run(main())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
 def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memory):
     async def main():
         queue = await aio.QueueRegistry(memory, "c").create(config())
@@ -560,9 +594,9 @@ def test_nothing_keeps_a_loop_that_has_ended_in_which_a_consumer_has_worked(memo
     assert loop() is None
 
 
-def _until_threads():
-    end = time.monotonic() + 60
-    while [one for one in threading.enumerate() if "supervisor" in one.name or "loop-watch" in one.name]:
+def _until_threads(*names):
+    end, names = time.monotonic() + 60, ("supervisor", "loop-watch", *names)
+    while [one for one in threading.enumerate() if any(name in one.name for name in names)]:
         assert time.monotonic() < end, threading.enumerate()
         time.sleep(0.05)
 
