@@ -318,6 +318,30 @@ def test_a_mutex_is_waited_for_no_longer_than_its_timeout(run):
     run(main())
 
 
+def test_a_mutex_goes_to_the_next_task_if_the_one_that_is_woken_is_closed(run):
+    mutex, store = LoopSeams(SYSTEM).lock(), aio.Store(MemoryStore())
+
+    def held():
+        with mutex:
+            return True
+
+    async def main():
+        mutex.acquire()
+        closed = store._run(held)
+        closed.send(None)
+        waiting = asyncio.ensure_future(store._run(held))
+        await some_rounds()
+        mutex.release()  # which wakes the first of them
+        closed.close()
+        await some_rounds()
+        done = waiting.done()
+        with mutex:
+            pass  # whoever releases it wakes the next: no wait of this test outlives it
+        assert (await waiting, done) == (True, True)
+
+    run(main())
+
+
 async def looks_at_a_held_mutex():
     """How often three tasks have looked at a mutex that was free once, and is held by another one since."""
     made, store = [], aio.Store(MemoryStore())
