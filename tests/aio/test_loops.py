@@ -22,6 +22,7 @@ from latchwork.queue import QueueConfig
 from latchwork.seams import SYSTEM, Seams
 from latchwork.store import Add, Exists, Key, MemoryStore, Put, SQLiteStore
 from latchwork.store.port import DelegatingStore
+from latchwork.testing import ManualClock
 from tests.support.scale import scaled
 
 KEY = Key("things", "one")
@@ -428,6 +429,22 @@ def test_an_event_that_is_set_as_a_task_begins_to_wait_is_not_missed(run):
     run(main())
 
 
+def test_on_a_clock_that_stands_still_a_wait_lets_other_tasks_go_on_and_moves_the_clock(run):
+    clock = ManualClock()
+    event, store, others = LoopSeams(clock).event(), aio.Store(MemoryStore(clock)), []
+    began = clock.monotonic()
+
+    async def main():
+        asyncio.get_running_loop().call_soon(others.append, "went on")
+        assert await store._run(lambda: (event.wait(5), others.copy())) == (False, ["went on"])
+        assert event.wait(5) is False, "as a thread waits"
+        assert clock.monotonic() - began == 10
+        event.set()
+        assert await store._run(lambda: event.wait(5)) is True
+
+    run(main())
+
+
 def test_no_wake_up_of_many_threads_is_lost(run):
     store, seams = aio.Store(MemoryStore()), LoopSeams(SYSTEM)
 
@@ -472,6 +489,16 @@ def test_the_deadline_of_a_verb_reaches_its_calls_in_the_pool_and_ends_with_it(r
     run(main())
     assert all(time is not None and time < 1 for time in seen[:-1])
     assert seen[-1] is None
+
+
+def test_what_is_done_apart_keeps_no_loop_and_takes_no_thread_more_than_a_thread_has(memory, run):
+    seams, this = memory.bridged.seams, threading.get_ident()
+
+    async def main():
+        assert await memory._run(lambda: seams.apart(threading.get_ident)) != this
+
+    run(main())
+    assert seams.apart(threading.get_ident) == this
 
 
 def test_a_variable_of_the_task_is_seen_by_its_calls(run):
