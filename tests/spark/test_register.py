@@ -9,6 +9,7 @@ import sys
 from types import SimpleNamespace
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 
@@ -85,6 +86,14 @@ def test_no_job_is_run_where_tasks_run_in_this_python():
         session = Session(master)
         register(session)
         assert session.asked == [LatchworkSource]
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.2.1.dev0", "4.10.0", "5.0.0"])
+def test_the_oldest_pyspark_that_will_do_and_all_newer_ones_are_taken(monkeypatch, version):
+    monkeypatch.setattr(pyspark, "__version__", version)
+    session = Session()
+    register(session)
+    assert session.asked == [LatchworkSource]
 
 
 @pytest.mark.parametrize(
