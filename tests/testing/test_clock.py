@@ -24,3 +24,12 @@ def test_upkeep_at_once_needs_such_a_clock():
     queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q", shards=1))
     with pytest.raises(InvalidRequest, match="make it with a ManualClock"):
         bring_back(queue)
+
+
+def test_a_wait_for_what_nobody_can_set_any_more_fails_at_once():
+    clock = ManualClock()
+    event = clock.event()
+    with pytest.raises(AssertionError, match="would wait without end"):
+        event.wait()
+    event.set()
+    assert event.wait()
