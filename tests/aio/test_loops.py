@@ -174,6 +174,42 @@ def test_an_interrupt_as_a_thread_is_started_is_raised():
     pool.close()
 
 
+def test_a_job_for_which_no_thread_can_be_started_is_done_by_another_that_there_is():
+    class Full(Seams):
+        begun = 0
+
+        def spawn(self, run, name):
+            self.begun += 1
+            if self.begun == 2:
+                raise RuntimeError("can't start new thread")
+            return super().spawn(run, name)
+
+    pool, goes_on, done = Pool(Full(), 2, "pool"), threading.Event(), threading.Event()
+    pool.submit(lambda: goes_on.wait(10))
+    pool.submit(done.set)
+    goes_on.set()
+    assert done.wait(10)
+    pool.close()
+
+
+def test_jobs_that_come_one_after_another_start_two_threads_at_most():
+    class Counted(Seams):
+        begun = 0
+
+        def spawn(self, run, name):
+            self.begun += 1
+            return super().spawn(run, name)
+
+    seams = Counted()
+    pool = Pool(seams, 16, "pool")
+    for _ in range(30):
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(10)
+    assert seams.begun <= 2, "the second where the first was not waiting yet"
+    pool.close()
+
+
 def test_a_job_waits_for_no_other_while_the_pool_may_have_more_threads():
     pool = Pool(SYSTEM, 2, "pool")
     jobs, taken, goes_on, done = pool._jobs, threading.Event(), threading.Event(), threading.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from latchwork.errors import InvalidRequest
-from latchwork.store import Bin
+from latchwork.store import Bin, Exists, Key, MemoryStore, Param, Put
 from latchwork.store.model import expr as e
 
 MORE = Bin("n") > 1
@@ -25,3 +25,13 @@ def test_a_name_that_no_bin_can_have_is_refused(made, name):
 def test_a_part_that_is_no_expression_is_refused_and_shown(made, part):
     with pytest.raises(InvalidRequest, match="is not a part of an expression"):
         made(MORE, part)
+
+
+@pytest.mark.parametrize("value", ["7", 1.5, True, None], ids=repr)
+def test_what_is_no_integer_is_refused_in_arithmetic_also_beside_a_bin_that_is_missing(value):
+    store, key = MemoryStore(), Key("s", "k")
+    store.operate(key, Put("n", 1), exists=Exists.CREATE)
+    for bin in ("n", "absent"):
+        with pytest.raises(InvalidRequest):
+            store.operate(key, Put("m", (Bin(bin) + Param("by")).bind(by=value)))
+    assert store.get(key).bins == {"n": 1}
