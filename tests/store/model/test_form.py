@@ -14,6 +14,7 @@ from latchwork.store import (
     MapPut,
     MapRemove,
     MapTrim,
+    MemoryStore,
     Once,
     Param,
     Put,
@@ -92,6 +93,13 @@ class Client:
     def operate_ordered(self, key, ops, meta, policy):
         self.given.append((key, ops, policy))
         return key, {}, [(op["bin"], 1) for op in ops]
+
+
+def test_a_parameter_without_a_value_is_named_whether_the_record_is_there_or_not():
+    form = Form(Add("n", N), Put("m", Param("other")))
+    for given, lacks in (({}, "n"), ({"n": 1}, "other"), ({"other": 1}, "n")):
+        with pytest.raises(InvalidRequest, match=f"the parameter '{lacks}' has no value"):
+            MemoryStore().repeat(form.fill(Key("s", "absent"), **given))
 
 
 def test_a_form_is_sent_as_the_update_would_be():
