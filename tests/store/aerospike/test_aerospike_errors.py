@@ -179,6 +179,20 @@ def test_a_record_without_its_key_is_passed_over_by_a_query_and_the_log_says_how
     assert "send-key" in caplog.text
 
 
+def test_a_record_with_text_that_is_no_utf_8_is_passed_over_by_a_query_and_the_log_names_it_and_its_bin(caplog):
+    def row(name, bins):
+        return (("ns", "errors", name, bytearray(b"digest")), {"ttl": 60, "gen": 1}, bins)
+
+    class Decoding(Rows):
+        def results(self, policy):
+            return [*super().results(policy), row("bad", {"n": 1, "t": b"\xff".decode()})]
+
+    client = Client(query=Decoding(row("good", {"n": 1, "t": "é"})))
+    assert [one.key.name for one in store(client).query("errors", "n", 1)] == ["good"]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "bin 't' of 'bad' in set errors" in said
+
+
 # ---- what the namespace is
 
 
