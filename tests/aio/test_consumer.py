@@ -730,6 +730,26 @@ def test_a_consumer_whose_second_start_is_refused_watches_no_loop(memory, run):
     run(main())
 
 
+def test_all_consumers_of_a_loop_have_one_watch_of_it(memory, run):
+    def watches():
+        return sum(one.name == "latchwork-aio-loop-watch" for one in threading.enumerate())
+
+    async def handle(delivery):
+        pass
+
+    async def main():
+        queue = await queue_of(memory)
+        await until(lambda: not watches())  # those of other tests are just ending
+        async with (
+            aio.Consumer(queue, handle, concurrency=1, upkeep=False),
+            aio.Consumer(queue, handle, concurrency=1, upkeep=False),
+        ):
+            assert watches() == 1
+        await until(lambda: not watches())
+
+    run(main())
+
+
 def test_an_awaited_publish_makes_the_calls_of_the_sync_one(run):
     counting = CountingStore(MemoryStore())
 
