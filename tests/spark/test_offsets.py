@@ -34,3 +34,23 @@ def test_the_checkpoint_of_another_stream_is_refused_with_both_names(other):
     ((name, value),) = other.items()
     with pytest.raises(InvalidRequest, match=f"the checkpoint is of {name} '{value}', and the option says"):
         offsets_of().read(offsets_of(**other).made([1, 2]), STATES)
+
+
+def test_a_checkpoint_at_the_end_of_the_queue_is_read():
+    assert offsets_of().read(offsets_of().made([9, 9]), STATES) == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("changed", "ahead"),
+    [
+        ({"shards": {"0": 1, "1": 10}}, [1]),
+        ({"shards": {"1": 1, "2": 1}}, [0]),
+        ({"shards": {"0": 1}}, []),
+        ({"createdAt": 8}, []),
+    ],
+    ids=["ahead", "a shard missing", "fewer shards", "made again"],
+)
+def test_the_checkpoint_of_a_queue_that_is_not_the_one_in_the_store_is_refused(changed, ahead):
+    with pytest.raises(InvalidRequest, match="of another queue 'orders'") as refused:
+        offsets_of().read(offsets_of().made([1, 2]) | changed, STATES)
+    assert refused.value.details["shards"] == ahead
