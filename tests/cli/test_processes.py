@@ -34,7 +34,7 @@ from latchwork.cli.processes.channel import Channel
 from latchwork.cli.processes.child import Child
 from latchwork.cli.processes.files import Files
 from latchwork.cli.processes.parent import Parent, Plan, _shared_memory
-from latchwork.cli.processes.parent_probe import merged
+from latchwork.cli.processes.parent_probe import ParentProbe, merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
@@ -445,6 +445,69 @@ def test_a_line_of_metrics_ends_at_a_newline_alone():
     assert merged({"1": one}, "") == '# TYPE a gauge\na{child="1",q="x\x85y\u2028z"} 1.0\n'
 
 
+class OfNumber:
+    """A child that takes messages."""
+
+    def __init__(self, number):
+        self.number = number
+
+
+class Answering:
+    """A parent of two children. Those take messages of which an answer is given, by child and path: None = none comes."""
+
+    def __init__(self, answers=(), names=()):
+        self.seats = [OfNumber(1), OfNumber(2)]
+        self.answers, self.silent = dict(answers), lambda _: names
+        self.totals = {"a/b": (7, 2)}.get
+
+    def at_work(self):
+        return [one for one in self.seats if any(one.number == number for number, _ in self.answers)]
+
+    def ask(self, children, path, timeout, totals=None):
+        assert timeout <= 5.0, "who asked has gone by then"
+        found = {child: self.answers.get((child.number, path)) for child in children}
+        return {child: one(totals) if callable(one) else one for child, one in found.items() if one}
+
+
+def asked(path, answers=(), names=()):
+    """The status, and the body as text, of what the probe of such a parent answers."""
+    with ParentProbe(Answering(answers, names), "127.0.0.1", 0) as probe:
+        status, _, body = probe.answer(path)
+    return status, body.decode()
+
+
+def test_the_probe_of_a_parent_says_which_children_are_silent_and_how_many_take_messages():
+    assert asked("/healthz") == (200, "ok\n")
+    assert asked("/healthz", names=["child 2 (pid 7)"]) == (503, "child 2 (pid 7) has said nothing for 30 s\n")
+    assert asked("/readyz", {(2, "/metrics"): None}) == (200, "1 of 2 children take messages\n")
+    assert asked("/readyz") == (503, "0 of 2 children take messages\n")
+    assert asked("/metricsandmore") == (404, "there are /healthz, /readyz, /metrics, /scale/QUEUE\n")
+
+
+def test_the_metrics_of_a_parent_are_those_of_the_children_that_answer_or_why_none_does():
+    of_queues = (200, "text/plain", b"# TYPE depth gauge\ndepth 9.0\n")
+    good, bad = (200, "text/plain", b"# TYPE a gauge\na 1.0\n"), (501, "text/plain", b"no metrics\n")
+    status, text = asked("/metrics", {(1, "/metrics"): bad, (2, "/metrics"): good, (1, "/metrics/queues"): of_queues})
+    assert status == 200
+    assert text.startswith('# TYPE depth gauge\ndepth 9.0\n# TYPE a gauge\na{child="2"} 1.0\n')
+    assert '{child="parent"' in text
+    for queues in (None, bad):
+        status, text = asked("/metrics", {(1, "/metrics"): good, (1, "/metrics/queues"): queues})
+        assert (status, text.partition("# HELP")[0]) == (200, '# TYPE a gauge\na{child="1"} 1.0\n')
+    assert asked("/metrics", {(1, "/metrics"): bad, (2, "/metrics"): None}) == (501, "no metrics\n")
+    assert asked("/metrics", {(1, "/metrics"): None}) == (503, "no child has answered\n")
+
+
+def test_one_child_is_asked_for_the_scale_of_a_queue_with_the_counts_of_all():
+    def answer(totals):
+        return (200, "application/json", json.dumps(totals).encode())
+
+    path = "/scale/a%2Fb"
+    assert asked(path, {(1, path): answer, (2, path): None}) == (200, "[7, 2]")
+    status, text = asked(path, {(1, path): None, (2, path): answer})
+    assert (status, json.loads(text)["error"]) == (503, "UNAVAILABLE")
+
+
 def apart():
     """A child that has not begun, and its parent's end of the channel."""
     ours, theirs = socket.socketpair()
@@ -467,10 +530,10 @@ def test_a_collector_that_raises_is_an_answer_of_its_own_and_ends_no_child():
 
 
 def test_a_size_is_read_as_people_write_it_and_a_worker_that_could_not_start_is_refused():
-    assert [checked_size("m", text) for text in ("512M", "1.5G", "20000k", "64 MiB")] == [
-        512 * 2**20, 3 * 2**29, 20_000 * 2**10, 2**26,
+    assert [checked_size("m", text) for text in ("512M", "1.5G", "20000k", "64 MiB", "16M")] == [
+        512 * 2**20, 3 * 2**29, 20_000 * 2**10, 2**26, 2**24,
     ]  # fmt: skip
-    for text in ("", "many", "1T", "100", "-5G", "9" * 400):
+    for text in ("", "many", "1T", "100", "-5G", "15.9M", "9" * 400):
         with pytest.raises(InvalidRequest, match="write at least 16 MiB"):
             checked_size("--max-memory", text)
 

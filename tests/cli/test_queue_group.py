@@ -72,6 +72,9 @@ def test_a_group_whose_maker_died_keeps_no_other_from_being_looked_at(lw, queue,
         group = QueueRegistry(store, "shop").get("orders@audit")
         assert store.delete(group.pointers.pointers_key(0))
     assert [row["queue"] for row in lw("--json", "stats", *queue[1:]).json] == ["orders"]
+    done = lw("queue", "group", "stats", "orders", "audit", *queue[1:])
+    assert (done.code, done.out) == (3, "")
+    assert "'orders@audit' is being made, or dropped" in done.err
     done = lw("doctor", *queue[1:])
     assert "group orders@audit of shop is being made, or dropped" in done.out
     assert "queues of shop: the records of 1 queue, and the pointers of their shards, are sound" in done.out
