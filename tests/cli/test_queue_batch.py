@@ -111,6 +111,29 @@ def test_results_are_printed_a_line_each_and_the_exit_code_says_if_any_is_missin
     store.close()
 
 
+def test_the_error_of_results_is_that_of_the_first_message_that_is_not_done_or_else_has_no_result(lw, sqlite_url):
+    where = ("--client", "shop")
+    settings = ("--shards", "1", "--results-hours", "1", "--max-deliveries", "1")
+    assert lw("queue", "create", "asked", *where, *settings).code == 0
+    store = connect(sqlite_url)
+    queue = QueueRegistry(store, "shop").get("asked")
+    with queue.batch("load-7") as batch:
+        ids = batch.publish_many([1, 2, 3, 4])
+    broken, also_broken, *at_work = queue.receive(4)
+    broken.nack(error="it broke")
+    also_broken.nack(error="it broke too")
+    ask = ("queue", "batch", "results", "asked", "load-7", *where)
+    done = lw(*ask)
+    assert done.code == 4
+    assert ids[2] in done.err.splitlines()[-1]
+    for delivery in at_work:
+        delivery.ack()
+    done = lw(*ask)
+    assert done.code == 1
+    assert ids[0] in done.err.splitlines()[-1]
+    store.close()
+
+
 def test_results_of_a_queue_that_keeps_none_are_refused_with_the_remedy(lw, orders):
     orders.batch("load-7")
     done = lw("queue", "batch", "results", "orders", "load-7", "--client", "shop")
