@@ -106,7 +106,8 @@ def test_scripts_meet_at_a_barrier_and_hear_what_each_has_brought(lw, sqlite_url
     connect(sqlite_url).get(Key("s", "k"))  # the first call makes the file
     assert lw("barrier", "show", *two).code == 3
     assert lw("barrier", "wait", *two, "--as", "p", "--timeout", "0.2").code == 4
-    assert "late p" in lw("barrier", "show", *two).out
+    late = lw("barrier", "show", *two).out
+    assert (late.splitlines()[0], "late p" in late, "waiting" in late) == ("b: 0 of 2 have arrived", True, False)
     mistyped = lw("barrier", "show", "bb", *two[1:])
     assert (mistyped.code, "is 'b' meant?" in mistyped.err) == (3, True), "as what else shows a thing by its name"
     store = connect(sqlite_url)
@@ -116,6 +117,7 @@ def test_scripts_meet_at_a_barrier_and_hear_what_each_has_brought(lw, sqlite_url
     thread.start()
     while lw("barrier", "show", *two, "--json").json["arrived"] != ["q"]:
         pass
+    assert lw("barrier", "show", *two).out.splitlines()[:2] == ["b: 1 of 2 have arrived", "waiting for p"]
     shown = lw("barrier", "wait", *two, "--as", "p", "--payload", '{"x": 1}', "--timeout", "30")
     assert (shown.code, shown.out) == (0, 'p: {"x": 1}\nq: [1]\n')
     thread.join()

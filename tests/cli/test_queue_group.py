@@ -90,6 +90,14 @@ def test_it_begins_where_it_is_told(lw, queue, start):
     assert row["ready"] == (1 if start == "oldest" else 0)
 
 
+def test_a_queue_whose_name_is_like_that_of_a_group_is_none_and_stays(lw, queue):
+    assert lw("queue", "create", "orders@own", *queue[1:], "--shards", "1").code == 0
+    for verb in ("drop", "stats"):
+        done = lw("queue", "group", verb, "orders", "own", *queue[1:])
+        assert (done.code, "no group 'own' of queue 'orders'" in done.err) == (3, True)
+    assert lw("queue", "stats", "orders@own", *queue[1:]).code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [

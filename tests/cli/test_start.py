@@ -118,3 +118,17 @@ def test_a_command_without_its_extra_says_how_to_install_it_from_where_the_libra
     with pytest.raises(SystemExit) as ended:
         without_extra(ModuleNotFoundError("no typer", name="typer"))
     assert ended.value.code == f"latchwork: typer is not installed; install the extra: {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (ModuleNotFoundError(name="starlette.routing"), "starlette.routing is not installed; install the extra: {}"),
+        (ImportError(name="uvicorn"), "uvicorn is of another version than needed; install the extra: {}"),
+    ],
+)
+def test_a_module_that_the_console_needs_is_one_of_its_extra(monkeypatch, failure, said):
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: types.SimpleNamespace(read_text=lambda _: None))
+    with pytest.raises(SystemExit) as ended:
+        without_extra(failure)
+    assert ended.value.code == "latchwork: " + said.format("pip install 'latchwork[console]'")

@@ -153,8 +153,8 @@ def spark(values: Sequence[float | None], width: int, bars: str = BARS) -> str:
     Where there are more values than columns, a column is the largest of those that it stands for.
     """
     if len(values) > width:
-        step = len(values) / width
-        groups = [values[int(n * step) : max(int(n * step) + 1, int((n + 1) * step))] for n in range(width)]
+        many = len(values)
+        groups = [values[n * many // width : (n + 1) * many // width] for n in range(width)]
         values = [max((one for one in some if one is not None), default=None) for some in groups]
     most = max((one for one in values if one is not None), default=0)
     return "".join(

@@ -602,6 +602,7 @@ def test_the_least_important_columns_are_left_out_first_and_the_text_of_the_othe
 def test_bars_are_blank_where_nothing_is_known_and_the_largest_of_their_column():
     assert spark([0, None, 8], 10) == "▁ █"
     assert spark([1.0, 9.0, 2.0, None, None, None], 3) == "█▃ "
+    assert spark([0.0] * 60 + [9.0], 7) == "▁▁▁▁▁▁█", "the newest one is always seen"
     assert spark([], 5) == ""
     assert spark([None, None], 5) == "  "
     assert spark([0, 5], 5, PLAIN_BARS) == ".@"
