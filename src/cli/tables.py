@@ -50,7 +50,7 @@ class RowsOnTerminal:
         table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
         for name, value in zip(names, self._rows[0].values(), strict=True):
             numeric = is_number(value)
-            table.add_column(name, justify="right" if numeric else "left", overflow="fold", no_wrap=name == "queue")
+            table.add_column(name, justify="right" if numeric else "left", overflow="fold")
         for cells in lines:
             table.add_row(*map(Text, cells))  # rich reads no markup in a Text
         return table

@@ -26,6 +26,8 @@ from latchwork.errors import (
     Unavailable,
 )
 from latchwork.observe import EVENTS, GAUGES, observe, watch_queues
+from latchwork.observe.findings import findings_of
+from latchwork.observe.snapshot import of_client
 from latchwork.queue import Consumer, Publish, QueueConfig, QueueRegistry, Shovel, Sweeper
 from latchwork.retry import RetryPolicy
 from latchwork.seams import SYSTEM
@@ -355,6 +357,25 @@ def test_one_snapshot_serves_all_who_look_until_it_is_old(store, faulty, clock, 
     assert faulty.total == after
     clock.advance(16)
     assert {(s.event.name, *s.labels): s.value for s in source()}[("queue_depth", "q", "ready")] == 2
+
+
+def test_what_is_worth_knowing_and_no_more_is_no_finding_among_the_figures(store, clock, telemetry):
+    queue = queue_of(store)
+    queue.scale(2)
+    queue.publish("waits")
+    watch_queues(queue.registry, telemetry)
+    (source,) = telemetry.sources
+    clock.advance(60)
+    assert {one.kind: one.state for one in findings_of(of_client(queue.registry))}["settings"] == "ok"
+    found = {sample.labels: sample.value for sample in source() if sample.event.name == "findings"}
+    assert found[("no_worker", "q")] == 2
+    assert ("settings", "q") not in found
+
+
+def test_figures_are_told_to_a_telemetry_alone(store):
+    for wrong in ({}, Remembering):
+        with pytest.raises(InvalidRequest, match="is not a Telemetry: give a PrometheusTelemetry"):
+            watch_queues(queue_of(store).registry, wrong)
 
 
 def test_a_group_whose_maker_died_keeps_no_figures_of_others_away(store, telemetry):
