@@ -38,7 +38,7 @@ from latchwork.cli.processes.parent_probe import ParentProbe, merged
 from latchwork.cli.processes.sizes import checked_size
 from latchwork.errors import InvalidRequest, Unavailable
 from latchwork.queue import QueueConfig, QueueRegistry
-from latchwork.queue.sharded.consumer.in_hand import SIZE, Noted, Stage
+from latchwork.queue.sharded.consumer.in_hand import SIZE, Noted, Notes, Stage
 from latchwork.queue.sharded.in_flight import in_flight
 from latchwork.queue.sharded.workers import WorkerReport, reporting, workers_of
 from latchwork.store import MemoryStore
@@ -627,10 +627,13 @@ def test_a_child_for_which_no_process_can_be_made_is_tried_again_and_ends_no_oth
 class Process:
     """The process of a child."""
 
-    pid = 7
+    pid, returncode = 7, None
 
     def __init__(self):
         self.told = []
+
+    def poll(self):
+        return self.returncode
 
     def terminate(self):
         self.told.append("terminate")
@@ -925,6 +928,277 @@ def test_a_child_that_has_too_much_memory_at_rest_is_an_error_and_the_next_one_s
     assert "set it higher, or let the program need less; another starts in 0.5 s" in said
     if handled:
         assert ends(50 * 2**20, 160 * 2**20) == 0, "it has grown meanwhile"
+
+
+# ---- how a child ends
+
+
+def one_that_ends(parent, code, **facts):
+    """The only child of a parent, which has ended with this code, is taken note of; its seat."""
+    (child,), (end,) = seated(parent)
+    end.close()
+    for name, value in {"started": parent._seams.monotonic(), **facts}.items():
+        setattr(child, name, value)
+    child.process.returncode = code
+    parent._reap()
+    return parent.seats[0]
+
+
+def noting(*held):
+    """Memory in which a child has noted these messages of its first queue."""
+    notes = Notes(mmap.mmap(-1, SIZE))
+    for stage, n in held:
+        notes.put(0, stage, (0, n), f"d{n}")
+    return notes.memory
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "said"),
+    [
+        (0, {"leaves": "it has handled 3 messages"}, "has ended (it has handled 3 messages); another starts"),
+        (1, {"leaves": "it got a signal"}, "has ended (it got a signal); another starts"),
+        (2, {"leaves": "it got a signal"}, "ended with exit code 2, after 0 s; another starts in 0.5 s"),
+        (0, {}, "ended with exit code 0, after 0 s; another starts in 0.5 s"),
+        (-15, {"pulse": {}}, "was killed by SIGTERM, after 0 s; another starts in 0.5 s"),
+        (-200, {"pulse": {}}, "was killed by signal 200, after 0 s; another starts in 0.5 s"),
+        (
+            -9, {"pulse": {"memory": 2**26}},
+            "was killed by SIGKILL, as the system does when memory runs out (64 MiB when it was seen last), after 0 s",
+        ),
+        (-15, {"pulse": {"memory": 2**26}}, "was killed by SIGTERM (64 MiB when it was seen last), after 0 s"),
+        (-9, {"pulse": {"memory": 2**26}, "is_killed": True, "leaves": "why"}, "was killed by SIGKILL, after 0 s"),
+        (1, {"is_killed": True, "leaves": "why"}, "ended with exit code 1, after 0 s"),
+        (1, {"ready": None}, "ended with exit code 1, before it worked; another starts in 0.5 s"),
+    ],
+)  # fmt: skip
+def test_the_end_of_a_child_is_told_and_another_starts_at_once_only_where_it_was_meant(
+    monkeypatch, caplog, code, facts, said
+):
+    caplog.set_level("INFO")
+    parent = Parent(Plan(["--version"]))
+    clock = with_clock(parent, monkeypatch)
+    parent._proved = True
+    seat = one_that_ends(parent, code, **facts)
+    assert f"child 1 (pid 7) {said}" in caplog.text
+    is_meant = "has ended" in said
+    assert (seat.child, seat.due - clock.monotonic()) == (None, 0 if is_meant else pytest.approx(0.5))
+    assert len(parent._left) == (not is_meant and "before" not in said), "what one that worked had in hand is settled"
+    assert all(one.counts == ("leaves" not in facts) for one in parent._left)
+
+
+def test_a_child_that_has_lived_for_a_minute_is_replaced_as_soon_as_the_first_one(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    clock = with_clock(parent, monkeypatch)
+    parent._proved = True
+
+    def pause(lived, **facts):
+        return one_that_ends(parent, -9, started=clock.monotonic() - lived, **facts).due - clock.monotonic()
+
+    lives = [(1, {}), (59, {}), (60, {}), (1, {}), (60, {"ready": None})]
+    assert [pause(lived, **facts) for lived, facts in lives] == pytest.approx([0.5, 1, 0.5, 1, 2])
+
+
+@pytest.mark.parametrize(("code", "exits"), [(3, 3), (-9, 137), (0, 1)])
+def test_a_program_that_cannot_start_ends_the_parent_with_its_exit_code(monkeypatch, caplog, code, exits):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    one_that_ends(parent, code, ready=None)
+    assert parent.run() == exits
+    assert "child 1 (pid 7) could not start: it " in caplog.text
+
+
+def test_with_reload_a_program_that_cannot_start_is_started_again_once_a_file_changes(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    parent = Parent(Plan(["--version"], reload=True))
+    clock = with_clock(parent, monkeypatch)
+    started = []
+    parent._start = lambda number: started.append(number)
+    one_that_ends(parent, 1, ready=None)
+    parent._fill()
+    assert started == []
+    assert "ended with exit code 1; waiting until a file changes" in caplog.text
+    (tmp_path / "jobs.py").write_text("")
+    clock.advance(1.0)
+    parent._listen()
+    parent._judge()
+    parent._fill()
+    assert started == [1]
+    assert f"{tmp_path / 'jobs.py'} has changed: the program is loaded again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "facts", "exits"),
+    [
+        (0, {"leaves": "why"}, 0),
+        (1, {"leaves": "why"}, 1),
+        (1, {"leaves": "why", "ready": None}, 1),
+        (-15, {"leaves": "why"}, 1),
+        (-15, {"leaves": "why", "ready": None}, 0),  # an init system signals it too
+        (-9, {"leaves": "why", "ready": None, "memory": [(Stage.BEGUN, 1), (Stage.BEGUN, 2)]}, 1),
+    ],
+)
+def test_the_exit_code_of_a_parent_says_whether_a_child_has_cut_work(monkeypatch, caplog, code, facts, exits):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    parent._end(0, "the parent was told to end")
+    held = facts.get("memory", [])
+    one_that_ends(parent, code, **{**facts, "memory": noting(*held)})
+    assert parent.run() == exits
+    assert ("2 messages are left to the sweep" in caplog.text) == bool(held)
+    assert parent._left == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_what_a_child_was_asked_to_settle_for_another_is_asked_for_again_as_it_ends(monkeypatch, has_begun):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    stages = [Stage.ASKED, Stage.AWAITED, Stage.BEGUN]
+    of_another = [Noted(0, stage, 0, n, f"d{n}") for n, stage in enumerate(stages, start=1)]
+    left = parents.Leftover(7, of_another, "it died", True, "child 3", None, has_begun)
+    one_that_ends(parent, 0, leaves="why", settles={7: left}, pulse={"takes": True, "memory": 0})
+    ((again),) = parent._left
+    assert [one.stage for one in again.in_hand] == (stages[2:] if has_begun else stages)
+
+
+# ---- why a child is to end
+
+
+def said_to(end):
+    """What a child has been told so far."""
+    end.setblocking(False)
+    with suppress(BlockingIOError):
+        return [json.loads(line) for line in end.recv(65_536).splitlines()]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("pulse", "why"),
+    [
+        ({}, None),
+        ({"handled": 9, "memory": 100 * 2**20}, None),
+        ({"takes": False}, "it got a signal"),
+        ({"stuck": 1}, "a handler ran longer than the handler_timeout of its queue, and has not returned"),
+        ({"died": ["a (KeyError)", "b (OSError)"]}, "a thread was ended by an error: a (KeyError), b (OSError)"),
+        ({"handled": 10}, "it has handled 10 messages"),
+        ({"handled": 1, "memory": 100 * 2**20 + 1}, "it has 100 MiB of memory"),
+    ],
+)
+def test_a_child_is_drained_once_that_has_a_reason_to_be_replaced(monkeypatch, caplog, pulse, why):
+    caplog.set_level("INFO")
+    parent = Parent(Plan(["--version"], max_memory=100 * 2**20))
+    with_clock(parent, monkeypatch)
+    (child,), (end,) = seated(parent)
+    child.pulse |= pulse
+    child.most = 10.0
+    parent._judge()
+    parent._judge()
+    assert said_to(end) == ([] if why is None else [{"drain": True}])
+    assert [one.getMessage() for one in caplog.records] == ([] if why is None else [f"child 1 (pid 7) drains: {why}"])
+    child.channel.close()
+    end.close()
+
+
+def test_a_child_without_a_report_or_a_limit_is_left_at_work(monkeypatch):
+    parent = Parent(Plan(["--version"], processes=2))
+    with_clock(parent, monkeypatch)
+    children, ends = seated(parent)
+    children[0].pulse = {}
+    children[1].pulse |= {"handled": 10**9, "memory": 2**40}
+    parent._judge()
+    assert [said_to(end) for end in ends] == [[], []]
+    for one in (*(child.channel for child in children), *ends):
+        one.close()
+
+
+def test_children_drain_as_their_parent_is_told_to_end_and_wait_for_no_handler_at_the_second_time(monkeypatch):
+    parent = Parent(Plan(["--version"], processes=2))
+    clock = with_clock(parent, monkeypatch)
+    children, ends = seated(parent)
+    for child in children:
+        child.ready["grace"] = 60.0
+    told = parent._signals = SimpleNamespace(drains=False, forced=False)
+    parent._heed_signals()
+    assert [said_to(end) for end in ends] == [[], []]
+    told.drains = True
+    for _ in range(2):
+        parent._heed_signals()
+    assert [said_to(end) for end in ends] == [[{"drain": True}]] * 2
+    told.forced = True
+    for _ in range(2):
+        parent._heed_signals()
+    assert [said_to(end) for end in ends] == [[{"force": True}]] * 2
+    parent._fill()
+    rounds(parent, clock, 4)
+    assert [child.process.told for child in children] == [[], []]
+    rounds(parent, clock, 2)
+    assert [child.process.told for child in children] == [["kill"], ["kill"]]
+    for one in (*(child.channel for child in children), *ends):
+        one.close()
+
+
+def test_a_change_of_the_program_replaces_all_children_and_one_alone_starts_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parent = Parent(Plan(["--version"], processes=2, reload=True))
+    with_clock(parent, monkeypatch)
+    children, ends = seated(parent)
+    parent._hear(children[0], {"files": [str(tmp_path / "jobs.py")]})
+    parent._proved = True
+    parent.seats[0].failures = 3
+    parent._judge()
+    assert [said_to(end) for end in ends] == [[], []]
+    (tmp_path / "jobs.py").write_text("")
+    parent._seams.advance(1.0)
+    parent._listen()
+    parent._judge()
+    assert [said_to(end) for end in ends] == [[{"drain": True}]] * 2
+    started = []
+    parent._start = lambda number: started.append(number) or children[0]
+    for seat in parent.seats:
+        seat.child = None
+    parent._fill()
+    assert started == [1]
+    parent._hear(children[0], {"ready": {"upkeep": True}})
+    parent._fill()
+    assert started == [1, 2]
+    for one in (*(child.channel for child in children), *ends):
+        one.close()
+
+
+def test_counts_of_children_that_have_ended_are_carried_for_a_minute_by_one_that_works(monkeypatch):
+    parent = Parent(Plan(["--version"], processes=2))
+    clock = with_clock(parent, monkeypatch)
+    children, ends = seated(parent)
+    children[1].settles[1] = parents.Leftover(1, [], "it died", True, "child 3", None)
+    parent._hear(children[1], {"settled": 1, "counts": [["orders", "failed", 2]]})
+    assert children[1].settles == {}
+    for _ in range(2):
+        parent._share()
+    assert said_to(ends[0]) == [{"upkeep": True}, {"carry": [["orders", "failed", 2]]}]
+    clock.advance(59.0)
+    parent._share()
+    assert said_to(ends[0]) == []
+    clock.advance(1.0)
+    parent._share()
+    assert said_to(ends[0]) == [{"carry": []}]
+    assert said_to(ends[1]) == []
+    for one in (*(child.channel for child in children), *ends):
+        one.close()
+
+
+def test_the_figures_of_a_queue_are_those_of_all_children_and_of_those_that_have_ended(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    one_that_ends(parent, 0, leaves="why", pulse={"takes": True, "memory": 0, "counts": {"orders": (5, 2)}})
+    (child,), (end,) = seated(parent)
+    child.pulse["counts"] = {"orders": (7, 3)}
+    assert parent.totals("orders") == (12, 3)
+    assert parent.totals("other") == (0, 0)
+    assert parent.at_work() == [child]
+    child.ready = None
+    assert parent.at_work() == []
+    child.channel.close()
+    end.close()
 
 
 OFTEN = "import latchwork.cli.processes.child as child\nchild.PULSE = 0.005\nfrom jobs import worker\n"
