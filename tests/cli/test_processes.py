@@ -453,7 +453,7 @@ class OfNumber:
 
 
 class Answering:
-    """A parent of two children. Those take messages of which an answer is given, by child and path: None = none comes."""
+    """A parent of two children; those take messages that have answers, by child and path: None = none comes."""
 
     def __init__(self, answers=(), names=()):
         self.seats = [OfNumber(1), OfNumber(2)]
@@ -1013,7 +1013,7 @@ def test_with_reload_a_program_that_cannot_start_is_started_again_once_a_file_ch
     parent = Parent(Plan(["--version"], reload=True))
     clock = with_clock(parent, monkeypatch)
     started = []
-    parent._start = lambda number: started.append(number)
+    parent._start = started.append
     one_that_ends(parent, 1, ready=None)
     parent._fill()
     assert started == []
@@ -1061,7 +1061,25 @@ def test_what_a_child_was_asked_to_settle_for_another_is_asked_for_again_as_it_e
     assert [one.stage for one in again.in_hand] == (stages[2:] if has_begun else stages)
 
 
-# ---- why a child is to end
+@pytest.mark.parametrize("reload", [False, True])
+def test_a_child_that_starts_has_the_limit_of_messages_or_a_little_more_and_is_asked_for_its_files_to_reload(
+    monkeypatch, reload
+):
+    parent = Parent(Plan(["--version"], max_messages=100, reload=reload))
+    ends = []
+
+    def spawned(given, descriptors):
+        assert given == f"--child=1:{descriptors[0]}:{descriptors[1]}"
+        ends.append(socket.socket(fileno=os.dup(descriptors[0])))
+        return Process()
+
+    monkeypatch.setattr(parent, "_spawned", spawned)
+    children = [parent._start(1) for _ in range(2)]
+    assert all(100 <= child.most <= 110 for child in children)
+    assert children[0].most != children[1].most
+    assert [said_to(end) for end in ends] == [[{"files": True}] if reload else []] * 2
+    for one in (*(child.channel for child in children), *ends):
+        one.close()
 
 
 def said_to(end):
@@ -1070,6 +1088,9 @@ def said_to(end):
     with suppress(BlockingIOError):
         return [json.loads(line) for line in end.recv(65_536).splitlines()]
     return []
+
+
+# ---- why a child is to end
 
 
 @pytest.mark.parametrize(
@@ -1107,8 +1128,49 @@ def test_a_child_without_a_report_or_a_limit_is_left_at_work(monkeypatch):
     children[1].pulse |= {"handled": 10**9, "memory": 2**40}
     parent._judge()
     assert [said_to(end) for end in ends] == [[], []]
+    for child in children:
+        child.ready["upkeep"] = False
+    parent._share()
+    parent._reap()
+    assert [said_to(end) for end in ends] == [[], []]
+    assert [seat.child for seat in parent.seats] == children
     for one in (*(child.channel for child in children), *ends):
         one.close()
+
+
+def test_a_child_that_has_closed_its_end_keeps_nobody_from_being_heard(monkeypatch):
+    parent = Parent(Plan(["--version"], processes=3))
+    with_clock(parent, monkeypatch)
+    (_, speaks, closed), ends = seated(parent)
+    parent.seats[0].child.channel.close()
+    parent.seats[0].child = None
+    for child in (speaks, closed):
+        parent._selector.register(child.channel, selectors.EVENT_READ, child)
+    ends[2].close()
+    for n in range(2):
+        ends[1].sendall(b'{"pulse": {"handled": %d}}\n' % n)
+        parent._listen()
+        parent._reap()
+        assert speaks.pulse == {"handled": n}
+    for one in (speaks.channel, closed.channel, *ends):
+        one.close()
+
+
+def test_a_parent_that_is_to_end_ends_once_its_children_have(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    (child,), (end,) = seated(parent)
+    parent._selector.register(child.channel, selectors.EVENT_READ, child)
+    codes = iter([None, None, 1])
+
+    def poll():
+        child.process.returncode = next(codes)
+        return child.process.returncode
+
+    child.process.poll, child.process.wait = poll, lambda: None
+    parent._end(0, "the parent was told to end")
+    assert (parent.run(), child.process.told) == (1, [])
+    end.close()
 
 
 def test_children_drain_as_their_parent_is_told_to_end_and_wait_for_no_handler_at_the_second_time(monkeypatch):
@@ -1128,6 +1190,7 @@ def test_children_drain_as_their_parent_is_told_to_end_and_wait_for_no_handler_a
     for _ in range(2):
         parent._heed_signals()
     assert [said_to(end) for end in ends] == [[{"force": True}]] * 2
+    parent._share()
     parent._fill()
     rounds(parent, clock, 4)
     assert [child.process.told for child in children] == [[], []]

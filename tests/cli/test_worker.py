@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 import re
 import resource
 import signal
 import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -19,6 +22,7 @@ import pytest
 import latchwork
 from latchwork.cli import serving
 from latchwork.cli.probe import Probe
+from latchwork.cli.processes.parent import Plan
 from latchwork.cli.serving import MOST_SLOW
 from latchwork.cli.worker import _found
 from latchwork.observe import observe, watch_queues
@@ -383,3 +387,168 @@ def test_an_attribute_error_of_the_program_is_shown_as_that_and_not_as_a_wrong_n
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(AttributeError, match="no_such_thing"):
         _found("program_with_a_typo:worker")
+
+
+PROGRAM = """
+import logging, os
+from latchwork.queue import QueueRegistry, Worker
+from latchwork.store import MemoryStore
+
+class Quick(Worker):
+    def run(self):
+        print(os.environ["LATCHWORK_STORE"], self.registry.client_id)
+        return self.registry.client_id != "cut"
+
+worker = Quick(QueueRegistry(MemoryStore(), os.environ.get("LATCHWORK_CLIENT", "shop")))
+fixed = Quick(QueueRegistry(MemoryStore(), "shop"))
+logging.getLogger("latchwork.store").warning("the store is away")
+"""
+
+
+@pytest.fixture
+def program(lw, tmp_path, monkeypatch):
+    """Runs the command in this process, with a program whose worker ends at once; nothing of it is left behind."""
+    (tmp_path / "quick_program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(atexit, "register", lambda *_: None)
+    for name in ("LATCHWORK_STORE", "LATCHWORK_CLIENT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    yield lambda *words, before=(), name="worker": lw(*before, "worker", f"quick_program:{name}", *words)
+    sys.modules.pop("quick_program", None)
+
+
+def test_a_program_finds_the_store_and_the_client_of_the_command(program, sqlite_url, monkeypatch):
+    done = program()
+    assert (done.code, done.out, done.err) == (0, f"{sqlite_url} shop\n", "")
+    sys.modules.pop("quick_program")
+    done = program("--client", "cut")
+    assert (done.code, done.out) == (1, f"{sqlite_url} cut\n"), "a handler was given up"
+    refused = program("--client", "other", name="fixed")
+    assert refused.code == 2
+    assert "--client is 'other', and the worker of quick_program:fixed is of client 'shop'" in refused.err
+    monkeypatch.setenv("LATCHWORK_CLIENT", "other")
+    assert program(name="fixed").code == 0, "what is in the environment may be for others"
+
+
+def test_the_probe_of_a_worker_is_told_where_it_is(program):
+    assert re.fullmatch(r"latchwork: probes at http://127\.0\.0\.1:\d+/healthz\n", program("--probe", "0").err)
+    assert "http://localhost:" in program("--probe", "0", "--probe-host", "localhost").err
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "levels"),
+    [
+        ((), (), ("INFO", "WARNING")),
+        (("-v",), (), ("INFO", "INFO")),
+        (("-vv",), (), ("DEBUG", "DEBUG")),
+        (("-vv",), ("--log-level", "error"), ("ERROR", "ERROR")),
+    ],
+)
+def test_the_level_of_the_log_is_that_of_the_command_or_of_the_program(program, monkeypatch, before, words, levels):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])  # of pytest, beside which the command sets up none
+    done = program(*words, before=before)
+    assert (done.code, done.err.count("the store is away")) == (0, 1), "what is logged while it loads is seen"
+    assert (logging.getLevelName(root.level), len(root.handlers)) == (levels[0], 1)
+    root.handlers[:] = [own := logging.NullHandler()]
+    root.setLevel("WARNING")
+    assert program(*words, before=before).code == 0
+    assert (logging.getLevelName(root.level), root.handlers) == (levels[1], [own])
+
+
+def test_a_child_begins_to_listen_before_its_program_is_loaded_and_runs_its_worker(program, monkeypatch):
+    class Listens:
+        name = "child 1"
+
+        def __init__(self, given):
+            print(given)
+
+        def begin(self):
+            assert "quick_program" not in sys.modules
+
+        def run(self, worker):
+            print(worker.registry.client_id)
+            return True
+
+    monkeypatch.setattr("latchwork.cli.worker.Child", Listens)
+    done = program("--child", "1:2:3", "--probe", "0")
+    assert (done.code, done.out, done.err) == (0, "1:2:3\nshop\n", "")
+
+
+def test_a_worker_whose_handlers_are_awaited_is_found_too(program, tmp_path, monkeypatch):
+    (tmp_path / "quick_program.py").write_text(AWAITED)
+    monkeypatch.setenv("LATCHWORK_STORE", "memory:")
+    found, _ = _found("quick_program:worker")
+    assert found is sys.modules["quick_program"].worker.of
+
+
+class Ends:
+    """A parent that ends at once."""
+
+    seen = None
+
+    def __init__(self, plan):
+        type(self).seen = plan
+
+    def run(self):
+        return 7
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "facts"),
+    [
+        (("--processes", "3"), (), {"processes": 3}),
+        (("--max-messages", "5"), (), {"max_messages": 5}),
+        (("--max-memory", "512M"), (), {"max_memory": 512 * 2**20}),
+        (("--reload",), (), {"reload": True}),
+        (
+            ("--processes", "1", "--client", "c", "--log-level", "debug"),
+            ("--log-level", "debug", "--client", "c"), {},
+        ),
+    ],
+)  # fmt: skip
+def test_a_parent_runs_the_command_with_the_options_of_its_children_and_ends_with_its_code(
+    program, monkeypatch, words, said, facts
+):
+    monkeypatch.setattr("latchwork.cli.worker.Parent", Ends)
+    done = program(*words)
+    assert (done.code, done.out, done.err) == (7, "", "")
+    assert Ends.seen == Plan(["worker", "quick_program:worker", *said], **facts)
+    done = program(*words, "--probe", "0")
+    assert done.code == 7
+    assert "probes at http://127.0.0.1:" in done.err
+
+
+def test_a_parent_leaves_the_client_of_the_environment_to_it_and_refuses_what_its_children_would(program, monkeypatch):
+    monkeypatch.setattr("latchwork.cli.worker.Parent", Ends)
+    monkeypatch.setenv("LATCHWORK_CLIENT", "other")
+    assert program("--processes", "2").code == 7
+    assert Ends.seen.command == ["worker", "quick_program:worker"]
+    assert program("--processes", "2", name="").code == 2
+    assert program("--processes", "2", "--max-memory", "1K").code == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("quick_program", "write MODULE:NAME"),
+        ("quick_program:", "write MODULE:NAME"),
+        (":worker", "write MODULE:NAME"),
+        ("quick-program:worker", "is not the name of a module"),
+        ("no_such_program:worker", "no module 'no_such_program'"),
+        ("no_such_program.jobs:worker", "no module 'no_such_program.jobs'"),
+        ("quick_program:nothing", "module quick_program has no 'nothing'"),
+        ("quick_program:os", "quick_program:os is a module; it must be a Worker"),
+    ],
+)
+def test_what_does_not_name_a_worker_is_a_users_mistake(program, lw, where, said):
+    done = lw("worker", where)
+    assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_a_module_that_a_program_needs_is_missed_by_its_own_name(program, tmp_path):
+    (tmp_path / "quick_program.py").write_text("import no_such_module")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        _found("quick_program:worker")
