@@ -856,6 +856,10 @@ def test_a_probe_sees_a_parent_that_hangs_itself(monkeypatch):
     parent = Parent(Plan(["--version"]))
     clock = with_clock(parent, monkeypatch)
     (child,), (end,) = seated(parent)
+    for _ in range(30):
+        clock.advance(0.1)
+        parent._listen()
+    assert parent.silent(5.0) == []
     clock.advance(31.0)
     assert parent.silent(30.0) == [child.name]
     child.channel.close()
@@ -930,6 +934,28 @@ def test_a_child_that_has_too_much_memory_at_rest_is_an_error_and_the_next_one_s
         assert ends(50 * 2**20, 160 * 2**20) == 0, "it has grown meanwhile"
 
 
+def test_a_child_answers_what_it_was_asked_and_an_answer_that_nobody_waits_for_is_dropped(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    parent = Parent(Plan(["--version"]))
+    (child,), (end,) = seated(parent)
+    parent._selector.register(child.channel, selectors.EVENT_READ, child)
+    found = []
+    with speaking(lambda: found.append(parent.ask([child], "/scale/orders", PATIENCE, (7, 2)))):
+        theirs = Channel(end)
+        (question,) = heard(theirs, 1)
+        assert (question["path"], question["totals"]) == ("/scale/orders", [7, 2])
+        for number in (question["ask"] + 1, question["ask"]):
+            theirs.send(answer=number, status=200, kind="text/plain", body=f"{number}")
+        until(lambda: parent._listen() or found)
+    assert found == [{child: (200, "text/plain", f"{question['ask']}".encode())}]
+    child.started = with_clock(parent, monkeypatch).monotonic() - 2.0
+    theirs.send(ready={"upkeep": True})
+    parent._listen()
+    assert caplog.messages == ["child 1 (pid 7) works, 2.0 s after its start"]
+    theirs.close()
+    child.channel.close()
+
+
 # ---- how a child ends
 
 
@@ -986,7 +1012,7 @@ def test_the_end_of_a_child_is_told_and_another_starts_at_once_only_where_it_was
     assert all(one.counts == ("leaves" not in facts) for one in parent._left)
 
 
-def test_a_child_that_has_lived_for_a_minute_is_replaced_as_soon_as_the_first_one(monkeypatch):
+def test_a_child_that_has_lived_for_a_minute_is_replaced_as_soon_as_the_first_one(monkeypatch, caplog):
     parent = Parent(Plan(["--version"]))
     clock = with_clock(parent, monkeypatch)
     parent._proved = True
@@ -994,8 +1020,9 @@ def test_a_child_that_has_lived_for_a_minute_is_replaced_as_soon_as_the_first_on
     def pause(lived, **facts):
         return one_that_ends(parent, -9, started=clock.monotonic() - lived, **facts).due - clock.monotonic()
 
-    lives = [(1, {}), (59, {}), (60, {}), (1, {}), (60, {"ready": None})]
+    lives = [(1, {}), (59, {}), (60, {}), (1, {}), (60, {"ready": None})]  # each time it ends
     assert [pause(lived, **facts) for lived, facts in lives] == pytest.approx([0.5, 1, 0.5, 1, 2])
+    assert "after 59 s; another starts in 1.0 s" in caplog.text
 
 
 @pytest.mark.parametrize(("code", "exits"), [(3, 3), (-9, 137), (0, 1)])
@@ -1031,6 +1058,7 @@ def test_with_reload_a_program_that_cannot_start_is_started_again_once_a_file_ch
     ("code", "facts", "exits"),
     [
         (0, {"leaves": "why"}, 0),
+        (0, {"leaves": "why", "memory": [(Stage.CLAIMED, 1), (Stage.BEGUN, 2)]}, 0),
         (1, {"leaves": "why"}, 1),
         (1, {"leaves": "why", "ready": None}, 1),
         (-15, {"leaves": "why"}, 1),
@@ -1045,8 +1073,19 @@ def test_the_exit_code_of_a_parent_says_whether_a_child_has_cut_work(monkeypatch
     held = facts.get("memory", [])
     one_that_ends(parent, code, **{**facts, "memory": noting(*held)})
     assert parent.run() == exits
-    assert ("2 messages are left to the sweep" in caplog.text) == bool(held)
+    assert ("child 1 (pid 7)" in caplog.text and "2 messages are left to the sweep" in caplog.text) == bool(held)
     assert parent._left == []
+
+
+def test_what_a_child_had_in_hand_counts_unless_it_was_to_end(monkeypatch):
+    parent = Parent(Plan(["--version"]))
+    with_clock(parent, monkeypatch)
+    for code, facts in ((0, {"leaves": "why"}), (-15, {"pulse": {}})):
+        one_that_ends(parent, code, memory=noting((Stage.BEGUN, 1)), **facts)
+    assert [(one.number, one.counts, one.why) for one in parent._left] == [
+        (1, False, "its process ended"), (2, True, "its process, child 1 (pid 7), was killed by SIGTERM"),
+    ]  # fmt: skip
+    assert [one.in_hand for one in parent._left] == [[Noted(0, Stage.BEGUN, 0, 1, "d1")]] * 2
 
 
 @pytest.mark.parametrize("has_begun", [False, True])
@@ -1128,6 +1167,7 @@ def test_a_child_without_a_report_or_a_limit_is_left_at_work(monkeypatch):
     children[1].pulse |= {"handled": 10**9, "memory": 2**40}
     parent._judge()
     assert [said_to(end) for end in ends] == [[], []]
+    parent._hear(children[0], {"files": []})  # which nobody watches here
     for child in children:
         child.ready["upkeep"] = False
     parent._share()
@@ -1237,6 +1277,7 @@ def test_counts_of_children_that_have_ended_are_carried_for_a_minute_by_one_that
     assert children[1].settles == {}
     for _ in range(2):
         parent._share()
+    assert parent.at_work() == children
     assert said_to(ends[0]) == [{"upkeep": True}, {"carry": [["orders", "failed", 2]]}]
     clock.advance(59.0)
     parent._share()
@@ -1245,6 +1286,8 @@ def test_counts_of_children_that_have_ended_are_carried_for_a_minute_by_one_that
     parent._share()
     assert said_to(ends[0]) == [{"carry": []}]
     assert said_to(ends[1]) == []
+    children[0].does_upkeep, children[1].does_upkeep = False, True
+    assert parent.at_work() == [children[1], children[0]]
     for one in (*(child.channel for child in children), *ends):
         one.close()
 

@@ -467,6 +467,7 @@ def test_a_child_begins_to_listen_before_its_program_is_loaded_and_runs_its_work
 
         def begin(self):
             assert "quick_program" not in sys.modules
+            print("it listens")
 
         def run(self, worker):
             print(worker.registry.client_id)
@@ -474,7 +475,7 @@ def test_a_child_begins_to_listen_before_its_program_is_loaded_and_runs_its_work
 
     monkeypatch.setattr("latchwork.cli.worker.Child", Listens)
     done = program("--child", "1:2:3", "--probe", "0")
-    assert (done.code, done.out, done.err) == (0, "1:2:3\nshop\n", "")
+    assert (done.code, done.out, done.err) == (0, "1:2:3\nit listens\nshop\n", "")
 
 
 def test_a_worker_whose_handlers_are_awaited_is_found_too(program, tmp_path, monkeypatch):
