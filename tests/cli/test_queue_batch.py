@@ -239,10 +239,11 @@ def test_doctor_names_a_batch_whose_follow_up_is_refused_with_the_reason_and_the
     unfollowed.store.delete(unfollowed.records.key("reports"))
     create = "latchwork queue create reports --client shop"
     assert follow_ups_in(lw("doctor", "--json")) == [("problem", f"{done}: there is no queue reports", create)]
-    unfollowed.store.operate(unfollowed.get("orders").batches.key("load-7"), Put("then", {"data": "x"}))
-    ((state, what, remedy),) = follow_ups_in(lw("doctor", "--json"))
-    assert (state, what) == ("problem", f"{done}: its record does not say what it is")
-    assert "publish that message yourself" in remedy
+    for then in ({"data": "x"}, {"queue": "reports"}):
+        unfollowed.store.operate(unfollowed.get("orders").batches.key("load-7"), Put("then", then))
+        ((state, what, remedy),) = follow_ups_in(lw("doctor", "--json"))
+        assert (state, what) == ("problem", f"{done}: its record does not say what it is")
+        assert "publish that message yourself" in remedy
 
 
 def test_doctor_says_nothing_of_a_follow_up_that_its_queue_takes(lw, unfollowed):

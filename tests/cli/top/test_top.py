@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import curses
+import signal
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -629,6 +631,128 @@ def test_a_line_at_the_corner_that_the_terminal_cannot_encode_does_not_end_the_s
     for name, value in (("_styles", lambda: {"plain": 0}), ("_size", lambda _: (2, 20)), ("_key", lambda _: "q")):
         monkeypatch.setattr(screen, name, value)
     screen._run(Corner(), Shows())
+
+
+class Drawn:
+    """A terminal that remembers what is drawn on it, and on which these keys are pressed."""
+
+    def __init__(self, keys=("q",), size=(2, 20)):
+        self.keys, self.size, self.lines, self.cleared = iter(keys), size, {}, 0
+
+    def get_wch(self):
+        key = next(self.keys)
+        if key is None:
+            raise curses.error("no input")
+        return key
+
+    def addstr(self, y, x, text, style):
+        self.lines[y] = (text, style)
+
+    def getmaxyx(self):
+        return self.size
+
+    def clear(self):
+        self.cleared += 1
+
+    def timeout(self, ms):
+        """Wait no longer."""
+
+    erase = refresh = lambda self: None
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """What curses is told, with a terminal of no colours, and whose size nobody knows."""
+    told = SimpleNamespace(resized=[], size=(0, 0), colours=False, pairs={})
+    for name, value in (
+        ("resizeterm", lambda *size: told.resized.append(size)),
+        ("curs_set", lambda _: None), ("start_color", lambda: None), ("use_default_colors", lambda: None),
+        ("has_colors", lambda: told.colours), ("color_pair", lambda number: 1 << 8 + number),
+        ("init_pair", lambda number, color, _: told.pairs.update({number: color})),
+    ):  # fmt: skip
+        monkeypatch.setattr(curses, name, value)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: told.size)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return told
+
+
+def pressed(window):
+    """The keys that the screen is told; it ends with q."""
+    keys = []
+
+    class Shows:
+        def screen(self, width, height):
+            keys.append((width, height))
+            return [Line("problem", BAD), Line("plain")]
+
+        def press(self, key):
+            keys.append(key)
+            return key != "q"
+
+    screen._run(window, Shows())
+    return keys
+
+
+def test_keys_have_names_and_what_is_none_is_not_told(terminal):
+    window = Drawn([None, "a", "\x1b", "\n", curses.KEY_F10, 99_999, "\x00", "é", "\x0c", "q"])
+    assert [key for key in pressed(window) if key != (20, 2)] == ["a", "esc", "enter", "f10", "é", "q"]
+    assert window.cleared == 1, "somebody wrote over it"
+
+
+@pytest.mark.parametrize(
+    ("said", "size", "resized"),
+    [((30, 5), (30, 5), [(5, 30)]), ((20, 2), (20, 2), []), ((0, 2), (20, 2), []), ((20, 0), (20, 2), [])],
+)
+def test_the_screen_has_the_size_of_the_terminal_and_is_drawn_again_where_that_has_changed(
+    terminal, said, size, resized
+):
+    window = Drawn()
+    terminal.size = said
+    assert pressed(window) == [size, "q"]
+    assert (terminal.resized, window.cleared) == (resized, len(resized))
+
+
+@pytest.mark.parametrize(("colours", "unwanted"), [(False, ""), (True, "1"), (True, "")])
+def test_a_problem_is_red_on_a_terminal_with_colours_and_bold_on_any(terminal, monkeypatch, colours, unwanted):
+    terminal.colours = colours
+    monkeypatch.setenv("NO_COLOR", unwanted)
+    window = Drawn()
+    pressed(window)
+    is_red = colours and not unwanted
+    red = curses.color_pair(1) if is_red else 0
+    assert window.lines == {0: ("problem", curses.A_BOLD | red), 1: ("plain", curses.A_NORMAL)}
+    assert (terminal.pairs.get(1) == curses.COLOR_RED) == is_red
+
+
+def test_a_signal_that_ends_the_screen_leaves_the_terminal_as_it_was(terminal, monkeypatch):
+    told = []
+
+    class Ended:
+        def screen(self, width, height):
+            signal.raise_signal(signal.SIGTERM)
+
+    window = Drawn()
+    window.keypad = lambda on: told.append(f"keypad {on}")
+    monkeypatch.setattr(curses, "initscr", lambda: window)
+    for name in ("noecho", "cbreak", "nocbreak", "echo", "endwin"):
+        monkeypatch.setattr(curses, name, lambda name=name: told.append(name))
+    monkeypatch.setenv("ESCDELAY", "25")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.raises(SystemExit) as ended:
+            screen.show(Ended())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 143
+    assert told == ["noecho", "cbreak", "keypad True", "keypad False", "nocbreak", "echo", "endwin"]
+
+
+@pytest.mark.parametrize(("encoding", "blocks"), [("UTF-8", BARS), ("ANSI_X3.4-1968", PLAIN_BARS)])
+def test_charts_are_of_blocks_where_the_terminal_has_them(monkeypatch, encoding, blocks):
+    monkeypatch.setattr("locale.setlocale", lambda *_: None)
+    monkeypatch.setattr("locale.getpreferredencoding", lambda do_setlocale: encoding)
+    assert screen.bars() == blocks
 
 
 def test_an_action_whose_outcome_is_not_known_is_told_as_that(person):
