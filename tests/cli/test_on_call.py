@@ -776,6 +776,10 @@ def test_the_threads_that_run_are_said_where_programs_fix_them(lw, queue):
     facts = lw("queue", "stats", "q", *SHOP, "--json").json
     assert (facts["consumers"], facts["worker_threads"]) == (queue.concurrency, {"vm:7:ab@local": 4})
     assert [one["consumers"] for one in lw("queue", "list", *SHOP, "--json").json] == [queue.concurrency]
+    for n in range(1, 5):
+        queue.store.repeat(reporting(queue, replace(report, worker=f"vm:{n}:ab@local", threads=4)))
+    for words in said:
+        assert re.search(r"\(as its program says: vm:\d 4, vm:\d 4, vm:\d 4 and 2 more\)", lw(*words).out)
 
 
 def test_the_age_of_an_attempt_is_not_that_of_an_earlier_one_which_hangs(lw, queue):

@@ -117,6 +117,11 @@ def reports(queue, worker="web-1:17:x@local", **facts):
     queue.store.repeat(reporting(queue, replace(WorkerReport(worker, 0.0, queue.live.changed, 4, 1, 5, 2), **facts)))
 
 
+def test_keys_before_the_first_look_do_nothing(store, clock):
+    top = Top(Feed({"local": store}, ["shop"], 2.0, clock))
+    assert all(top.press(key) for key in ("down", "pgdn", "end", "up"))
+
+
 # ---- what is shown
 
 

@@ -193,6 +193,11 @@ def test_settings_that_cannot_be_are_refused(world, options):
         Outbox(**{"pq": world.producer().pq, "queue": world.queue, **options})
 
 
+@pytest.mark.parametrize("options", [{"disk_budget": 1}, {"ledger_ttl": 1}, {"disk_budget": None}], ids=str)
+def test_the_least_settings_that_can_be_are_taken(world, options):
+    assert Outbox(world.producer().pq, world.queue, **options)
+
+
 @pytest.mark.parametrize("wrong", ["registry", "config"])
 def test_a_queue_that_cannot_be_opened_later_is_refused_at_once(world, wrong):
     given = {"registry": world.queue.registry, "config": QueueConfig("mails")}

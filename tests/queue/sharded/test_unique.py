@@ -298,6 +298,15 @@ def test_what_does_not_go_together_is_refused_before_any_call(store, options, na
     assert "replace" in ON_DUPLICATE
 
 
+@pytest.mark.parametrize("option", ["unique", "dedup"])
+def test_a_key_has_at_most_256_characters(store, option):
+    queue = made(store)
+    assert queue.publish("m", **{option: "k" * 256})
+    with pytest.raises(InvalidRequest, match=f"{option} has 257 characters; give at most 256"):
+        queue.publish("m", **{option: "k" * 257})
+    assert queue.depth().ready == 1
+
+
 def test_a_publisher_that_dies_before_its_write_holds_the_key_up_for_a_second(clock):
     store = FaultyStore(MemoryStore(clock))
     queue = made(store)

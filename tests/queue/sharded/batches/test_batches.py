@@ -575,6 +575,18 @@ def test_a_key_of_a_publish_that_failed_counts_once_it_is_published(world):
     assert batch.wait(0)
 
 
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_a_publish_whose_reply_is_lost_at_any_of_its_first_calls_counts_once(alone, call):
+    store = FaultyStore(alone.store, seams=alone.store.seams)
+    mine = queue_on(store).batch("b")
+    store.plan = {store._number + call: "reply_lost"}
+    with mine:
+        assert len(mine.publish_many(["a", "b"])) == 2
+    assert mine.progress().published == 2
+    assert sorted(drain(alone)) == ["a", "b"]
+    assert mine.wait(0)
+
+
 def test_an_entry_that_another_publisher_completes_has_the_first_ones_place(alone):
     """Whoever completes it has a place of its own, which would be waited for in vain."""
     store = FaultyStore(alone.store, seams=alone.store.seams)

@@ -298,6 +298,19 @@ def test_a_worker_whose_report_fails_takes_messages_all_the_same(monkeypatch):
     assert [at < 1 + FIRST_REPORT + 1 for at in begun] == [True]
 
 
+def test_what_was_counted_lately_is_what_was_counted_in_the_last_minute():
+    clock = ManualClock()
+    registry = QueueRegistry(MemoryStore(clock), "c", farm_id="f")
+    consumer = Consumer(registry.create(QueueConfig("q", shards=1)), print, upkeep=False)
+    reporter, lately = reporter_of(registry), []
+    for _ in range(4):
+        consumer.stats["acked"] += 5
+        reporter._look([consumer], reporter._last)
+        lately.append(reporter.counted([consumer])["q", "acked"])
+        clock.advance(module.REPORT + 20)
+    assert lately == [5, 5, 10, 10]
+
+
 @pytest.mark.parametrize("damage", ["a bin", "the whole record"])
 def test_a_record_of_workers_that_is_damaged_is_begun_again_with_the_next_report(damage, tmp_path):
     store = SQLiteStore(tmp_path / "s.db", synchronous="off")
