@@ -26,6 +26,14 @@ def test_upkeep_at_once_needs_such_a_clock():
         bring_back(queue)
 
 
+def test_upkeep_at_once_lets_more_than_six_sweep_durations_pass():
+    clock = ManualClock()
+    queue = QueueRegistry(MemoryStore(clock), "c").create(QueueConfig("q", shards=1, sweep_duration=300))
+    began = clock.monotonic()
+    bring_back(queue)
+    assert clock.monotonic() - began > 6 * 300
+
+
 def test_a_wait_for_what_nobody_can_set_any_more_fails_at_once():
     clock = ManualClock()
     event = clock.event()

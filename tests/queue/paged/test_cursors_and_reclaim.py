@@ -70,6 +70,15 @@ def test_a_commit_is_durable_together_with_what_it_passed(files):
         assert after.cursor("c").committed == cursor.committed
 
 
+def test_a_commit_of_nothing_new_does_not_go_to_the_disk(files):
+    cursor = filled(files).cursor("c")
+    cursor.read(5)
+    cursor.commit()
+    before = files.done.copy()
+    cursor.commit()
+    assert files.done == before
+
+
 def test_a_commit_that_the_disk_refuses_is_not_acknowledged_and_can_be_tried_again(files):
     queue = filled(files, 10)
     cursor = queue.cursor("c")
