@@ -53,6 +53,12 @@ def test_a_page_reads_no_more_slots_than_was_agreed_though_nothing_matches(queue
     assert len(found) == 4
 
 
+def test_a_page_goes_on_behind_what_does_not_match_until_it_is_full(queue):
+    filled(queue, "ready", 7)
+    page = look_at(queue, "ready", 3, also=lambda message: message.payload % 2 == 1)
+    assert sorted(message.payload for message in page.messages) == [1, 3, 5]
+
+
 def test_of_delayed_messages_the_next_ones_are_found_and_others_told_only_where_they_match(queue):
     for n in range(3):
         queue.publish(n, delay=10 + n)
