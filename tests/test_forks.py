@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing.util  # noqa: F401 - whose finalizers a child calls that it has forked
+import multiprocessing.util  # noqa: F401 - `at_exit` uses its finalizers only where it is imported
 import os
 import signal
 import sys

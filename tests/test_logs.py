@@ -65,6 +65,7 @@ def test_a_record_names_the_line_that_logged_it(caplog):
 
 def test_a_process_that_is_to_end_still_logs_the_traceback_of_what_is_handled(caplog, monkeypatch):
     monkeypatch.setattr(logs, "_ends", [])
+    monkeypatch.setattr(logs, "LEAVING", 60.0)
     logs.ends()
     try:
         raise ValueError("a defect")

@@ -148,7 +148,7 @@ def test_a_block_that_is_cancelled_says_that_its_release_has_failed(run):
     store, held = aio.Store(faulty), asyncio.Event()
 
     async def holds():
-        async with aio.FencedLock(store, "x"):
+        async with aio.FencedLock(store, "x", lease=600):
             faulty.next("dropped")
             held.set()
             await asyncio.sleep(60)

@@ -549,7 +549,7 @@ def test_a_loop_that_ends_lets_a_handler_in_a_thread_finish_and_takes_no_more_me
     assert asyncio.run(after()) == ["a", "b", "c"]
 
 
-def test_a_worker_that_ended_by_no_exception_of_a_call_is_replaced_and_its_task_says_nothing_more(run, caplog):
+def test_a_worker_that_a_base_exception_has_ended_is_replaced_and_asyncio_logs_nothing(run, caplog):
     class Fatal(BaseException):
         """Not an `Exception`, after which a worker tries again."""
 

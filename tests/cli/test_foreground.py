@@ -83,7 +83,7 @@ def terminal(monkeypatch):
         (OURS, {0: stat.S_IFSOCK}, True, False),
     ],
 )
-def test_a_command_has_the_terminal_from_its_start_in_the_foreground_and_no_pipeline(
+def test_a_command_has_the_terminal_from_its_start_only_in_the_foreground_and_outside_a_pipeline(
     terminal, front, streams, at_once, is_offered
 ):
     terminal.front, terminal.streams = front, streams

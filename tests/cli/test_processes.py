@@ -445,18 +445,21 @@ def test_a_line_of_metrics_ends_at_a_newline_alone():
     assert merged({"1": one}, "") == '# TYPE a gauge\na{child="1",q="x\x85y\u2028z"} 1.0\n'
 
 
-class OfNumber:
-    """A child that takes messages."""
+class NumberedChild:
+    """A child, by its number."""
 
     def __init__(self, number):
         self.number = number
 
 
 class Answering:
-    """A parent of two children; those take messages that have answers, by child and path: None = none comes."""
+    """A parent of two children.
+
+    answers: by child and path; None = it does not answer. A child that is named there takes messages.
+    """
 
     def __init__(self, answers=(), names=()):
-        self.seats = [OfNumber(1), OfNumber(2)]
+        self.seats = [NumberedChild(1), NumberedChild(2)]
         self.answers, self.silent = dict(answers), lambda _: names
         self.totals = {"a/b": (7, 2)}.get
 
@@ -1096,7 +1099,7 @@ def test_what_a_child_was_asked_to_settle_for_another_is_asked_for_again_as_it_e
     of_another = [Noted(0, stage, 0, n, f"d{n}") for n, stage in enumerate(stages, start=1)]
     left = parents.Leftover(7, of_another, "it died", True, "child 3", None, has_begun)
     one_that_ends(parent, 0, leaves="why", settles={7: left}, pulse={"takes": True, "memory": 0})
-    ((again),) = parent._left
+    (again,) = parent._left
     assert [one.stage for one in again.in_hand] == (stages[2:] if has_begun else stages)
 
 
@@ -1247,7 +1250,7 @@ def test_a_change_of_the_program_replaces_all_children_and_one_alone_starts_firs
     children, ends = seated(parent)
     parent._hear(children[0], {"files": [str(tmp_path / "jobs.py")]})
     parent._proved = True
-    parent.seats[0].failures = 3
+    parent.seats[0].failures, parent.seats[0].due = 3, 100.0
     parent._judge()
     assert [said_to(end) for end in ends] == [[], []]
     (tmp_path / "jobs.py").write_text("")
@@ -1255,6 +1258,7 @@ def test_a_change_of_the_program_replaces_all_children_and_one_alone_starts_firs
     parent._listen()
     parent._judge()
     assert [said_to(end) for end in ends] == [[{"drain": True}]] * 2
+    assert parent.seats[0].failures == 0
     started = []
     parent._start = lambda number: started.append(number) or children[0]
     for seat in parent.seats:

@@ -11,7 +11,7 @@ from latchwork.cli.tables import RowsOnTerminal
 
 
 def shown(rows, width, title=""):
-    console = Console(width=width, file=io.StringIO())
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
     console.print(RowsOnTerminal(rows, title))
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 

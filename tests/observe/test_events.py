@@ -359,7 +359,7 @@ def test_one_snapshot_serves_all_who_look_until_it_is_old(store, faulty, clock, 
     assert {(s.event.name, *s.labels): s.value for s in source()}[("queue_depth", "q", "ready")] == 2
 
 
-def test_what_is_worth_knowing_and_no_more_is_no_finding_among_the_figures(store, clock, telemetry):
+def test_a_finding_that_is_ok_is_not_counted_in_the_figures(store, clock, telemetry):
     queue = queue_of(store)
     queue.scale(2)
     queue.publish("waits")

@@ -118,7 +118,7 @@ def test_a_driver_whose_block_fails_while_the_store_is_away_raises_its_own_error
 def test_a_driver_that_cannot_leave_says_so():
     store = FaultyStore(MemoryStore())
     store.policy = RetryPolicy(attempts=1)
-    barrier = SparkBarrier(store, "shop", "j", drivers=["p"], me="p")
+    barrier = SparkBarrier(store, "shop", "j", drivers=["p"], me="p", lease=LONG)
 
     def works():
         with barrier:

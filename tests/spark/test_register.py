@@ -18,11 +18,15 @@ from latchwork.spark import register
 from latchwork.spark.datasource import LatchworkSource
 
 PROBED = "probed"
-"""What a session notes as it runs a job; else it notes the source that is registered."""
+"""Stands in `asked` for a job that was run. A source that was registered stands there itself."""
 
 
 class Session:
-    """A session whose executors run this Python. `asked`: what was done by it; `refusal`: of its registry."""
+    """A session whose executors run this Python.
+
+    asked: what it was asked to do, in order.
+    refusal: what its registry raises.
+    """
 
     def __init__(self, master="local[2]", python=sys.executable, *, fails=None, refusal=None) -> None:
         self.asked, self.refusal, self._fails = [], refusal, fails
@@ -97,10 +101,12 @@ def test_the_oldest_pyspark_that_will_do_and_all_newer_ones_are_taken(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "session", [Session(python="/usr/bin/python"), Session("spark://host:7077"), Session(None), OverConnect()],
+    "made",
+    [lambda: Session(python="/no/python"), lambda: Session("spark://host:7077"), lambda: Session(None), OverConnect],
     ids=["another python", "a cluster", "no master", "connect"],
 )  # fmt: skip
-def test_a_job_looks_where_tasks_may_run_elsewhere(session):
+def test_a_job_looks_where_tasks_may_run_elsewhere(made):
+    session = made()
     register(session)
     assert session.asked == [PROBED, LatchworkSource]
 

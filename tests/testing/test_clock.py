@@ -20,7 +20,7 @@ def test_what_is_planned_for_one_moment_is_done_in_the_order_in_which_it_was_pla
     assert done == ["a", "b", "first", "second", "third"]
 
 
-def test_upkeep_at_once_needs_such_a_clock():
+def test_upkeep_at_once_needs_a_manual_clock():
     queue = QueueRegistry(MemoryStore(), "c").create(QueueConfig("q", shards=1))
     with pytest.raises(InvalidRequest, match="make it with a ManualClock"):
         bring_back(queue)

@@ -223,6 +223,9 @@ class Parent:
         """Hear what the children say, or wait a moment."""
         now = self._seams.monotonic()
         self._listened, self._looked = self._listened + min(now - self._looked, ROUND), now
+        if not self._selector.get_map():
+            self._seams.sleep(LOOK)
+            return
         for key, _ in self._selector.select(LOOK):
             child: Child = key.data
             documents = child.channel.received()

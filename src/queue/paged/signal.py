@@ -24,7 +24,7 @@ class Signal:
         return None if timeout is None else self._seams.monotonic() + timeout
 
     def wait(self, condition: Callable[[], bool], deadline: float | None) -> None:
-        """Return once the condition is true, or the deadline is over."""
+        """Return once the condition is true, or the deadline has passed."""
         if condition():
             return
         event = self._seams.event()

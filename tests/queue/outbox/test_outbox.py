@@ -195,7 +195,7 @@ def test_settings_that_cannot_be_are_refused(world, options):
 
 @pytest.mark.parametrize("options", [{"disk_budget": 1}, {"ledger_ttl": 1}, {"disk_budget": None}], ids=str)
 def test_the_least_settings_that_can_be_are_taken(world, options):
-    assert Outbox(world.producer().pq, world.queue, **options)
+    assert Outbox(world.producer().pq, world.queue, **options).name == "outbox"
 
 
 @pytest.mark.parametrize("wrong", ["registry", "config"])

@@ -269,7 +269,7 @@ def test_the_failure_that_is_told_of_is_the_last_one_and_none_where_its_note_is_
     failing(queue)
     assert (stats_of(queue).last_retry.message_id, stats_of(queue).last_retry.error) == ("mine", "it broke")
     good = list(stats_of(queue).last_retry)
-    damaged = [*good[:place], 0, *good[place + 1 :]]  # no date, no text, or one entry too many
+    damaged = [*good[:place], 0, *good[place + 1 :]]  # one of its entries is 0, or (place 3) there is one more
     store.operate(queue.delayed.control, Put("last-retry", damaged))
     assert stats_of(queue).last_retry is None
 

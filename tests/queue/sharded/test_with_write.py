@@ -225,7 +225,7 @@ def test_a_late_update_that_comes_before_its_writer_is_given_up_has_its_message(
 
 
 FIRST = 4
-"""Calls that the first message of a queue takes more; on a real server two of them only if its clock stood still."""
+"""Calls more that the first message of a queue takes. On a real server two are made only if its clock stood still."""
 
 
 @pytest.mark.parametrize("fault", ["crash_before", "crash_after"])

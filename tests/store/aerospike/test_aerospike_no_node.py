@@ -176,8 +176,8 @@ CUT_SHORT = -1
 
 
 class Undecoding(Client):
-    """A client that cannot decode the record "b". A batch with it is cut short there: the row itself shows nothing of
-    it, and those behind it have no answer. `asked`: the records of each batch, `failing`: rows that fail by themselves.
+    """A client that cannot decode the record "b". A batch with it is cut short there: its row looks answered,
+    and the rows behind it have no answer. `asked`: the records of each batch, `failing`: rows that fail by themselves.
     """
 
     def __init__(self, **failing) -> None:
