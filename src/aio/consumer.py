@@ -50,7 +50,7 @@ class _Runs(Runs):
 
     def abandon(self, run: HandlerCall, why: str, *, interrupted: bool = False) -> bool:
         done = super().abandon(run, why, interrupted=interrupted)
-        task = self.tasks.pop(id(run.deliveries[0]), None) if done else None
+        task = self.tasks.pop(id(run.deliveries[0]), None) if done and run.deliveries else None
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
         return done
