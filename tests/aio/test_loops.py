@@ -154,17 +154,23 @@ def test_while_a_loop_does_not_answer_its_lag_is_shown_and_grows(monkeypatch):
     assert 0.01 <= first < second < third
 
 
+class Threads(Seams):
+    """Counts the threads that are begun. second: what the second one raises as it is begun."""
+
+    def __init__(self, second=None):
+        super().__init__()
+        self.begun, self.second = 0, second
+
+    def spawn(self, run, name):
+        self.begun += 1
+        if self.begun == 2 and self.second is not None:
+            raise self.second
+        return super().spawn(run, name)
+
+
 def test_an_interrupt_as_a_thread_is_started_is_raised():
-    class Interrupted(Seams):
-        begun = 0
-
-        def spawn(self, run, name):
-            self.begun += 1
-            if self.begun == 2:
-                raise KeyboardInterrupt
-            return super().spawn(run, name)
-
-    pool, goes_on, ended, done = Pool(Interrupted(), 2, "pool"), threading.Event(), threading.Event(), []
+    seams = Threads(KeyboardInterrupt())
+    pool, goes_on, ended, done = Pool(seams, 2, "pool"), threading.Event(), threading.Event(), []
     pool.submit(lambda: goes_on.wait(10))
     with pytest.raises(KeyboardInterrupt):
         pool.submit(lambda: done.append(True))
@@ -176,16 +182,8 @@ def test_an_interrupt_as_a_thread_is_started_is_raised():
 
 
 def test_a_job_for_which_no_thread_can_be_started_is_done_by_another_that_there_is():
-    class Full(Seams):
-        begun = 0
-
-        def spawn(self, run, name):
-            self.begun += 1
-            if self.begun == 2:
-                raise RuntimeError("can't start new thread")
-            return super().spawn(run, name)
-
-    pool, goes_on, done = Pool(Full(), 2, "pool"), threading.Event(), threading.Event()
+    seams = Threads(RuntimeError("can't start new thread"))
+    pool, goes_on, done = Pool(seams, 2, "pool"), threading.Event(), threading.Event()
     pool.submit(lambda: goes_on.wait(10))
     pool.submit(done.set)
     goes_on.set()
@@ -194,14 +192,7 @@ def test_a_job_for_which_no_thread_can_be_started_is_done_by_another_that_there_
 
 
 def test_jobs_that_come_one_after_another_are_done_by_one_thread():
-    class Counted(Seams):
-        begun = 0
-
-        def spawn(self, run, name):
-            self.begun += 1
-            return super().spawn(run, name)
-
-    seams = Counted()
+    seams = Threads()
     pool = Pool(seams, 16, "pool")
     for _ in range(30):
         done = threading.Event()

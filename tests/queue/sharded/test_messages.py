@@ -782,6 +782,16 @@ def test_a_single_publish_is_two_calls_and_a_thousand_are_two(counted):
     assert store.total == 4
 
 
+def test_a_receive_where_nothing_is_ready_writes_nothing(store):
+    queue = QueueRegistry(store, "c").create(QueueConfig("q", shards=1))
+    queue.publish_many(range(4))
+    queue.ack_many(queue.receive(4))
+    before = store.get(queue.pointers.pointers_key(0)).generation
+    assert queue.receive(4) == []
+    assert queue.receive() == []
+    assert store.get(queue.pointers.pointers_key(0)).generation == before
+
+
 def test_a_message_drained_singly_is_three_calls(counted):
     queue, store, _ = counted
     queue.publish_many(range(640))

@@ -34,16 +34,6 @@ def made(store, name="q", **options):
         return QueueRegistry(store, "c", farm_id="f").create(QueueConfig(name, **settings | options))
 
 
-def test_a_receive_where_nothing_is_ready_writes_nothing(store):
-    queue = made(store, shards=1)
-    queue.publish_many(range(4))
-    queue.ack_many(queue.receive(4))
-    before = store.get(queue.pointers.pointers_key(0)).generation
-    assert queue.receive(4) == []
-    assert queue.receive() == []
-    assert store.get(queue.pointers.pointers_key(0)).generation == before
-
-
 def calls(store, verb, *args):
     before = store.total
     result = verb(*args)
